@@ -42,7 +42,7 @@ absl::StatusOr<ChannelMessage> ReceiveMessage(int fd) {
     if (n != static_cast<ssize_t>(sizeof message)) {
       return absl::InternalError(absl::StrCat("a message of ", n, " bytes on the channel"));
     }
-    // Whoever sent it, the texts end.
+    // Terminates the texts, whatever the peer sent.
     message.text[sizeof message.text - 1] = '\0';
     message.transport[sizeof message.transport - 1] = '\0';
     return message;

@@ -1,4 +1,4 @@
-// What a worker process and its launcher tell each other over a SOCK_SEQPACKET pair.
+// Messages between a worker process and its launcher, over a SOCK_SEQPACKET pair.
 //
 //     worker -> launcher: kProgress and kNote*, then kTrained (waits for an order) or kFailed (and
 //                         exits); after kEvaluate: kQuality or kFailed

@@ -38,7 +38,7 @@ class ClientRows : public RowStore {
   absl::StatusOr<float*> Gradients(size_t table, size_t rows) override;
   void Push(size_t table, absl::Span<const uint64_t> keys) override;
 
-  // What the ClientStore's operations of these names do for the tables.
+  // The ClientStore's operations of these names, for the tables.
   void EndStep();
   absl::Status Wait();
   absl::Status DropTables();
@@ -50,10 +50,10 @@ class ClientRows : public RowStore {
   struct Slot {
     std::vector<std::optional<Region>> rows;  // by table
     std::vector<Ticket> tickets;
-    absl::Status status;  // of what could not even be started
+    absl::Status status;  // of an operation that could not be started
   };
 
-  // Before the regions and tickets: what uses the client goes first.
+  // Before the regions and tickets: users of the client are destroyed first.
   Client* client_;
   std::vector<EmbeddingTable> specs_;
   std::vector<Table> tables_;

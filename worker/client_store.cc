@@ -44,7 +44,7 @@ v1::DType TypeOf(NumberType type) {
   return v1::DTYPE_UNSPECIFIED;
 }
 
-// What tables of all kinds have. `index` counts the tables of the job.
+// The fields that tables of all kinds share. `index` counts the tables of the job.
 v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double scale, size_t index,
                        const std::string& job, const TrainingSpec& spec) {
   v1::TableSpec table;
@@ -119,7 +119,8 @@ v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::
     result.set_row_dtype(TypeOf(spec.row_dtype));
     result.set_stochastic_rounding(true);
   }
-  // What sign and top_k lose is kept for each number of a dense gradient: rows go as they are.
+  // sign and top_k need a residual for each number of a dense gradient. Rows are sent without these
+  // two.
   const v1::Codec push = CodecNamed(spec.push_codec);
   result.set_push_codec(push <= v1::CODEC_FP8_E5M2 ? push : v1::CODEC_NONE);
   result.set_pull_codec(CodecNamed(spec.pull_codec));
@@ -213,7 +214,7 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
   return absl::OkStatus();
 }
 
-// Names the trainer's options behind what the existing tables have otherwise.
+// An error that names the trainer's options by which the existing tables differ.
 absl::Status ClientStore::AdviseOnResume(const absl::Status& status, size_t index,
                                          const TrainingSpec& spec) const {
   if (!options_.resume || !absl::IsAlreadyExists(status)) return status;
@@ -374,7 +375,7 @@ absl::Status ClientStore::SpreadParameters() {
   if (group_ != nullptr && first.ok()) {
     first = group_->Broadcast(gpu_parameters_.arenas, pulled_to_devices_);
   }
-  // Whatever went wrong: what is copied to is not to be let go of before.
+  // After an error, too: target memory of a copy must not be released before the copy ends.
   for (size_t g = 0; g < last.size(); ++g) {
     first.Update(WaitForCopies(options_.devices[g].get(), kToHost, last[g]));
   }

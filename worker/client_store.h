@@ -1,6 +1,6 @@
-// The parameters on a cluster: one dense table a tensor, one embedding table each of the model's,
-// through verbena::Client. The arenas are f32; what travels in 16 bits is converted on the way: a
-// gradient when it is pushed, parameters in the Wait() after their pull.
+// The parameters on a cluster, through verbena::Client: one dense table for each tensor, one
+// embedding table for each of the model's. The arenas are f32. 16-bit types are converted:
+// gradients when they are pushed, parameters in the Wait() after their pull.
 //
 // **Thread safety**: one thread; `stop` may be set from anywhere.
 #ifndef VERBENA_WORKER_CLIENT_STORE_H_
@@ -82,19 +82,19 @@ class ClientStore : public ParameterStore {
   // Whether the model's GPUs have it.
   bool OnDevice(size_t tensor) const { return on_device() && !layout_[tensor].counter; }
   absl::Status AllocateOnDevices();
-  // What each GPU pushes and pulls of a tensor.
+  // The part of a tensor that each GPU pushes and pulls.
   std::vector<GpuGroup::Slice> SlicesOf(size_t tensor) const;
   Range RangeOf(size_t tensor, const GpuGroup::Slice& slice) const;
   void PushSlices(size_t tensor);
   void PullSlices(size_t tensor);
-  // What was pulled to the GPUs, to all of them and to parameters().
+  // Copies pulled parameters to all GPUs and to parameters().
   absl::Status SpreadParameters();
   // Of a tensor that was pulled in 16 bits.
   void Widen(size_t tensor);
 
   ClusterOptions options_;
   Layout layout_;
-  // Before the regions and tickets: what uses the client goes first.
+  // Before the regions and tickets: users of the client are destroyed first.
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
   std::optional<Region> gradient_, parameters_;
@@ -109,7 +109,7 @@ class ClientStore : public ParameterStore {
   std::unique_ptr<ClientRows> rows_;
 };
 
-// What CreateTable() is asked for.
+// The specification for CreateTable().
 v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string& job,
                           const TrainingSpec& spec);
 v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::string& job,

@@ -18,7 +18,7 @@
 namespace verbena::worker {
 
 // Bits per byte of `test` under the models of order 0, 1 and 2 that counted `train`. The first
-// bytes of `test` have no context but what precedes them in `test`. Zeros for an empty `test`.
+// bytes of `test` have only the preceding bytes of `test` as context. Zeros for an empty `test`.
 std::array<double, 3> CountModelBitsPerByte(std::string_view train, std::string_view test);
 
 }  // namespace verbena::worker

@@ -41,11 +41,11 @@ class CudaTextModel final : public TextModel {
 
   // Zeros, and on the first GPU the penalty's gradient.
   absl::Status Begin(const Parameters& parameters, const Gradients& gradients);
-  // What GPU g works on in that round; no rows: it is done.
+  // The piece for GPU g in that round; without rows when it is done.
   Piece PieceOf(const Batch& batch, size_t g, size_t round) const;
   // Into the input of GPU g.
   void FillInput(size_t g, const Batch& batch, const Piece& piece, const float* table);
-  // What GPU g gave for it; returns the sum of the losses.
+  // Adds the result of GPU g; returns the sum of the losses.
   double Take(size_t g, const Batch& batch, const Piece& piece, double scale,
               const Parameters& parameters, const Gradients& gradients);
 

@@ -1,13 +1,13 @@
 // How far a job's workers are, kept on the servers in counter tensors: pushed, replicated, saved
 // and restored with the parameters.
 //
-// "steps" has a row for each rank, which the worker of that rank alone adds to: the number and id
-// of its run, the steps that the job had when that run began, the run's workers, and the steps that
-// this worker has made since. The rows of the newest run give the job's steps; rows of older runs
-// are not read any more, so the next run may have another number of workers. All workers of a run
-// find the same first step however late they begin, because a row of their own run names it.
-// Numbers are in digits that f32 has exactly, up to 2^63. One row more, of rank 0, has what a run
-// is resumed with (ResumedSettings).
+// "steps" has a row for each rank, which only the worker of that rank adds to. A row has the number
+// and id of its run, the steps that the job had when that run began, the run's workers, and the
+// steps that this worker has made since. The rows of the newest run give the job's steps. Rows of
+// older runs are not read any more, so the next run may have another number of workers. All workers
+// of a run find the same first step however late they begin, because a row of their own run has it.
+// Numbers are in digits that f32 represents exactly, up to 2^63. One more row, of rank 0, has the
+// settings for resuming a run (ResumedSettings).
 //
 // "stop" has the run in which a worker asked for the end of training.
 //
@@ -33,7 +33,8 @@
 
 namespace verbena::worker {
 
-// What has to be the same for a run to go on with the arithmetic and examples of the one before.
+// Settings that must be equal for a run to continue the arithmetic and examples of the previous
+// run.
 struct ResumedSettings {
   uint64_t batch = 0;  // examples a step; 0: not known
   uint64_t seed = 0;
@@ -44,8 +45,8 @@ struct ResumedSettings {
 struct JobProgressOptions {
   uint64_t workers = 1;
   uint64_t rank = 0;
-  // Of this run of the job: the same for its workers, another one than of every other run. 0: the
-  // workers begin together, so that none sees what another one has pushed since.
+  // Identifies this run of the job: the same for its workers, different from every other run. 0:
+  // the workers begin together, so that none sees later pushes of another one.
   uint64_t run = 0;
   bool together = true;  // all workers make the same steps (sync)
   ResumedSettings settings = {};
@@ -106,7 +107,7 @@ class JobProgress {
 
   ParameterStore& store_;
   const JobProgressOptions options_;
-  uint64_t stops_run_ = 0;  // what "stop" has when this run is to end
+  uint64_t stops_run_ = 0;  // the value of "stop" that ends this run
   Counts counted_;          // this worker's
   Row row_ = {};            // this worker's, with all that it has pushed
   Row settings_row_ = {};   // rank 0: likewise

@@ -1,4 +1,4 @@
-// What a model is made of: dense tensors, which lie in one contiguous arena of floats, and
+// The parameters of a model: dense tensors, which lie in one contiguous arena of floats, and
 // embedding tables, whose rows are fetched by key.
 //
 // **Thread safety**: immutable once made.

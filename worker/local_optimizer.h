@@ -17,7 +17,7 @@ class LocalOptimizer {
  public:
   // INVALID_ARGUMENT for an unknown optimizer or a rate that is not positive.
   static absl::StatusOr<LocalOptimizer> Create(std::string_view name, double rate);
-  // Adds the negated gradient: what a counter is trained with.
+  // Adds the negated gradient: the optimizer of a counter.
   static LocalOptimizer Counter() { return {Kind::kSgd, 1}; }
 
   // Floats of state for each parameter; zeros at first.

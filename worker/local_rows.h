@@ -1,8 +1,8 @@
 // Embedding tables in this process: a map from key to row, with the optimizer's state of each row.
 //
-// What servers do with one worker: the gradients of a step are summed by key and applied when it
-// ends, each row counting its own applies; a row comes into being with the first push to it, and
-// before that reads as its initial value.
+// Behaves as servers do with one worker. The gradients of a step are summed by key and applied when
+// it ends, and each row counts its own applies. A row is created by the first push to it, and has
+// its initial value before that.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_WORKER_LOCAL_ROWS_H_
@@ -31,7 +31,7 @@ class LocalRows : public RowStore {
   // Duplicate keys are summed.
   void Push(size_t table, absl::Span<const uint64_t> keys) override;
 
-  // Applies what was pushed since the last one.
+  // Applies the pushes since the last call.
   void EndStep();
 
   // Rows that were pushed to.

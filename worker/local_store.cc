@@ -54,7 +54,7 @@ void LocalStore::EndStep() {
   for (size_t i = 0; i < layout_.size(); ++i) {
     const uint64_t at = layout_.offset(i);
     const uint64_t n = layout_[i].elements();
-    // What was not pushed counts as zero.
+    // A tensor without a push counts as zero.
     if (!pushed_[i]) std::fill_n(gradient_.data() + at, n, 0.0f);
     const LocalOptimizer optimizer = layout_[i].counter ? LocalOptimizer::Counter() : optimizer_;
     optimizer.Apply(step_, gradient_.data() + at, n, master_.data() + at,

@@ -10,7 +10,7 @@
 
 namespace verbena::worker {
 
-// What the parser does not check; says what is wrong with which option. Empty when all is well.
+// Checks beyond the parser's. Returns the problem and its option, or an empty string.
 std::string CheckOptions(const Options& options);
 
 }  // namespace verbena::worker

@@ -1,5 +1,4 @@
-// What options that were not given are, by format, model and optimizer. More of it, for all:
-// options.h.
+// Defaults of options, by format, model and optimizer. For the others: options.h.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_WORKER_OPTIONS_DEFAULTS_H_

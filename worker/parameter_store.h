@@ -55,7 +55,7 @@ struct TrainingSpec {
 struct StoreStatistics {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
-  std::string transport;  // what the data really travels by
+  std::string transport;  // the transport in use
 };
 
 class ParameterStore {
@@ -69,15 +69,16 @@ class ParameterStore {
   // Arenas laid out by layout().
   virtual float* gradient() = 0;
   virtual float* parameters() = 0;
-  // The same on each of the model's GPUs, where it has any: what is pushed, as the sum of them, and
-  // pulled to, of all but counters. parameters() are then a copy made by Wait().
+  // Buffers on each of the model's GPUs, if there are any. A push sends the sum of the GPUs'
+  // gradients, and a pull writes to each GPU, for all tensors but counters. parameters() are then a
+  // copy made by Wait().
   virtual absl::Span<float* const> device_gradients() const { return {}; }
   virtual absl::Span<float* const> device_parameters() const { return {}; }
 
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table
   virtual void Pull(size_t tensor) = 0;
-  // The first error of what was started since the last Wait().
+  // The first error of the operations started since the last Wait().
   virtual absl::Status Wait() = 0;
 
   // Never null; a model without embedding tables has none here.

@@ -42,7 +42,7 @@ class Progress {
   std::FILE* out_;
   bool terminal_;
   uint64_t steps_;
-  Totals printed_;  // what the last line said
+  Totals printed_;  // in the last line
   bool live_ = false;
 };
 

@@ -12,7 +12,7 @@ double SamplesPerSecond(const Totals& totals) {
   return totals.seconds > 0 ? static_cast<double>(totals.samples) / totals.seconds : 0;
 }
 
-// What dense tables have, where it is not f32 alone.
+// The types of dense tables, unless all are f32.
 std::string TypesText(const Options& options) {
   if (AllF32(options)) return "";
   const auto sent = [](const std::string& codec, const std::string& type) {

@@ -40,7 +40,7 @@ class RowStore {
 
   virtual absl::Span<const EmbeddingTable> tables() const = 0;
 
-  // A hint, without an effect on what is read.
+  // A hint, without an effect on the values read.
   virtual void Intend(size_t /*table*/, absl::Span<const uint64_t> /*keys*/) {}
   // Starts reading the rows of `keys`, which are distinct. One at a time for a slot and table.
   virtual void Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) = 0;
@@ -50,7 +50,7 @@ class RowStore {
 
   // Room for the gradients of so many rows of the table. An error when there is no memory.
   virtual absl::StatusOr<float*> Gradients(size_t table, size_t rows) = 0;
-  // Starts sending what lies in Gradients(table, keys.size()).
+  // Starts to push the contents of Gradients(table, keys.size()).
   virtual void Push(size_t table, absl::Span<const uint64_t> keys) = 0;
 };
 

@@ -2,8 +2,7 @@
 //
 //     x = [E[b_1] ... E[b_K]]         embedded context bytes, b_K the nearest
 //     h = tanh(x W1 + c1)             hidden layer
-//     p = softmax(h W2 + S[b_K] + c2 + a)   S: what the last byte alone says; a: given by the
-//     caller
+//     p = softmax(h W2 + S[b_K] + c2 + a)   S: logits from the last byte alone; a: from the caller
 //
 // **Thread safety**: pure functions over caller memory; a workspace is for one thread at a time.
 //
@@ -61,7 +60,7 @@ struct TextKernels {
                   const TextWorkspace& workspace, const uint8_t* contexts, const uint8_t* targets,
                   int rows, float* losses);
   // After forward on the same arguments: adds scale times the losses' gradient to *gradient. Leaves
-  // in workspace.p what it is by the softmax's input, and so by a.
+  // in workspace.p the gradient by the softmax's input, which is also the gradient by a.
   void (*backward)(const TextShape& shape, const TextParameters& parameters,
                    const TextWorkspace& workspace, const uint8_t* contexts, const uint8_t* targets,
                    int rows, float scale, const TextGradient& gradient);

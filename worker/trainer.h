@@ -1,9 +1,10 @@
 // The training loop of one worker.
 //
 // Rows of embedding tables: with `prefetch` the lookup for batch t + 1 starts before the gradient
-// of batch t is computed, so that the rows travel meanwhile; they then lack this worker's own push
-// of step t (one step of staleness more than a lookup after it). Without, it starts once step t is
-// ended, as sync demands: step t + 1 has to see step t. What it will ask for is said before.
+// of batch t is computed, so that both overlap. These rows lack this worker's own push of step t
+// (one step of staleness more than a later lookup). Without `prefetch`, the lookup starts once step
+// t is ended, as sync requires: step t + 1 has to see step t. The lookup's keys are announced in
+// advance.
 //
 // Early stop: rank 0 validates. When that has not become better for long enough it puts the run
 // into a counter tensor of the job, which every worker pulls with the parameters of each step; a
@@ -52,10 +53,10 @@ struct TrainOptions {
   bool count_steps = false;
   // Whether each worker makes its steps apart from the others (ssp, async).
   bool separate_steps = false;
-  // Begin after those that were counted, as though this run had made them: same examples, same
-  // arithmetic. The run before may have had another number of workers. In ssp and async all workers
-  // begin at the mean of the counts of its workers. What is averaged begins with the parameters
-  // there are. FAILED_PRECONDITION: there are `steps` or more already, or the run before had
+  // Begins after the counted steps, as though this run had made them: same examples, same
+  // arithmetic. The previous run may have had another number of workers. In ssp and async all
+  // workers begin at the mean of the counts of its workers. The average begins with the current
+  // parameters. FAILED_PRECONDITION: there are `steps` or more already, or the previous run had
   // another batch or seed. Needs count_steps.
   bool resume = false;
   // Of the training files, as ResumedSettings has them; 0: not known.
@@ -63,7 +64,7 @@ struct TrainOptions {
   uint64_t data_hash = 0;
 };
 
-// What this worker has done so far.
+// This worker's progress so far.
 struct Totals {
   uint64_t steps = 0;  // with those before a resume
   uint64_t samples = 0;
@@ -87,14 +88,14 @@ struct TrainHooks {
 
 struct TrainResult {
   Totals totals;
-  // The dense parameters to evaluate: an average of those pulled, over about the last tenth of the
-  // steps. It stands in for the decay of the rate, which is fixed per table. With embedding tables
-  // it is what was pulled last: their rows are not averaged, and belong to no other parameters.
+  // The dense parameters to evaluate: an average of the pulled ones, over about the last tenth of
+  // the steps. It replaces a decay of the rate, which is fixed per table. With embedding tables it
+  // has the last pulled parameters: rows are not averaged, and belong to no other parameters.
   std::vector<float> average;
   bool stopped_early = false;
 };
 
-// How the store that trains the model is laid out: the model's tensors, then what the options need.
+// The layout of the store that trains the model: the model's tensors, then those of the options.
 Layout StoreLayout(const Model& model, const TrainOptions& options);
 
 absl::StatusOr<TrainResult> Train(Model* model, ParameterStore* store, const TrainOptions& options,

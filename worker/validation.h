@@ -21,7 +21,7 @@ absl::StatusOr<Quality> EvaluateWith(Model* model, RowStore* rows, Evaluation ev
 // " AUC 0.9012 accuracy 0.8488", or " 2.1034 bits per byte".
 std::string QualityText(const Quality& quality);
 
-// FAILED_PRECONDITION that names `what` and options that may help.
+// FAILED_PRECONDITION with the text `what` and options that may help.
 absl::Status Diverged(const std::string& what);
 // Of a model with predictions that are no numbers.
 absl::Status CheckConverged(const Quality& quality);

@@ -19,8 +19,8 @@
 //  1. A server has at most one replica of a partition; a partition has at most two.
 //  2. `epoch` grows exactly when the primary (server or shard) changes; `configuration` with every
 //     change.
-//  3. Another server's data pass only to its follower, which becomes primary. Otherwise the data
-//     are lost, and the tables' lost partitions record that.
+//  3. Only a follower replaces a primary that has data. Otherwise the data are lost, and the tables
+//     record the lost partitions.
 //  4. After FollowServers(), no replica is on a server that is gone, and no learner on a silent
 //     one.
 #ifndef VERBENA_SERVER_COORDINATOR_CONFIGURATIONS_H_

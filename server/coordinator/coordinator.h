@@ -25,10 +25,11 @@
 //     (proto/cluster_history.h). From then on nothing is decided and every call is refused. The
 //     proof holds after any number of starts: terms are not forgotten. A worker has no data, so its
 //     proof only makes it wait for a lease, in which servers may give theirs; then the worker ends.
-//  10. Joins and changes of tables wait until every server that the loaded state calls alive has
-//      been heard in this term, is replaced from its own address, or has lost its lease. Until then
-//      such calls are UNAVAILABLE. Configurations, heartbeats, Leave() and RevokeToken() do not
-//      wait; neither does a state without live servers, or an accepted one.
+//  10. No join, creation, change or drop is accepted before every server that the loaded state
+//  calls
+//      alive has been heard in this term, is replaced from its own address, or has lost its lease.
+//      Until then such calls are UNAVAILABLE. Configurations, heartbeats, Leave() and RevokeToken()
+//      do not wait; neither does a state without live servers, or an accepted one.
 //  11. A table that is being restored has a lease of four leases, which its restorer renews. When
 //      it ends the table is dropped. (Invariants 3 and 8 include this lease.)
 //  12. The consequences of a change for the partitions' configurations (configurations.h) are part

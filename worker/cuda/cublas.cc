@@ -55,8 +55,8 @@ absl::Status Cublas::Error(int status, const char* call) const {
                                              status, ")"));
 }
 
-// cuBLAS has columns first, so what it takes our matrices for are their transposes, and it is asked
-// for the transpose of c: that of b times that of a.
+// cuBLAS is column-major, so it reads our matrices as their transposes. It computes the transpose
+// of c, which is that of b times that of a.
 absl::Status Cublas::Multiply(const Matrix& a, const Matrix& b, bool add, float* c) {
   const auto rows = static_cast<int>(a.transposed ? a.columns : a.rows);
   const auto inner = static_cast<int>(a.transposed ? a.rows : a.columns);

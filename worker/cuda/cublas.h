@@ -18,9 +18,8 @@
 
 namespace verbena::worker {
 
-// What is used of cuBLAS, declared by us ("cuBLAS Library User Guide"; cublas_api.h of CUDA 13,
-// with which tests/worker/cublas_api_check.cc compares). What that declares as an enumeration is an
-// int here.
+// The used part of cuBLAS, declared here ("cuBLAS Library User Guide"; cublas_api.h of CUDA 13,
+// with which tests/worker/cublas_api_check.cc compares). cuBLAS's enumerations are int here.
 struct CublasHandle;  // cublasContext
 // clang-format off
 #define VERBENA_CUBLAS_FUNCTIONS(X)                                                                \
@@ -44,7 +43,7 @@ inline constexpr int kCublasTransposed = 1;  // CUBLAS_OP_T
 class Cublas {
  public:
   // On the GPU of `context`, which must outlive it; products are enqueued in `stream`. UNAVAILABLE:
-  // there is no cuBLAS (says what was looked for), or it does not start.
+  // there is no cuBLAS (the text lists the searched names), or it does not start.
   static absl::StatusOr<std::unique_ptr<Cublas>> Open(rdma::cuda::CudaContext* context,
                                                       rdma::cuda::Stream stream);
   ~Cublas();

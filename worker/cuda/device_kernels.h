@@ -26,7 +26,7 @@ namespace verbena::worker {
 
 class KernelModule;
 
-// What becomes of an element on its way. Copies keep every bit.
+// Conversion of an element during a move. Copies keep every bit.
 enum class Conversion : uint8_t {
   kCopy32,
   kCopy16,

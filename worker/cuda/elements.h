@@ -1,5 +1,5 @@
-// What one of many threads does of a conversion, a gather, a scatter or a sum: the logic of the
-// kernels, for the GPU and for tests on the host.
+// One thread's part of a conversion, a gather, a scatter or a sum: the logic of the kernels, for
+// the GPU and for tests on the host.
 //
 // **Thread safety**: pure functions of memory that the caller gives. Threads `0..threads-1` called
 // with the same arguments write disjoint elements, so they run in any order or at once.
@@ -175,7 +175,7 @@ VERBENA_HOST_DEVICE void MoveTiles(const Segment* __restrict__ segments,
 }
 
 // The sum of whole groups, from element `first` on. `out` may be one of the inputs: a thread has
-// read all inputs of what it writes, and nobody else reads that.
+// read all inputs of the elements that it writes, and no other thread reads those.
 template <int kCount>
 VERBENA_HOST_DEVICE void SumGroups(const SumInputs& inputs, uint32_t count, float* out,
                                    uint64_t first, uint64_t groups, uint64_t thread,

@@ -76,8 +76,8 @@ absl::Status GpuGroup::Error(int error, const char* call, NcclComm* comm) const 
 }
 
 absl::Status GpuGroup::Fail(absl::Status status) {
-  // Not ncclCommDestroy(): an operation that failed on one GPU may never end on another, and it
-  // would wait. Abort also ends what they have enqueued: the streams can be destroyed.
+  // Not ncclCommDestroy(): it would wait for operations that never end after a failure on one GPU.
+  // Abort also ends the enqueued operations, so the streams can be destroyed.
   for (NcclComm* comm : comms_) (void)api_.ncclCommAbort(comm);
   comms_.clear();
   failed_ = status;

@@ -1,5 +1,5 @@
-// VERBENA_HOST_DEVICE: what the kernels are made of compiles for the GPU and, without a CUDA
-// compiler, as plain C++, so that tests run it on any machine.
+// VERBENA_HOST_DEVICE: marks functions that compile for the GPU and, without a CUDA compiler, as
+// plain C++, so that tests run the kernels' logic on any machine.
 //
 // **Thread safety**: macros.
 #ifndef VERBENA_WORKER_CUDA_HOST_DEVICE_H_

@@ -15,7 +15,7 @@ namespace {
 namespace cuda = rdma::cuda;
 using cuda::CudaContext;
 
-// The error of a module that was not loaded, with what to do about it.
+// The error of a module that was not loaded, with the fix.
 absl::Status LoadError(CudaContext* context, cuda::Result code) {
   const absl::Status status = context->Fail(code, "cuModuleLoadData of the GPU kernels");
   const bool unfit = code == cuda::kNoBinaryForGpu || code == cuda::kUnsupportedPtxVersion ||

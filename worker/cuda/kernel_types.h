@@ -1,5 +1,5 @@
-// What a worker's GPU kernels take, as the host and the device both see it: names, parameters and
-// the structs that lie in device memory.
+// Interface of a worker's GPU kernels, for the host and the device: names, parameters and the
+// structs in device memory.
 //
 // A kernel is found in KernelImage() by its name and launched in the shape that launch_plan.h
 // gives; any other number of blocks, of kThreadsPerBlock threads each, works too. Its parameters,
@@ -14,7 +14,7 @@
 //                tensor[i] = bucket[s.first + i] for each segment s.
 //   sum          (SumInputs inputs, uint32_t count, float* out, uint64_t n)
 //                out[i] = ((in0[i] + in1[i]) + in2[i]) + ..., `count` of them, 1 to kMostInputs.
-//   text model   what text_elements.h says of each; its results are the CPU's but for rounding.
+//   text model   described in text_elements.h; its results equal the CPU's except for rounding.
 //
 // Addresses are of device memory (or of host memory that the device may access), multiples of their
 // element's size; kernels are fastest where both sides are equally far from a multiple of 16 bytes
@@ -23,11 +23,11 @@
 // **Thread safety**: constants and plain structs. A launch's buffers may not change while it runs.
 //
 // Invariants:
-//  1. Inputs and outputs do not overlap, but for the sum, whose `out` may be one of its inputs.
-//  2. Results have the bits that the CPU computes; not so the text model's, which differ by
-//     rounding. Of a sum that is a NaN only that it is one: the CPU keeps an operand's payload, a
+//  1. Inputs and outputs do not overlap, except that the sum's `out` may be one of its inputs.
+//  2. Results equal the CPU's bit for bit, except for two cases. The text model's differ by
+//     rounding. A sum that is a NaN is a NaN on both, but the CPU keeps an operand's payload and a
 //     GPU has one NaN.
-//  3. Copies of 16 bits (kGather16 and kScatter16) and of 32 do not care for what the bits mean.
+//  3. Copies of 16 bits (kGather16 and kScatter16) and of 32 bits do not interpret the bits.
 #ifndef VERBENA_WORKER_CUDA_KERNEL_TYPES_H_
 #define VERBENA_WORKER_CUDA_KERNEL_TYPES_H_
 
@@ -66,10 +66,10 @@ inline constexpr const char* kKernelNames[] = {
     kTextAddByByte};
 
 inline constexpr uint32_t kThreadsPerBlock = 256;
-// So many blocks fit on a multiprocessor at once: the compiler is held to the registers of this, 64
-// a thread. More would wait for the first ones to end. Four reads of 16 bytes by each of these
-// threads are 64 KiB on their way, about three times what memory of 3 TB/s needs at a latency of 1
-// us.
+// So many blocks fit on a multiprocessor at once: this limits the compiler to 64 registers a
+// thread. Further blocks would wait for the first ones to end. Four reads of 16 bytes by each of
+// these threads are 64 KiB in flight. That is about three times the need of memory of 3 TB/s at a
+// latency of 1 us.
 inline constexpr uint32_t kBlocksPerMultiprocessor = 4;
 // The threads that move one tile: a warp, which needs no barrier to go from one tensor to the next.
 inline constexpr uint32_t kThreadsPerTile = 32;
@@ -91,7 +91,7 @@ struct SumInputs {
 
 // Of the text model: a batch of `rows` examples on its way through the softmax.
 struct TextSoftmax {
-  float* p;                 // [rows, 256]: what the hidden layer gives; becomes the probabilities
+  float* p;                 // [rows, 256]: output of the hidden layer; becomes the probabilities
   const float* c2;          // [256]
   const float* skip;        // [256, 256]
   const float* add;         // [rows, 256]; null: zeros

@@ -1,9 +1,9 @@
-// The kernels of a worker: kernel_types.h says what they take, elements.h and text_elements.h what
-// a thread does.
+// The kernels of a worker: kernel_types.h has their interface, elements.h and text_elements.h a
+// thread's part.
 //
-// What ptxas 13.0 says (-Xptxas -v) for sm_80, sm_90 and sm_100: 39 to 48 registers a thread, the
-// sum 55 to 62, conversions alone on sm_100 up to 61, the text model's 12 to 44; no local memory.
-// The build fails on a spill.
+// Registers by ptxas 13.0 (-Xptxas -v) for sm_80, sm_90 and sm_100: 39 to 48 a thread, the sum 55
+// to 62, conversions alone on sm_100 up to 61, the text model's 12 to 44; no local memory. The
+// build fails on a spill.
 #include <cstdint>
 
 #include "worker/cuda/elements.h"

@@ -9,8 +9,8 @@ namespace verbena::worker {
 namespace {
 
 constexpr uint64_t kTilesPerBlock = kThreadsPerBlock / kThreadsPerTile;
-// What a tile may hold less than it is allowed to, as the next piece did not fit, and the cost of
-// the cut that filled it.
+// The most by which a tile may be below its limit, because the next piece did not fit, plus the
+// cost of the cut that filled it.
 constexpr uint64_t kSlack = 2 * kSegmentCost + kCut;
 static_assert(kSmallestTile > kSlack && kSmallestTile % kCut == 0 && kLargestTile % kCut == 0);
 static_assert(kThreadsPerBlock % kThreadsPerTile == 0);

@@ -23,8 +23,9 @@
 
 namespace verbena::worker {
 
-// What the start of a segment costs, in elements moved meanwhile: its entry and its first elements
-// are read one after the other. An estimate: half of what 32 threads have on their way at once.
+// The cost of the start of a segment, in elements moved meanwhile: its entry and its first elements
+// are read one after the other. An estimate: half of the elements that 32 threads have in flight at
+// once.
 inline constexpr uint64_t kSegmentCost = 256;
 // 128 bytes of 16-bit numbers: a line of the L2 cache.
 inline constexpr uint64_t kCut = 64;
@@ -35,11 +36,11 @@ inline constexpr uint64_t kLargestTile = 4096;
 // More than the memory of any device; a table of it would not fit either.
 inline constexpr uint64_t kMostElements = uint64_t{1} << 40;
 
-// What MoveTiles() works through; all of it is copied to the device before the launch.
+// The input of MoveTiles(); all of it is copied to the device before the launch.
 struct MovePlan {
   std::vector<Segment> segments;
   std::vector<uint32_t> tiles;  // tile_count() + 1 indices into the segments
-  uint64_t tile_cost = 0;       // what a tile may cost: its elements and kSegmentCost a segment
+  uint64_t tile_cost = 0;       // limit of a tile: its elements and kSegmentCost a segment
   uint32_t blocks = 0;          // to launch; 0 when there is nothing to move
 
   uint32_t tile_count() const { return static_cast<uint32_t>(tiles.size() - 1); }

@@ -13,10 +13,10 @@
 
 namespace verbena::worker {
 
-// The first of these names that the loader finds, by itself or in /usr/local/cuda/lib64; what the
-// environment variable names instead, where it is set. Stays loaded until the process ends: such
-// libraries have threads and memory of their own. UNAVAILABLE: there is none; `what` ("cuBLAS") and
-// all that was tried are in the text.
+// The first of these names that the loader finds, by itself or in /usr/local/cuda/lib64; if the
+// environment variable is set, only the name in it. The library stays loaded until the process
+// ends, because such libraries have threads and memory of their own. UNAVAILABLE: there is none;
+// the text has `what` ("cuBLAS") and all tried names.
 absl::StatusOr<void*> OpenCudaLibrary(const std::string& what, const char* variable,
                                       const std::vector<std::string>& names);
 

@@ -1,4 +1,4 @@
-// What is used of NCCL, which is found at run time: one build runs with and without it.
+// The used part of NCCL, which is loaded at run time: one build runs with and without it.
 //
 // The environment variable VERBENA_NCCL names the library to load instead of libnccl.so.2, where
 // the loader finds it or in /usr/local/cuda: one elsewhere, or the tests' imitation.
@@ -14,8 +14,8 @@
 
 namespace verbena::worker {
 
-// Declared by us ("NCCL User Guide"; nccl.h of NCCL 2, with which tests/worker/nccl_api_check.cc
-// compares). What that declares as an enumeration is an int here.
+// Declared here ("NCCL User Guide"; nccl.h of NCCL 2, with which tests/worker/nccl_api_check.cc
+// compares). NCCL's enumerations are int here.
 struct NcclComm;  // ncclComm
 // clang-format off
 #define VERBENA_NCCL_FUNCTIONS(X)                                                                  \
@@ -42,7 +42,7 @@ inline constexpr int kNcclInProgress = 7;  // ncclInProgress
 inline constexpr int kNcclFloat = 7;       // ncclFloat32
 inline constexpr int kNcclSum = 0;         // ncclSum
 
-// UNAVAILABLE: there is none (says what was looked for), or it lacks something.
+// UNAVAILABLE: there is none (the text lists the searched names), or a function is missing.
 absl::StatusOr<NcclApi> LoadNccl();
 
 }  // namespace verbena::worker

@@ -21,7 +21,7 @@ class GpuStream {
  public:
   // One that waits for no other. UNIMPLEMENTED: `device` is not a CUDA device.
   static absl::StatusOr<std::unique_ptr<GpuStream>> Open(std::shared_ptr<rdma::Device> device);
-  // Waits for what is in it.
+  // Waits for enqueued work.
   ~GpuStream();
   GpuStream(const GpuStream&) = delete;
   GpuStream& operator=(const GpuStream&) = delete;
@@ -29,7 +29,7 @@ class GpuStream {
   rdma::cuda::CudaContext* context() const { return context_; }
   rdma::cuda::Stream handle() const { return stream_; }
   uintptr_t number() const { return reinterpret_cast<uintptr_t>(stream_); }
-  // Until what was enqueued is done. UNAVAILABLE: the device is lost.
+  // Waits until the enqueued work is done. UNAVAILABLE: the device is lost.
   absl::Status Wait() {
     return Wait([] { return absl::OkStatus(); });
   }

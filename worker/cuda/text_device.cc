@@ -14,7 +14,7 @@ using Matrix = Cublas::Matrix;
 
 constexpr uint32_t kClasses = kTextClasses;
 
-// Cuts aligned arrays off a piece of memory; without one, counts what they take.
+// Cuts aligned arrays off a piece of memory; without one, counts the bytes needed.
 class Cutter {
  public:
   explicit Cutter(std::byte* data) : begin_(reinterpret_cast<uintptr_t>(data)) {}

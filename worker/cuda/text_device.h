@@ -1,5 +1,5 @@
-// The text model's arithmetic (worker/text_kernels.h) on a GPU: a batch of examples goes there, its
-// losses come back, its gradient is added to what lies there.
+// The text model's arithmetic (worker/text_kernels.h) on a GPU: copies a batch of examples there,
+// returns its losses, and adds its gradient to the one on the GPU.
 //
 // **Thread safety**: one thread at a time.
 //
@@ -54,14 +54,14 @@ class TextDevice {
   struct Batch {
     uint32_t rows;
     bool masked;  // whether the input's mask counts
-    bool added;   // whether what it adds does
+    bool added;   // whether the input's `add` counts
   };
   // The batch in input(): adds scale times the gradient of its losses to *gradient; parameters and
   // gradient are in memory of the GPU. It is enqueued when this returns, and the input may be
   // filled anew.
   absl::Status Start(const Batch& batch, const TextParameters& parameters,
                      const TextGradient& gradient, float scale);
-  // Until all that was enqueued is done; then what the last batch gives is there.
+  // Waits until all enqueued work is done; then the results of the last batch are there.
   absl::Status Finish();
 
  private:

@@ -1,5 +1,5 @@
-// What one of many threads does of the text model (worker/text_kernels.h has the formulas): the
-// logic of the kernels, for the GPU and for tests on the host. Matrices are row-major.
+// One thread's part of the text model (worker/text_kernels.h has the formulas): the logic of the
+// kernels, for the GPU and for tests on the host. Matrices are row-major.
 //
 // **Thread safety**: pure functions of memory that the caller gives. Threads `0..threads-1` called
 // with the same arguments write disjoint elements, so they run in any order or at once.
@@ -53,8 +53,8 @@ VERBENA_HOST_DEVICE void TextHiddenRun(float* h, const float* c1, const float* m
   }
 }
 
-// One row of the softmax, by `lanes.count` threads; lanes.Max() and lanes.Sum() tell each what all
-// of them have.
+// One row of the softmax, by `lanes.count` threads; lanes.Max() and lanes.Sum() return the result
+// over all threads to each.
 template <typename Lanes>
 VERBENA_HOST_DEVICE void TextSoftmaxRow(const TextSoftmax& a, uint32_t row, const Lanes& lanes) {
   float* p = a.p + uint64_t{row} * kBytes;
@@ -90,8 +90,8 @@ VERBENA_HOST_DEVICE void TextOutputGradientRun(float* p, const uint8_t* targets,
   }
 }
 
-// dh by what tanh and the mask are there: h = mask * tanh, so the factor is mask - h^2 / mask, and
-// zero where the mask is.
+// Multiplies dh by the derivative of tanh and the mask: h = mask * tanh, so the factor is mask -
+// h^2 / mask, and zero where the mask is.
 VERBENA_HOST_DEVICE void TextHiddenGradientRun(float* dh, const float* h, const float* mask,
                                                uint64_t n, uint64_t thread, uint64_t threads) {
   for (uint64_t i = thread; i < n; i += threads) {
