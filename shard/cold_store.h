@@ -1,5 +1,5 @@
-// Where the content of rows is that is not in a shard's memory. The shard defines it, the server
-// has it (server/cold).
+// Storage for the contents of rows that are not in a shard's memory. The shard defines the
+// interface, the server implements it (server/cold).
 //
 // **Thread safety**: one owner thread, the shard's. Nothing here waits but ReadNow().
 //
@@ -7,11 +7,11 @@
 // loses all rows when it ends: a restarted server does not use rows that it finds.
 //
 // Invariants:
-//  1. Writes are done in the order in which they were asked for. One that fails is tried again
-//  until
-//     it is done; health() says why, and its content is kept.
-//  2. A read that is asked for after a write was reported as done finds that, or a later one.
-//  3. Each write and each read is reported by TakeDone() once, unless its life was forgotten.
+//  1. Writes are done in the order of their requests. A failed write is retried until it is done;
+//     meanwhile health() has the reason, and its content is kept.
+//  2. A read that is requested after a write was reported as done returns that write's content, or
+//     a later one.
+//  3. TakeDone() reports each write and each read once, unless its life was forgotten.
 #ifndef VERBENA_SHARD_COLD_STORE_H_
 #define VERBENA_SHARD_COLD_STORE_H_
 
@@ -24,14 +24,14 @@
 
 namespace verbena::shard {
 
-// Lives of rows in order: those of one life lie side by side.
+// Keys in the order of lives: the rows of one life are adjacent.
 inline constexpr uint64_t ColdKey(uint32_t life, uint32_t row) {
   return uint64_t{life} << 32 | row;
 }
 inline constexpr uint32_t LifeOfColdKey(uint64_t key) { return static_cast<uint32_t>(key >> 32); }
 inline constexpr uint32_t RowOfColdKey(uint64_t key) { return static_cast<uint32_t>(key); }
 
-// Of a store, over its life.
+// Totals over the life of a store.
 struct ColdStoreStatistics {
   uint64_t write_failures = 0;  // attempts
   uint64_t stored_bytes = 0;    // on the disk now, about
@@ -52,7 +52,7 @@ class ColdStore {
 
   // Returns a different value at each call, for every caller.
   virtual uint32_t NewLife() = 0;
-  // Nothing of it will be asked for.
+  // No row of this life will be requested.
   virtual void Forget(uint32_t life) = 0;
 
   // `content` is copied.
@@ -61,8 +61,8 @@ class ColdStore {
   // Moves finished operations to the end of *done. Returns whether there were any.
   virtual bool TakeDone(std::vector<Done>* done) = 0;
 
-  // The content, `bytes` each, of rows whose writes were reported as done, one after the other in
-  // `to`. *failed is the first key that it could not be had of.
+  // Reads rows whose writes were reported as done, `bytes` each, one after the other to `to`.
+  // *failed is the first key that could not be read.
   virtual absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to,
                                uint64_t* failed) = 0;
 

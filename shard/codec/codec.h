@@ -26,17 +26,17 @@ using shard::Isa;
 // 2019, arXiv:1901.09847). If the new residual is not finite, the old one stays.
 void Encode(Isa isa, ElementType type, const float* in, float* residual, std::byte* out, size_t n);
 
-// Numbers [first, first + n) of a payload; first is a multiple of kCodecBlock. Of any type.
+// Decodes numbers [first, first + n) of a payload of any type; first is a multiple of kCodecBlock.
 void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, float* out,
             size_t n);
 
-// The same of a row of `dim` numbers, to and from RowBytes(type, dim), without regard to others.
-// `type` is kF32, kBf16, kF16, kInt8, kE4m3 or kE5m2, `out` aligned to 4.
+// The same for a row of `dim` numbers, to and from RowBytes(type, dim), independent of other rows.
+// `type` is kF32, kBf16, kF16, kInt8, kE4m3 or kE5m2; `out` is aligned to 4.
 void EncodeRow(Isa isa, ElementType type, const float* in, std::byte* out, size_t dim);
 void DecodeRow(Isa isa, ElementType type, const std::byte* in, float* out, size_t dim);
 
-// Whether a payload of n numbers is one that Encode() could have made, as far as that is not a
-// matter of its numbers: of kTopK the places. Of the others any bytes are.
+// Whether Encode() could have made a payload of n numbers, apart from the numbers' values: checks
+// the places of kTopK. For the other types all bytes are valid.
 bool WellFormed(ElementType type, const std::byte* payload, size_t n);
 
 }  // namespace verbena::codec

@@ -19,7 +19,7 @@ struct Fp8 {
   static constexpr int kShift = 23 - kMantissa;
   static constexpr uint32_t kRebias = uint32_t{127 - kBias} << 23;
   static constexpr uint32_t kLeastNormal = kRebias + (1u << 23);  // the bits of that f32
-  // The distance of numbers below that, and the f32 whose last place it is.
+  // The distance between adjacent numbers below that, as the value of the last place of this f32.
   static constexpr float kTiny = std::bit_cast<float>((128u - kBias - kMantissa) << 23);
   static constexpr float kRounder = std::bit_cast<float>((151u - kBias - kMantissa) << 23);
 

@@ -17,7 +17,7 @@ enum class Isa : uint8_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
 inline constexpr Isa kAllIsas[] = {Isa::kBaseline, Isa::kAvx2, Isa::kAvx512};
 
 bool IsaSupported(Isa isa);
-// The widest one this machine runs; found once.
+// The widest set that this machine supports; detected once.
 Isa BestIsa();
 
 }  // namespace verbena::shard

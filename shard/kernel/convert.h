@@ -1,4 +1,4 @@
-// Blocks of f32 from and to the two types of 16 bits, as proto/half.h has them one by one.
+// Converts blocks of f32 from and to the two 16-bit types, like proto/half.h for single numbers.
 //
 // **Thread safety**: pure functions.
 //

@@ -19,7 +19,7 @@ namespace verbena::shard {
 // accumulator = sources[0] + sources[1] + ... in this order; it may be sources[0].
 void Accumulate(Isa isa, absl::Span<const Source> sources, float* accumulator, size_t n);
 
-// Where else the result goes, in 16 bits.
+// A second destination of the result, in 16 bits.
 struct RoundedCopy {
   uint16_t* to = nullptr;  // null: nowhere
   ElementType type = ElementType::kNone;

@@ -14,7 +14,7 @@
 
 namespace verbena::shard {
 
-// out[i] = in[i] brought into [-limit, limit]; a NaN stays one. out may be in.
+// out[i] = in[i] clamped to [-limit, limit]; a NaN stays a NaN. out may be in.
 void ClipBlock(Isa isa, const float* in, float limit, float* out, size_t n);
 
 // out[i] = in[i] * factor; out may be in.

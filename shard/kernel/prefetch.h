@@ -1,7 +1,7 @@
-// Sends for a line of the cache that will be read or written soon. The address may be any.
+// Prefetches a cache line that will be read or written soon. Any address is allowed.
 //
-// The compiler may not take them for nothing: GCC (12, at -O2) finds a function of prefetches alone
-// to be one without effect, and drops the calls of it that it has not inlined by then.
+// The functions must not look free of effects: GCC (12, at -O2) treats a function of prefetches
+// alone as one without effect, and drops calls that it has not inlined by then.
 //
 // **Thread safety**: any thread.
 #ifndef VERBENA_SHARD_KERNEL_PREFETCH_H_

@@ -1,14 +1,14 @@
 // The optimizer interface, and the factory that makes one from a table's specification.
 //
 // To add one: a .cc file beside this one that defines its OptimizerDefinition, and one line in
-// registry.cc. It gives its formula alone: the rate's schedule, clipping and weight decay are done
-// here for all of them.
+// registry.cc. The file has its formula alone: the rate's schedule, clipping and weight decay are
+// shared.
 //
 // **Thread safety**: optimizers are immutable; their state lives with the chunks.
 //
 // Invariants:
-//  1. Apply() is elementwise, unless row_wise(): cutting a chunk into blocks gives the same bits. A
-//     wider instruction set always does.
+//  1. Apply() is elementwise, unless row_wise(): dividing a chunk into blocks gives the same bits.
+//     A wider instruction set always gives the same bits.
 #ifndef VERBENA_SHARD_OPTIMIZER_OPTIMIZER_H_
 #define VERBENA_SHARD_OPTIMIZER_OPTIMIZER_H_
 
@@ -30,13 +30,13 @@ namespace verbena::shard {
 
 inline constexpr size_t kMaxStateArrays = 2;
 
-// The scalars of one apply, worked out once and used for every block of the chunk.
+// The scalars of one apply, computed once and used for every block of the chunk.
 struct ApplyScalars {
   float rate = 0;
   float value[4] = {};  // the optimizer's own
   // True: applies before this one may have had another rate.
   bool rate_changes = false;
-  // Common to all; Update() finds them applied.
+  // Common to all; applied before Update().
   float gradient_scale = 1;  // of clipping by norm: the caller that knows the norm sets it
   float trust = 1;           // of the update, for those with a trust ratio: set as gradient_scale
   float decay = 0;           // of the weights, decoupled: rate * decoupled_weight_decay
@@ -58,7 +58,7 @@ class Optimizer {
   // Arrays of the parameters' size, zero at first.
   virtual size_t state_arrays() const = 0;
   // True: its one array has a single element for a whole row; for embedding tables only. Such an
-  // optimizer is not elementwise: a row comes in one block, which kMaxRowElements is for.
+  // optimizer is not elementwise: a row must be one block, hence kMaxRowElements.
   virtual bool row_wise() const { return false; }
 
   // False: the scalars are the same for every t (but for the rate), so that rows need not count.
@@ -75,7 +75,7 @@ class Optimizer {
   double clip_chunk_norm() const { return terms_.clip_chunk_norm; }
   // The greatest L2 norm that a job's gradient may have in a step; 0: any.
   double clip_global_norm() const { return terms_.clip_global_norm; }
-  // True: Apply() wants scalars.trust, from the norms that MeasureTrust() gives parts of.
+  // True: Apply() needs scalars.trust, which follows from the norms of MeasureTrust().
   virtual bool has_trust_ratio() const { return false; }
   // Applies `gradient` to one block: reads `in`, writes `out`; out may be in.
   void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out, float* const* state,
@@ -115,7 +115,7 @@ struct ParameterDefinition {
   bool high_open;
 };
 
-// Weight decay that is done for the optimizer, as parameters of all that allow it.
+// Weight decay that the shared code does, as parameters of all optimizers that allow it.
 enum class Decay : uint8_t {
   kNone,            // it has its own, or nothing to decay
   kL2,              // weight_decay: that times the weights is added to the gradient

@@ -19,7 +19,7 @@ class Schedule {
   // `spec` has passed NormalizeOptimizer().
   Schedule(double rate, v1::Schedule spec);
 
-  // Of the t-th apply, t >= 1, which is step t - 1 of the formulas.
+  // The rate of the t-th apply, t >= 1, which is step t - 1 of the formulas.
   double RateAt(uint64_t t) const;
   // True: RateAt() is the same for all t.
   bool constant() const;

@@ -36,22 +36,22 @@ class Clocks {
   // Applies the current members; waiting requests of any slice may be readable now. Replicates the
   // clocks that begin here: those of joiners, and all of them in a new slice.
   void Follow(uint32_t slices);
-  // Tells the clocks of all in a slice.
+  // Replicates the clocks of all members in a slice.
   void TellAll(uint32_t slice) const;
   // A worker has ended `clock` steps. True: waiting requests of the slice may be readable now.
   bool EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock);
-  // Whether a worker that has ended `clock` steps may read; *answer gets the least clock as version
-  // and by how much it is behind as detail.
+  // Whether a worker that has ended `clock` steps may read. *answer gets the least clock as
+  // version, and the distance to it as detail.
   bool Readable(const Roster::Member& member, uint32_t slice, uint64_t clock, Answer* answer) const;
-  // The same for a request that has waited, whose worker may be gone.
+  // The same for a deferred request, whose worker may be gone.
   bool Readable(uint64_t worker, uint32_t slice, uint64_t clock, Answer* answer) const {
     const Roster::Member* member = roster_.Find(worker);
     return member != nullptr && Readable(*member, slice, clock, answer);
   }
   // A member's clock.
   uint64_t of(uint32_t slice, uint32_t index) const { return slices_[slice].clocks[index]; }
-  // The slice was a copy, which knew that of the workers; others count from the slice's least
-  // clock until they end a step.
+  // The slice changes from replica to primary, with these clocks of workers. Other workers count
+  // from the slice's least clock until they end a step.
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks);
   // A new generation of the job; Follow() comes next.
   void Reset();

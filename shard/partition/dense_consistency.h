@@ -32,20 +32,20 @@ class DenseConsistency : public Consistency {
  public:
   virtual PushOutcome Push(const PushRequest& request, const Roster::Member& member,
                            uint32_t chunk) = 0;
-  // Whether a pull of min_version is answered now; otherwise it is parked. sync, async: a version
-  // of the chunk. ssp: the clock of `member`; answer->detail says by how much the least clock is
-  // behind it, and answer->version is that.
+  // Whether a pull of min_version is answered now; otherwise it is deferred. sync, async: a version
+  // of the chunk. ssp: the clock of `member`; answer->version is the least clock, and
+  // answer->detail its distance behind that of `member`.
   virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
                         Answer* answer) const = 0;
 
-  // Whether a push of `member` to the chunk's slice is applied, or contributes nothing. 0: none is
-  // asked for. sync: only that.
+  // Whether a push of `member` to the chunk's slice is applied, or contributes nothing. 0: no
+  // sequence is required. sync: only 0.
   virtual bool Includes(const Roster::Member& /*member*/, uint32_t /*chunk*/,
                         uint64_t sequence) const {
     return sequence == 0;
   }
 
-  // Of a step whose norm spans several chunks; null: this table has none.
+  // For steps whose norm spans several chunks; null: this table has none.
   virtual Norms* norms() { return nullptr; }
   // Total norms arrived at the slice: its chunks continue.
   virtual void Told(uint32_t /*slice*/) {}

@@ -1,8 +1,8 @@
 // Lookups of one embedding table that wait for versions of partitions, or for clocks.
 //
-// A lookup waits at the first of its groups that is not readable; when that one's slice goes on, it
-// is looked at again from there. In a table with a cold tier one that is readable may wait for rows
-// that are not in memory.
+// A lookup waits at the first of its groups that is not readable. When that group's slice advances,
+// the lookup is checked again from there. In a table with a cold tier, a readable lookup may wait
+// for rows that are not in memory.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_PARTITION_LOOKUP_PARKING_H_
@@ -28,12 +28,12 @@ class LookupParking final : public Parking {
   // Whether a slice is readable now, with its version (ssp: least clock) and staleness.
   using Ready = absl::FunctionRef<bool(uint64_t worker, uint32_t slice, uint64_t min_version,
                                        Answer* answer)>;
-  // Answers a lookup, all of whose groups' slices are ready, or parks it.
+  // Answers a lookup if all of its groups' slices are ready, or defers it.
   PullOutcome Lookup(const LookupRequest& request, Ready readable);
 
   // A slice's version grew.
   void Advanced(uint32_t slice);
-  // Looks again at the lookups that wait for a slice.
+  // Checks again the lookups that wait for a slice.
   void Release(uint32_t slice, Ready readable);
   // Waits for rows may have ended (HotRows).
   void RowsCame(Ready readable);
@@ -56,12 +56,13 @@ class LookupParking final : public Parking {
   // The first group from `first` on that is not readable; groups.size() when all are.
   uint32_t FirstUnready(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                         uint32_t first, Ready readable) const;
-  // Gathers the rows of a lookup that is readable as a whole, or sums them by bag; its answer,
-  // kResourceExhausted without memory for it, kNotReady where reads are held (replica/log.h).
+  // Gathers the rows of a lookup that is readable as a whole, or sums them by bag. Returns its
+  // answer: kResourceExhausted without memory for it, kNotReady where reads are held
+  // (replica/log.h).
   Answer Serve(uint64_t worker, uint64_t min_version, absl::Span<const Group> groups,
                absl::Span<const uint64_t> keys, const Bags& bags, Ready readable, ChunkView* view);
   static Parked ParkedOf(const LookupRequest& request, uint32_t waits_at);
-  // Of a lookup that is readable: it is answered, with an event, or waits for rows.
+  // For a readable lookup: answers it with an event, or lets it wait for rows.
   void Finish(Parked* lookup, Ready readable);
   // True: the lookup is answered, or waits for rows, with an event. False: it waits, maybe at a
   // later group.

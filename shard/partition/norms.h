@@ -1,9 +1,9 @@
 // Two-phase steps of a sync table whose step needs a norm over several chunks: each chunk's partial
 // norms, the requests for them, and the effect of the total norms on the chunk's apply.
 //
-// A chunk whose contributions are all there works out its part and waits; a worker asks for the
-// parts of all chunks (kNorms), adds them up and tells the sums (kTotals); then the chunk commits.
-// A table that is clipped by a global norm and has a trust ratio does that twice, since the
+// A chunk with all contributions computes its partial norm and waits. A worker requests the partial
+// norms of all chunks (kNorms), adds them up and sends the total norms (kTotals); then the chunk
+// commits. A table with global-norm clipping and a trust ratio needs two such rounds, because the
 // update's norm is known only once its gradient is clipped.
 //
 // States of a chunk:
@@ -47,7 +47,7 @@ class Norms {
 
   // ---- a chunk's open step, by its index in the table ----
   bool open(uint32_t chunk) const { return chunks_[chunk].phase == Phase::kOpen; }
-  // Its contributions are all there and their sum will be divided by `divisor`.
+  // All contributions are there; their sum will be divided by `divisor`.
   void Begin(uint32_t chunk, uint32_t divisor);
   // Continues with the result of Begin(), or when total norms have arrived. sources: the sum, or
   // none for a gradient of zero. True: the chunk may commit.
@@ -58,7 +58,7 @@ class Norms {
 
   // ---- requests. slices: those of the groups, ready; one for each group ----
   PullOutcome Ask(const NormsRequest& request, absl::Span<const uint32_t> slices);
-  // kOk: every chunk of the slice that was waiting for these totals took them: Step() goes on.
+  // kOk: every chunk of the slice that waited for these total norms took them: Step() continues.
   ReplyStatus Tell(uint32_t slice, uint64_t step, NormKind kind, const NormTotals& totals);
 
   // ---- the view ----
@@ -80,7 +80,7 @@ class Norms {
     StepScale scale;
     NormTotals parts[2][kNormKinds] = {};
   };
-  // How many chunks of a slice have their part of a step.
+  // The number of chunks of a slice that have their partial norm of a step.
   struct Count {
     uint64_t step = UINT64_MAX;
     uint32_t chunks = 0;

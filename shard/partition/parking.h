@@ -3,7 +3,7 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A parked request gets exactly one event, unless its lane is forgotten: then none.
+//  1. A deferred request gets exactly one event, unless its lane is forgotten: then none.
 #ifndef VERBENA_SHARD_PARTITION_PARKING_H_
 #define VERBENA_SHARD_PARTITION_PARKING_H_
 
@@ -21,7 +21,7 @@ class Parking {
  public:
   virtual ~Parking() = default;
 
-  // Until every slice in `slices` (not empty) is at request.min_version.
+  // Defers an await until every slice in `slices` (not empty) is at request.min_version.
   void ParkAwait(const GroupsRequest& request, absl::Span<const uint32_t> slices);
 
   void FailSlice(uint32_t slice, ReplyStatus why);

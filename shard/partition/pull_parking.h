@@ -3,7 +3,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. Parked pulls of a chunk are answered in the order they came, among those that can be.
+//  1. Deferred pulls of a chunk are answered in their order of arrival, among those that are
+//     readable.
 #ifndef VERBENA_SHARD_PARTITION_PULL_PARKING_H_
 #define VERBENA_SHARD_PARTITION_PULL_PARKING_H_
 

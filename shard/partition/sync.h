@@ -1,5 +1,5 @@
-// Bulk synchronous steps of a table. See engine.h, invariant 1. For sync.cc and
-// sync_roster.cc alone: others have dense_consistency.h.
+// Bulk synchronous steps of a table. See engine.h, invariant 1. Only for sync.cc and
+// sync_roster.cc: others use dense_consistency.h.
 //
 // A rank's contribution to a chunk's open step:
 //     none  --push, ranks before it are pending-->  held  --its run comes-->  consumed
@@ -107,7 +107,7 @@ class Sync final : public DenseConsistency {
   static bool Pending(const Contribution& x) {
     return x.state == State::kArrived || x.state == State::kHeld;
   }
-  // Nothing (more) will come from this rank for the chunk's open step.
+  // No (further) contribution will come from this rank for the chunk's open step.
   bool Passes(uint32_t chunk, uint32_t rank);
   void Count(uint32_t chunk, uint32_t rank, int change);
   ReplyStatus Repeated(const Contribution& x, uint64_t worker) const;
@@ -115,7 +115,7 @@ class Sync final : public DenseConsistency {
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
-  // Tells the copy of a step whose contributions are all there.
+  // Replicates a step whose contributions are all there.
   enum class Telling : uint8_t { kNobody, kTold, kNoMemory, kNoRoom };
   Telling Tell(uint32_t chunk, size_t payloads);
   bool Commit(uint32_t chunk, bool force = false);
@@ -126,7 +126,7 @@ class Sync final : public DenseConsistency {
     return table_.life(table_.chunk(chunk).slice).partition;
   }
   void Settle(uint32_t chunk, Contribution* x, State next);
-  // Forgets a held contribution; with an event unless why is null.
+  // Removes a held contribution; with an event unless why is null.
   void Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why);
   void DropAccumulator(Chunk* chunk);
   void SetBlocked(uint32_t chunk);

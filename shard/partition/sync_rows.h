@@ -1,5 +1,5 @@
-// Bulk synchronous steps of an embedding table. See engine.h, invariants 1 and 6. For sync_rows.cc
-// and sync_rows_commit.cc alone: others have row_consistency.h.
+// Bulk synchronous steps of an embedding table. See engine.h, invariants 1 and 6. Only for
+// sync_rows.cc and sync_rows_commit.cc: others use row_consistency.h.
 //
 // An arriving push is copied and its rows are created: no push holds a slot, and only then can it
 // still be refused for lack of memory. A partition's step commits when every rank has ended it or
@@ -101,13 +101,13 @@ class SyncRows final : public RowConsistency {
 
   // Whether the open step would name more rows than may be in memory together.
   bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
-  // Copies a push and makes its rows. False, with nothing changed but the answer: it says why.
+  // Copies a push and creates its rows. False: only the answer has changed, and has the reason.
   bool Copy(const RowPush& push, uint32_t slice, Contribution* x);
   uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
   // Commits as long as steps are complete.
   void Advance(uint32_t slice);
   bool Commit(uint32_t slice);
-  // The open step is in the rows.
+  // The open step is applied to the rows.
   void Committed(uint32_t slice);
   uint32_t Listed(const Slice& slice) const;
   // The step's contributions are final.
@@ -115,11 +115,11 @@ class SyncRows final : public RowConsistency {
   float Divisor(const Slice& slice) const {
     return mean_ ? static_cast<float>(slice.listed) : 1.0f;
   }
-  // Tells the copy of the open step, which is complete. False: no memory.
+  // Replicates the open step, which is complete. False: no memory.
   bool Tell(uint32_t slice);
-  // Whether all rows that the open step names are such that they may be changed.
+  // Whether all rows that the open step names may be changed now.
   bool Prepare(uint32_t slice);
-  // False: it waits for memory to keep rows for a save.
+  // False: it waits for memory to keep rows for a checkpoint.
   bool ApplyTold(uint32_t slice, bool now = false);
   void SetBlocked(Slice* slice, bool blocked);
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }

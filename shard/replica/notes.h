@@ -24,7 +24,7 @@ class ReplicaNotes {
   bool empty() const { return notes_.empty(); }
   // header.worker 0: of the table as a whole.
   void Put(uint32_t table, ReplicaHeader header);
-  // Takes the first; there is one. Of a table, the one of the whole comes before those of workers.
+  // Takes the first note; there is one. A table's note as a whole precedes those of its workers.
   Note Take();
   void ForgetTable(uint32_t table);
 

@@ -6,8 +6,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A request that EndAsk() was true for is answered once, by an event kReplicated, when all its
-//     entries are finished; never after ForgetLane().
+//  1. A request for which EndAsk() returned true is answered once, by an event kReplicated, when
+//     all its entries are finished; never after ForgetLane().
 //  2. Each entry's list is finished once.
 #ifndef VERBENA_SHARD_REPLICA_WAITERS_H_
 #define VERBENA_SHARD_REPLICA_WAITERS_H_
@@ -30,7 +30,7 @@ class ReplicaWaiters {
     uint64_t ticket;
     uint32_t group;
   };
-  // Those of an entry.
+  // The waiters of an entry.
   using List = std::vector<Waiter>;
   // The request that is handled now.
   struct Asker {
@@ -47,7 +47,7 @@ class ReplicaWaiters {
   // Whether the request waits for anything. If so, it is answered later with these statuses, or
   // with those of entries that failed.
   bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses);
-  // Between them there is no request.
+  // Between Suspend() and Resume() there is no current request.
   Asker Suspend() { return std::exchange(asker_, {}); }
   void Resume(const Asker& asker) { asker_ = asker; }
 

@@ -1,4 +1,4 @@
-// The memory that one save may take beyond the tables'.
+// The memory that one checkpoint may take in addition to the tables'.
 //
 // **Thread safety**: one owner thread.
 //
@@ -27,7 +27,7 @@ class SaveBudget {
     const uint64_t fit = used_ < limit_ ? (limit_ - used_) / each : 0;
     return std::min(most, used_ == 0 ? std::max<uint64_t>(fit, 1) : fit);
   }
-  // Whether or not it fits: ask before.
+  // Takes it whether or not it fits: call Fits() before.
   void Take(uint64_t bytes) {
     used_ += bytes;
     counters_.memory_bytes += bytes;

@@ -1,4 +1,4 @@
-// A dense table's part in a save: each chunk as it is when it is due.
+// A dense table's part in a checkpoint: each chunk as it is when it is due.
 //
 // A chunk is due when it is at the table's step (sync), or when the checkpoint begins. A chunk that
 // no apply changes is not copied: its buffers are pinned while they are written. An earlier apply
@@ -8,13 +8,13 @@
 // **Thread safety**: one owner thread.
 //
 // A chunk is
-//     none      it is not ours, is not saved any more, or has been
+//     none      not on this shard, no longer to be written, or already written
 //     waiting  --(it is at its step)-->  due
 //     due  --(an apply)-->  kept  --(taken)-->  out  --(released)-->  none
 //     due  --(taken)-->  out
 //     due  --(an apply, and no memory)-->  due, urgent: the apply waits
 //     due, kept, waiting  --(the slice is given up)-->  none
-// An apply to one that is out, and has not been changed since, is like one to a due one.
+// An apply to a chunk that is out, and unchanged since, is handled like one to a due chunk.
 #ifndef VERBENA_SHARD_SAVE_CHUNK_SAVE_H_
 #define VERBENA_SHARD_SAVE_CHUNK_SAVE_H_
 
@@ -53,7 +53,7 @@ class ChunkSave final : public TableSave, public ChunkWatch {
     bool waited = false;  // an apply found no memory to keep it
     bool kept = false;    // the contents to write differ from the table's by now
     uint32_t slice = 0;
-    // As of when it was due; the pins since it was kept or taken.
+    // At the time when it was due; the pins since it was kept or taken.
     uint64_t version = 0, applies = 0;
     uint32_t parameters = BufferPool::kNone;
     uint32_t optimizer = BufferPool::kNone;

@@ -1,11 +1,11 @@
-// How far this shard's part of a table is restored.
+// Progress of the restore of this shard's part of a table.
 //
 // **Thread safety**: one owner thread.
 //
 // A slice is
 //     empty  --(ranges or rows are loaded)-->  empty, in part  --(FinishRestore())-->  finished
 //     finished, empty  --(a new epoch, or it has come from elsewhere)-->  empty
-//     empty  --(it was a copy, and is the primary)-->  inherited  --(a restore is begun)-->  empty
+//     empty  --(the replica becomes primary)-->  inherited  --(a restore is begun)-->  empty
 #ifndef VERBENA_SHARD_SAVE_RESTORE_H_
 #define VERBENA_SHARD_SAVE_RESTORE_H_
 
@@ -19,7 +19,7 @@
 
 namespace verbena::shard {
 
-// Ranges of numbers, as they are added in any order, and again.
+// A set of ranges of numbers, added in any order and possibly again.
 class Ranges {
  public:
   void Add(uint32_t begin, uint32_t end);
@@ -40,7 +40,7 @@ class Restore {
     for (Slice& slice : slices_) slice.inherited = false;
   }
 
-  // Elements of a chunk, by its number in the table. Returns how many are loaded now.
+  // Adds elements of a chunk, by its number in the table. Returns the number of loaded ones.
   uint32_t Loaded(uint32_t slice, uint32_t chunk, uint32_t begin, uint32_t end) {
     Ranges& ranges = at(slice).chunks[chunk];
     ranges.Add(begin, end);

@@ -1,12 +1,14 @@
-// An embedding table's part in a save: the rows of each slice as they are when it becomes open.
+// An embedding table's part in a checkpoint: the rows of each slice as they are when it becomes
+// open.
 //
 // A cursor goes through a slice's rows and packs them into pieces. A row ahead of the cursor that
-// an apply is about to change is kept before: packed into a piece of its slice, of at most
-// kKeptBytes. Rows that were made and never changed are none of the save's: they have their initial
-// values. An incremental save says first which rows were dropped since the one before: they were
-// applied to 0 times.
+// an apply is about to change is kept first: packed into a piece of its slice, of at most
+// kKeptBytes. Rows that were created and never changed are not written: they have their initial
+// values. An incremental checkpoint first lists the rows that were dropped since its base: their
+// count of applies is 0.
 //
-// Beside the save's memory this takes a bit a row of open slices: whether it is kept.
+// In addition to the checkpoint's memory this takes a bit for each row of open slices: whether it
+// is kept.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_SAVE_ROW_SAVE_H_

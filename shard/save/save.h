@@ -3,8 +3,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. Memory goes from applies to pieces and back, and nothing that holds some waits for anything
-//     but for a piece to be released: as long as pieces are taken and released, all applies go on.
+//  1. Memory goes from applies to pieces and back. A holder of memory waits for nothing but the
+//     release of a piece. So as long as pieces are taken and released, all applies proceed.
 #ifndef VERBENA_SHARD_SAVE_SAVE_H_
 #define VERBENA_SHARD_SAVE_SAVE_H_
 
@@ -34,7 +34,7 @@ class Save {
   // Its slices are added.
   void Add(std::unique_ptr<TableSave> table);
   void Start();
-  // As long as it is not over.
+  // Whether it still writes the table.
   bool Saves(uint32_t table) const;
 
   // False: none now.
@@ -42,7 +42,7 @@ class Save {
   // False: no such piece is out.
   bool Release(uint64_t piece);
 
-  // Gives up the table's slices of which `why` is an error.
+  // Gives up the table's slices for which `why` returns an error.
   using Why = absl::FunctionRef<absl::Status(uint32_t slice, const TableSave::Slice& state)>;
   void Abort(uint32_t table, Why why);
   // The table is about to go; all its slices have ended or are given up.
@@ -50,7 +50,7 @@ class Save {
   // No piece is taken any more.
   void End(bool committed);
   bool ended() const { return ended_; }
-  // Nobody has anything of it any more.
+  // Its pieces are no longer used.
   bool over() const { return ended_ && out_.empty(); }
 
   SaveProgress progress() const;

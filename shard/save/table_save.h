@@ -77,7 +77,7 @@ class TableSave {
   bool Abort(uint32_t slice);
   // The table is about to go; all slices have ended or are given up.
   virtual void Leave() = 0;
-  // No piece is taken any more. Slices that were not committed are none to build on.
+  // No further piece is taken. Slices that were not committed cannot be a base.
   virtual void End(bool committed) = 0;
 
  protected:

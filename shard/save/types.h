@@ -18,10 +18,10 @@ namespace verbena::shard {
 
 struct TableToSave {
   uint32_t table = 0;
-  // sync: as it is when exactly so many steps are committed. Others: as it is now; 0.
+  // sync: the state with exactly so many committed steps. Others: the current state; 0.
   uint64_t step = 0;
-  // Embedding tables. 0: all rows. Else those that changed since the save of this id, in partitions
-  // where that is known; all rows in others.
+  // Embedding tables. 0: all rows. Otherwise the rows that changed since the checkpoint of this id,
+  // in partitions where that is known; all rows in others.
   uint64_t base = 0;
   // Embedding tables: tracks changes from this checkpoint on, for one that is based on it. Costs a
   // bit a row, two while a checkpoint is in progress.
@@ -46,7 +46,7 @@ struct SavedPrefix {
   uint64_t sequence = 0;
 };
 
-// Of one partition of one table, in the order of a partition's own: its chunks or rows, each once,
+// Part of one partition of one table. The order within a partition: its chunks or rows, each once,
 // then kSlice.
 struct SavePiece {
   enum class Kind : uint8_t {
@@ -59,8 +59,8 @@ struct SavePiece {
   uint32_t table = 0;
   uint32_t partition = 0;
   uint64_t epoch = 0;
-  // kChunk: of the chunk. kSlice of an embedding table: of the partition. How many applies it has
-  // had, and how many of them in this generation of the job (sync: committed steps).
+  // Number of applies, and of those in this generation of the job (sync: committed steps). kChunk:
+  // of the chunk. kSlice of an embedding table: of the partition.
   uint64_t applies = 0;
   uint64_t version = 0;
 
@@ -73,7 +73,7 @@ struct SavePiece {
 
   // kChunk: elements. kRows: rows.
   uint32_t count = 0;
-  // As they are pulled: of the table's dtype.
+  // Encoded as for pulls: of the table's dtype.
   ElementType dtype = ElementType::kNone;
   absl::Span<const std::byte> parameters;
   // The optimizer's values, if they are not the parameters; else empty.
@@ -108,12 +108,12 @@ struct SaveProgress {
   bool complete() const { return slices == ended && out == 0; }
 };
 
-// How a table begins that the view says is being restored.
+// The initial state of a table that the view marks as being restored.
 struct RestoreRequest {
   uint32_t table = 0;
   // The step that workers push next (sync), or the base of versions.
   uint64_t version = 0;
-  // Embedding tables: the applies that each partition has had, by which the schedule goes.
+  // Embedding tables: the applies of each partition so far, which the schedule uses.
   uint64_t applies = 0;
 };
 
@@ -122,15 +122,15 @@ struct ElementsToRestore {
   uint32_t table = 0;
   uint64_t first_element = 0;
   uint64_t count = 0;
-  // f32, bf16 or f16, whatever the table's; aligned for its numbers. Of those of 16 bits the
-  // optimizer gets them widened, unless there is a master copy, of which they are not looked at.
+  // f32, bf16 or f16, independent of the table's type; aligned for its numbers. 16-bit values are
+  // widened for the optimizer, unless there is a master copy, which replaces them.
   ElementType dtype = ElementType::kF32;
   absl::Span<const std::byte> parameters;
   absl::Span<const float> master;  // or empty
   // `count` numbers of each of the optimizer's arrays; none: they stay zero.
   std::vector<absl::Span<const float>> state;
-  // That the chunk has had, by which the schedule and the optimizer go; where several ranges meet
-  // in a chunk, the greatest counts. 0 for parameters without state.
+  // The applies of the chunk so far, which the schedule and the optimizer use; if several ranges
+  // meet in a chunk, the greatest counts. 0 for parameters without state.
   uint64_t applies = 0;
 };
 
@@ -138,17 +138,17 @@ struct RowsToRestore {
   uint32_t table = 0;
   uint64_t expected = 0;            // rows of the table, of all partitions; 0: nobody knows
   absl::Span<const uint64_t> keys;  // those that are not this shard's are left alone
-  // How often each was changed, as proto/row_applies.h says. Empty: with state once, without state
-  // kAppliesOfNewState. 0: the row is to be as if it had never been pushed.
+  // How often each was changed, encoded as in proto/row_applies.h. Empty: once with state,
+  // kAppliesOfNewState without. 0: the row becomes one that was never pushed.
   absl::Span<const uint32_t> row_applies;
   ElementType dtype = ElementType::kF32;
   absl::Span<const std::byte> parameters;      // dim numbers a row, aligned
   std::vector<absl::Span<const float>> state;  // as a piece has them; none: zero
 };
 
-// How far a RowsToRestore is loaded. Engine::RestoreRows() says UNAVAILABLE where it cannot go on
-// now, and goes on from there when it is called with this again: each call that loads something
-// gets on, however little of a tiered table is in memory.
+// How far a RowsToRestore is loaded. Engine::RestoreRows() returns UNAVAILABLE where it cannot
+// continue now, and continues from there in the next call with this. Each call that loads something
+// makes progress, however little of a tiered table is in memory.
 struct RowsLoaded {
   size_t rows = 0;          // those before are loaded
   size_t end = 0;           // of the batch that begins there: rows that may be in memory together

@@ -1,5 +1,5 @@
-// Which keys of an embedding table get a row: all, those that are pushed often enough, or some by
-// chance (v1::Admission).
+// Selects the keys of an embedding table that get a row: all, those that are pushed often enough,
+// or a random part (v1::Admission).
 //
 // A sketch counts the pushes to keys without a row. Each partition's sketch has cache lines of 64
 // counters of 8 bits. A key uses four counters of a line, and its estimate is the least of them,
@@ -37,11 +37,11 @@ class Admission {
   Admission& operator=(const Admission&) = delete;
 
   bool always() const { return min_count_ == 0 && below_ == 0; }
-  // Of a key without a row, in a slice at that version.
+  // Whether a key without a row gets one, in a slice at that version.
   bool Admits(uint32_t slice, uint64_t version, uint64_t key) const;
-  // These were pushed and refused. Without memory for a sketch nothing is counted.
+  // Counts pushed keys that were refused. Without memory for a sketch nothing is counted.
   void Count(uint32_t slice, absl::Span<const uint64_t> refused);
-  // Nothing was counted in the slice.
+  // Clears the counts of the slice.
   void Forget(uint32_t slice);
 
  private:

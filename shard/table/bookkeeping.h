@@ -24,7 +24,7 @@ class Bookkeeping {
   void Set(uint64_t bytes) {
     pool_.Count(static_cast<int64_t>(bytes) - static_cast<int64_t>(bytes_));
     if (account_ != nullptr) {
-      // Before the old is given back: never too little is counted.
+      // Take the new amount before giving back the old: the count is never too low.
       (void)account_->Take(bytes, MemoryUse::kBookkeeping);
       account_->Give(bytes_, MemoryUse::kBookkeeping);
     }

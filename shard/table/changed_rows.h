@@ -1,5 +1,5 @@
-// Which rows of a slice were changed since a save: a bit a number; and the keys of those that were
-// dropped.
+// The rows of a slice that were changed since a checkpoint, one bit per row number; and the keys of
+// rows that were dropped since.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_CHANGED_ROWS_H_
@@ -16,7 +16,7 @@ namespace verbena::shard {
 
 class ChangedRows {
  public:
-  // `base`: the save. The pool outlives it.
+  // `base`: the checkpoint. The pool outlives it.
   ChangedRows(uint64_t base, BufferPool* pool) : base_(base), pool_(*pool) {}
   ~ChangedRows() { pool_.Count(-static_cast<int64_t>(bytes())); }
   ChangedRows(const ChangedRows&) = delete;
@@ -30,13 +30,13 @@ class ChangedRows {
   bool marked(uint32_t row) const {
     return row / 64 < words_.size() && (words_[row / 64] >> row % 64 & 1) != 0;
   }
-  // A row with that key was there, and is no more.
+  // A row with that key was dropped.
   void Drop(uint64_t key) {
     const uint64_t before = bytes();
     dropped_.push_back(key);
     pool_.Count(static_cast<int64_t>(bytes()) - static_cast<int64_t>(before));
   }
-  // Some have a row again, and some are there twice.
+  // Some keys may have a row again, and some are listed twice.
   const std::vector<uint64_t>& dropped() const { return dropped_; }
   // Adds the changes since `older` began; this object continues in place of `older`.
   void Join(const ChangedRows& older) {
@@ -48,7 +48,7 @@ class ChangedRows {
 
  private:
   uint64_t bytes() const { return (words_.capacity() + dropped_.capacity()) * sizeof(uint64_t); }
-  // By half more at least: rows are made one by one.
+  // Grows by half at least: rows are created one by one.
   void Resize(size_t words) {
     const uint64_t before = bytes();
     if (words > words_.capacity()) words_.reserve(std::max(words, words_.capacity() * 3 / 2));

@@ -18,12 +18,12 @@ namespace verbena::shard {
 
 class HotRows;
 
-// Over the engine's life.
+// Totals over the engine's life.
 struct ColdCounters {
   uint64_t reads = 0, writes = 0, read_bytes = 0, written_bytes = 0;  // rows, done
   uint64_t direct_reads = 0;     // of `reads`: synchronous ones, by passes over many rows
-  uint64_t intended = 0;         // reads that were begun because somebody will ask for the row
-  uint64_t dropped_intents = 0;  // cold rows that somebody will ask for, and too many of them
+  uint64_t intended = 0;         // prefetches
+  uint64_t dropped_intents = 0;  // cold rows whose prefetch was dropped: there were too many
   uint64_t waits = 0;            // lookups and applies that waited for rows
   uint64_t failures = 0;         // rows that could not be read: their partition is lost
   uint64_t write_failures = 0, stored_bytes = 0, store_memory_bytes = 0;  // ColdStoreStatistics
@@ -52,20 +52,20 @@ class ColdIo {
     store_->Write(key, cookie, content);
   }
   void Read(uint64_t key, uint64_t cookie) { store_->Read(key, cookie); }
-  // As ColdStore::ReadNow(); an error is remembered as the row's.
+  // Like ColdStore::ReadNow(); an error is recorded for the row.
   absl::Status ReadNow(absl::Span<const uint64_t> keys, size_t bytes, std::byte* to);
 
   // Dispatches finished operations to their rows.
   void Poll();
   void Failed(uint64_t key, const absl::Status& status);
-  // Since the last call.
+  // Failures since the last call.
   std::vector<Failure> TakeFailures();
   absl::Status health() const { return store_ == nullptr ? absl::OkStatus() : store_->health(); }
 
   // Waits have ended since the last call: waiting requests must be checked.
   void Woken() { woken_ = true; }
   bool TakeWoken() { return std::exchange(woken_, false); }
-  // Somebody could not wait, and there was no memory for a frame: tables are to try again.
+  // A caller that could not wait found no memory for a frame: tables must retry.
   void SetNoMemory() { no_memory_ = true; }
   bool TakeNoMemory() { return std::exchange(no_memory_, false); }
 

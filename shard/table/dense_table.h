@@ -94,11 +94,12 @@ class DenseTable final : public SlicedTable {
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);
-  // As they are pulled. False: no memory to encode them to.
+  // Pins the encoding for pulls. False: no memory for it.
   bool PinToPull(uint32_t index, ChunkView* view);
-  // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count go up
-  // by one. False, with nothing changed: the chunk is pinned and there is no spare, or it is to be
-  // saved first and there is no memory to keep it (force: BufferPool::WritableFor()).
+  // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count grow
+  // by one. False, with nothing changed: the chunk is pinned and there is no shadow buffer, or a
+  // checkpoint needs its contents and there is no memory to keep them (force:
+  // BufferPool::WritableFor()).
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false);
 
@@ -115,17 +116,17 @@ class DenseTable final : public SlicedTable {
   void WriteState(uint32_t index, uint32_t first, size_t array, absl::Span<const float> values);
   void SetApplies(uint32_t index, uint64_t applies) { chunks_[index].applies = applies; }
 
-  // ---- copies ----
-  // Of all of a chunk that a copy has to have: parameters, then state, in whole arrays.
+  // ---- replicas ----
+  // Bytes of a chunk that a replica needs: parameters, then state, in whole arrays.
   uint32_t ContentBytes() const;
   void ReadContent(uint32_t index, std::byte* to) const;
   void WriteContent(uint32_t index, const std::byte* from);
-  // Of the chunk's parameters and state: equal where those are.
+  // A hash of the chunk's parameters and state.
   uint64_t Digest(uint32_t index) const;
   void SetVersion(uint32_t index, uint64_t version, uint64_t applies);
 
-  // This chunk's part of the norms of its next Apply(), which changes nothing. gradient_scale: as
-  // Apply() will have it.
+  // This chunk's part of the norms of its next Apply(); changes nothing. gradient_scale: the same
+  // as in Apply().
   double SquaredGradient(uint32_t index, absl::Span<const Source> sources, float divisor) const;
   TrustParts MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
                           float gradient_scale) const;
@@ -157,7 +158,7 @@ class DenseTable final : public SlicedTable {
   BufferPool* const pool_;
   const ElementType type_;       // of the parameters; 16 bits: rounded from the master copy
   const ElementType pull_type_;  // the same, unless there is a codec
-  // Of every chunk, also the short last one: buffers are swapped.
+  // Equal for every chunk, also the short last one: buffers are swapped.
   size_t parameter_buffer_bytes_ = 0;
   size_t array_bytes_ = 0;  // of each array of the state
   std::vector<uint32_t> local_chunk_;

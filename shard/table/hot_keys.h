@@ -5,7 +5,7 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. Of the samples that count, a key that has more than sampled() / kCounters is listed.
+//  1. A key with more than sampled() / kCounters of the counted samples is listed.
 //  2. A listed key has been sampled `count` times at most and `count - error` times at least.
 #ifndef VERBENA_SHARD_TABLE_HOT_KEYS_H_
 #define VERBENA_SHARD_TABLE_HOT_KEYS_H_
@@ -29,7 +29,7 @@ struct HotKey {
 class HotKeys {
  public:
   static constexpr size_t kCounters = 64;
-  // Of so many keys one is looked at: that costs a lookup about one part in a hundred.
+  // One of so many keys is sampled, which costs a lookup about 1 % of its time.
   static constexpr uint32_t kOneIn = 32;
   // After so many samples (two million keys) all counts are halved.
   static constexpr uint64_t kHalvedAfter = uint64_t{1} << 16;
@@ -51,7 +51,8 @@ class HotKeys {
   uint64_t sampled() const { return sampled_; }
 
  private:
-  // 1 to 2 * kOneIn - 1, all alike: a fixed distance would see the same features of each example.
+  // Uniform in 1 to 2 * kOneIn - 1: a fixed distance would sample the same features of each
+  // example.
   size_t NextSkip() {
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;

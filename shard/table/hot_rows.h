@@ -49,7 +49,7 @@ class RowStore;
 
 class HotRows {
  public:
-  // Where a row has no frame.
+  // The frame of a row without one.
   static constexpr uint32_t kCold = UINT32_MAX;
   static constexpr uint32_t kFresh = UINT32_MAX - 1;
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -59,16 +59,16 @@ class HotRows {
     uint32_t row;
   };
 
-  // `least`: frames there are whatever the share says. `io` and `pool` outlive it.
+  // `least`: the minimum of frames, whatever the share. `io` and `pool` outlive it.
   HotRows(size_t content_bytes, uint32_t least, uint64_t hot_bytes, ColdIo* io, BufferPool* pool,
           JobAccount* account);
   ~HotRows();
   HotRows(const HotRows&) = delete;
   HotRows& operator=(const HotRows&) = delete;
 
-  // The shard has so many of all partitions.
+  // The number of partitions on this shard, and of all partitions.
   void SetShare(uint64_t partitions, uint64_t all);
-  // The most rows that an operation may name: half of the frames that there may be.
+  // The most rows that an operation may name: half of the frame limit.
   uint32_t most() const { return limit_ / 2; }
   uint64_t limit_bytes() const { return uint64_t{limit_} * content_bytes_; }
   uint64_t bytes() const { return uint64_t{frame_count()} * content_bytes_; }
@@ -79,16 +79,16 @@ class HotRows {
   size_t content_bytes() const { return content_bytes_; }
 
   // ---- rows, by row_store.cc ----
-  // So many are to be made. False: no memory for frames that they need.
+  // Reserves frames for so many new rows. False: no memory for them.
   bool Reserve(uint64_t more);
   void Made() { ++rows_; }
   void Gone(uint64_t rows) { rows_ -= rows; }
   uint32_t NewLife() { return io_.NewLife(this); }
-  // The rows of that store are gone, with its life.
+  // The rows of that store are gone, with their life.
   void Leave(RowStore* rows);
   // A row with a frame is gone.
   void Drop(uint32_t frame);
-  // A row without one is gone, or is about to be written: nobody reads it any more.
+  // A row without a frame is gone, or is about to be written: its pending reads are dropped.
   void ForgetRead(RowStore* rows, uint32_t row);
   std::byte* at(uint32_t frame) const {
     return blocks_[frame >> block_shift_].data + size_t{frame & block_mask_} * content_bytes_;
@@ -97,26 +97,25 @@ class HotRows {
   void Prefetch(uint32_t frame) const {
     if (frame < frame_count()) PrefetchToWrite(at(frame));
   }
-  // A frame for a row that has none, with anything in it. kNone: no memory.
+  // A frame for a row without one; its contents are undefined. kNone: no memory.
   uint32_t Take(RowStore* rows, uint32_t row);
 
   // ---- waits (hot_rows_waits.cc) ----
-  // All of these rows are to be hot together, those that are fresh as well if they are written. Of
-  // a row that is not there nothing is done. Its number, for ready() and Release().
+  // Makes all of these rows hot together; fresh ones only if they are written. Missing rows are
+  // ignored. Returns a number for ready() and Release().
   uint64_t Want(std::vector<Need> needs, bool writes);
   // Rows are hot, and stay so until Release().
   bool ready(uint64_t wait) const;
   void Release(uint64_t wait);
   uint32_t waiting() const { return waiting_; }
-  // Makes rows hot at once, whatever it takes, and *wait one that is ready.
+  // Makes rows hot at once, beyond the limits if necessary, and *wait one that is ready.
   absl::Status Hold(RowStore* rows, absl::Span<const uint32_t> which, uint64_t* wait);
   void Touch(uint32_t frame) {
     if (frame < frame_count()) frames_[frame].referenced = true;
   }
   // A row that will be used in a moment: it is read now, or when it is used.
   void Fetch(RowStore* rows, uint32_t row);
-  // Somebody will ask for these: they stay in memory for longer, or come to it when the disk and
-  // the frames are free.
+  // Prefetch: these rows stay in memory for longer, or are read when the disk and frames are free.
   void Intend(RowStore* rows, absl::Span<const uint32_t> which);
 
   // ---- by ColdIo ----
@@ -154,25 +153,25 @@ class HotRows {
 
   uint32_t frame_count() const { return static_cast<uint32_t>(frames_.size()); }
   bool NewBlock();
-  // Frames for so many rows, as far as the share goes. False: there is no memory for them.
+  // Adds frames for so many rows, up to the share. False: there is no memory for them.
   bool Grow(uint64_t rows);
-  // Frames that are to be free or on their way to be.
+  // Frames that are reserved to become free.
   uint32_t Reserved() const;
-  // Moves the hand until there are as many.
+  // Moves the hand until so many are free.
   void Refill();
   void StepHand();
   void Write(uint32_t frame);
-  // Its row has it elsewhere.
+  // Frees the frame; its row's content is in the store.
   void Evict(uint32_t frame);
   void Free(uint32_t frame);
   uint32_t Obtain(bool force);
-  // To a frame that is free.
+  // Moves to a free frame.
   void Move(uint32_t from);
-  // Back to the share, block by block.
+  // Releases blocks until the share is reached.
   void Shrink();
   void Pin(uint32_t frame, Wait* wait);
   void Unpin(uint32_t frame);
-  // As far as there are frames.
+  // Continues the wait as far as there are frames.
   void Go(uint64_t id, Wait* wait);
   bool GoOne(uint64_t id, Wait* wait, const Need& need, bool force);
   Reading* StartRead(RowStore* rows, uint32_t row, bool force);

@@ -1,6 +1,6 @@
 // Initial parameters: a pure function of the initializer and of the element's index, in a table or
-// in the row of a key, so they are the same however a table is spread over servers, and on every
-// machine.
+// in the row of a key. So they are the same on every machine, and independent of a table's
+// distribution.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SHARD_TABLE_INITIALIZER_H_
@@ -16,8 +16,8 @@ namespace verbena::shard {
 // Writes elements first, first + 1, ..., first + n - 1 of the table.
 void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n);
 
-// Writes the row of a key of an embedding table. The key goes into the seed: were it an index, keys
-// and elements together would not fit 64 bits.
+// Writes the row of a key of an embedding table. The key goes into the seed: as an index, key and
+// element together would not fit 64 bits.
 void InitializeRow(const v1::Initializer& initializer, uint64_t key, float* out, size_t dim);
 
 // The standard normal value below which a fraction `p` of the distribution lies; 0 < p < 1.

@@ -1,9 +1,9 @@
 // Memory for the rows of one embedding table and their indices: pieces of three sizes, cut out of
-// blocks that all slices of the table share, so that a slice wastes next to nothing. A block is of
-// pieces of one size, which fill it.
+// blocks that all slices of the table share, so that a slice wastes very little. All pieces of a
+// block have one size.
 //
-// Pieces that come back are kept for the table. Blocks go back to the pool when all of their pieces
-// are here and Trim() is called.
+// Returned pieces are kept for the table. Blocks go back to the pool when all of their pieces are
+// returned and Trim() is called.
 //
 // **Thread safety**: one owner thread.
 //
@@ -40,12 +40,12 @@ class RowArena {
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
 
-  // Makes sure that there are so many pieces. False: no memory for them.
+  // Reserves so many pieces. False: no memory for them.
   bool Reserve(const Counts& pieces);
-  // Aligned to a line of the cache; anything may be in it. Null: there is none, and no memory.
+  // Aligned to a cache line; the contents are undefined. Null: there is none, and no memory.
   std::byte* Take(Piece piece);
   void Give(Piece piece, std::byte* data);
-  // Blocks that have come back as a whole go to the pool, where that may be worth its time.
+  // Returns complete free blocks to the pool, if that is worth the time.
   void Trim();
 
   uint64_t bytes() const { return bytes_; }                              // of the blocks

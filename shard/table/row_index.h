@@ -1,4 +1,5 @@
-// Which row a key has: 26-bit row numbers by the hash of their keys, which lie with the rows.
+// Index from keys to rows: 26-bit row numbers by the hash of their keys, which are stored in the
+// rows.
 //
 // A cache line has twelve slots of a tag, which is the hash's low 16 bits, and a row number. Lines
 // are in pages, pages in groups of up to 16. The hash's high bits choose the group in a directory.
@@ -52,15 +53,15 @@ class RowIndex {
   RowIndex(const RowIndex&) = delete;
   RowIndex& operator=(const RowIndex&) = delete;
 
-  // Another mixer than the one that chose the partition, of which all keys here share the high
-  // bits: Pelle Evensen's moremur.
+  // Not the mixer that chose the partition: there all keys of this index share the high bits. This
+  // is Pelle Evensen's moremur.
   static uint64_t Hash(uint64_t key) {
     key = (key ^ (key >> 27)) * 0x3c79ac492ba7b653u;
     key = (key ^ (key >> 33)) * 0x1c69b3f74ac4ae35u;
     return key ^ (key >> 27);
   }
 
-  // Where a hash's line is.
+  // The place of a hash's line.
   struct Place {
     Place() = default;
     Place(const RowIndex& index, uint64_t hash) {
@@ -97,7 +98,7 @@ class RowIndex {
     at->line = SecondOf(TagOf(hash), at->lines);
     return true;
   }
-  // The row of that hash for which same(row) says that its key is the one; kNone: there is none.
+  // The row of that hash for which same(row) confirms the key; kNone: there is none.
   template <typename Same>
   uint32_t Find(uint64_t hash, Same same) const {
     const Place at(*this, hash);
@@ -118,17 +119,16 @@ class RowIndex {
     }
     return row;
   }
-  // Makes room for so many rows in an index of none, so that it need not grow for them, if there is
-  // the memory.
+  // Reserves room for so many rows in an empty index, if memory allows, so that it need not grow.
   void Expect(uint64_t rows);
-  // Of a hash that has no row with the same key. False: no memory.
+  // Inserts a hash that has no row with the same key. False: no memory.
   bool Insert(uint64_t hash, uint32_t row, HashesOf hashes_of);
   // Takes a row out.
   void Remove(uint64_t hash, uint32_t row);
   // How many lines a lookup of the hash looks at, if it has no row; for tests.
   uint32_t Reach(uint64_t hash) const;
 
-  // Pages that so many insertions take, by far the most times no more.
+  // Pages for so many insertions; in nearly all cases enough.
   uint64_t PagesFor(uint64_t more) const;
   uint64_t pages() const { return pages_; }
   uint64_t bookkeeping_bytes() const {
@@ -151,7 +151,7 @@ class RowIndex {
       return low[slot] | uint32_t{middle[slot]} << 16 | (rest >> 2 * slot & 3) << 24;
     }
     uint32_t used() const { return rest >> 24 & 15; }
-    // Where rows are whose first line this is: 0, kSecond or kAnywhere.
+    // Where rows whose first line this is may be: 0, kSecond or kAnywhere.
     uint32_t elsewhere() const { return rest >> 28 & 3; }
     void RaiseElsewhere(uint32_t to) {
       if (to > elsewhere()) rest = (rest & ~(3u << 28)) | to << 28;
@@ -166,7 +166,7 @@ class RowIndex {
       Set(used(), tag, to_row);
       rest += 1u << 24;
     }
-    // The last one takes its place.
+    // The last row takes the slot.
     void Erase(uint32_t slot) {
       rest -= 1u << 24;
       Set(slot, tags[used()], row(used()));
@@ -206,10 +206,10 @@ class RowIndex {
   }
   // Which slots have the hash's tag, a bit each.
   static uint32_t Matches(const Line& line, uint64_t hash) {
-    // Whatever is there: a Guess() may look at a page that was given back.
+    // Any contents are possible: a Guess() may read a page that was given back.
     const uint32_t used = ((1u << line.used()) - 1) & ((1u << kSlots) - 1);
 #ifdef __SSE2__
-    // Of the second 16 bytes half are no tags, and no slots that are used.
+    // Half of the second 16 bytes are not tags; `used` masks those slots.
     const auto* from = reinterpret_cast<const __m128i*>(line.tags);
     const __m128i tag = _mm_set1_epi16(static_cast<int16_t>(TagOf(hash)));
     const __m128i low = _mm_cmpeq_epi16(_mm_load_si128(from), tag);

@@ -1,5 +1,5 @@
-// Lookups of many keys, of one slice or several in turn, with the memory of the next ones on its
-// way to the cache while one is dealt with.
+// Lookups of many keys, in one slice or several in turn: the memory of the next keys is prefetched
+// while one key is processed.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_ROW_LOOKAHEAD_H_
@@ -21,7 +21,7 @@ class RowLookahead {
     added_ += keys.size();
     if (!keys.empty()) parts_.push_back({rows, keys.data(), added_});
   }
-  // Key by key, once for each: how far its lookup is. Its row is on its way.
+  // Key by key, each once: the state of its lookup. Its row is being prefetched.
   const RowStore::Probe& Next() {
     if (taken_ % kStep == 0) {
       for (const size_t until = taken_ / kStep + kSteps; begun_ <= until; ++begun_) Begin(begun_);
@@ -34,9 +34,9 @@ class RowLookahead {
   }
 
  private:
-  // Keys from one step of a lookup to the next: a core has 10 to 16 line fill buffers, and some
-  // tens behind them. A step of many keys is one loop, whose misses overlap, where all steps of one
-  // key would wait for each other.
+  // Keys per lookup step: a core has 10 to 16 line fill buffers, and some tens behind them. A step
+  // of many keys is one loop whose misses overlap, whereas all steps of one key would wait for each
+  // other.
   static constexpr size_t kStep = 32;
   static constexpr size_t kSteps = 6;  // before the last
   static constexpr size_t kRing = 256;
@@ -52,7 +52,7 @@ class RowLookahead {
     const RowStore* rows;
     RowStore::Probe probe;
   };
-  // Those keys of a block that go on to their second line, which takes two steps more.
+  // Keys of a block that continue to their second line, which takes two more steps.
   static constexpr size_t kDetours = 3;  // that begin, turn and end at a time
   struct Detour {
     size_t count = 0;
@@ -86,7 +86,7 @@ class RowLookahead {
     ForDetour(block, 2, [](UnderWay& u) { u.rows->GuessAgain(&u.probe); });
     ForBlock(block, kSteps - 1, [](size_t, UnderWay& u) { u.rows->PrefetchRow(&u.probe); });
   }
-  // Of the keys that were sent on a detour in the Begin() so many before this one.
+  // For the keys that went on a detour in the Begin() so many before this one.
   template <typename Step>
   void ForDetour(size_t block, size_t before, Step step) {
     const Detour& detour = detours_[(block + kDetours - before) % kDetours];

@@ -21,8 +21,8 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // Of the next one of `which`, valid until the next call. Null: it cannot be read, which the
-  // shard's ColdIo knows.
+  // The content of the next row of `which`, valid until the next call. Null: it cannot be read,
+  // which the shard's ColdIo has recorded.
   const std::byte* Next() {
     const size_t at = next_++;
     return rows_.tiered() ? NextTiered(at) : rows_.content(which_[at]);

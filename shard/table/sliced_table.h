@@ -58,32 +58,32 @@ class SlicedTable {
   bool gone(uint32_t slice) const { return lives_[slice].state == SliceState::kGone; }
   uint32_t slices() const { return static_cast<uint32_t>(lives_.size()); }
 
-  // A copy is to be made here from nothing: frees the slice, so that Acquire() makes it again.
+  // A replica is to be made here from nothing: frees the slice, so that Acquire() makes it again.
   void Forget(uint32_t slice) {
     if (ready(slice)) Release(slice, /*gone=*/false);
     set_state(slice, SliceState::kAbsent);
   }
   // Frees a ready slice. `gone`: it moved away, rather than being declared lost.
   virtual void Release(uint32_t slice, bool gone) = 0;
-  // Whether elements that are acquired get their initial values, as at first; else they are zero,
-  // for they are loaded before they are served.
+  // Whether acquired elements get their initial values, as by default. Otherwise they are zero,
+  // because they are loaded before they are served.
   void set_initialises(bool initialises) { initialises_ = initialises; }
   // Initialises the absent slices that `placement` (by partition) assigns to this shard: all of
   // them, or RESOURCE_EXHAUSTED and none of them.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
-  // After an Acquire() that failed: whether the same could succeed now. False is certain, and costs
-  // nothing.
+  // After a failed Acquire(): whether the same could succeed now. False is certain, and the check
+  // is free.
   virtual bool MayAcquire() const { return true; }
-  // Of all there is in the slice. 0: a new generation of the job, in which versions restart;
-  // parameters and optimizer state stay.
+  // Sets the version of all chunks or rows of the slice. 0: a new generation of the job, in which
+  // versions restart; parameters and optimizer state stay.
   virtual void SetVersions(uint32_t slice, uint64_t version) = 0;
 
-  // That all there is in the slice has at least; UINT64_MAX: nothing is.
+  // The least version in the slice; UINT64_MAX: it is empty.
   virtual uint64_t version(uint32_t slice) const = 0;
 
-  // Of parameters, without optimizer state.
+  // Bytes of parameters, without optimizer state.
   virtual uint64_t parameter_bytes() const = 0;
-  // Of an embedding table.
+  // Rows of an embedding table.
   virtual uint64_t row_count() const { return 0; }
   TableCounters& counters() { return counters_; }
   const TableCounters& counters() const { return counters_; }

@@ -23,7 +23,7 @@ class ChunkWatch {
   // Called before an apply. `content`: more than the version and the count of applies changes.
   // False: there is no memory to keep the contents, and the apply must wait. force: it cannot wait.
   virtual bool BeforeChange(uint32_t chunk, bool content, bool force, ChunkSpares* spares) = 0;
-  // After it.
+  // Called after the apply.
   virtual void Changed(uint32_t chunk) = 0;
 
  protected:
@@ -32,8 +32,8 @@ class ChunkWatch {
 
 class RowWatch {
  public:
-  // Before an apply, or earlier. False: there is no memory to keep all of them; those that are kept
-  // stay so.
+  // Called before an apply, or earlier. False: there is no memory to keep all of them; those
+  // already kept stay kept.
   virtual bool BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) = 0;
   virtual void Changed(uint32_t slice) = 0;
 
