@@ -23,7 +23,7 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
 
 struct NodeTokens {
   std::shared_ptr<TokenFile> own;           // that this server joins with; null: none
-  std::optional<v1::Token> operator_token;  // of a coordinator that asks for tokens
+  std::optional<v1::Token> operator_token;  // only for a coordinator that requires tokens
 };
 // The operator's is made at the first start.
 absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options);

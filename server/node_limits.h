@@ -12,8 +12,8 @@
 
 namespace verbena::server {
 
-// RESOURCE_EXHAUSTED: the descriptors or the threads that a server with these options and gRPC need
-// cannot be had; names the limit. Logs a limit of the size of files.
+// RESOURCE_EXHAUSTED: there are too few descriptors or threads for gRPC and a server with these
+// options; names the limit. Logs a limit of the size of files.
 absl::Status CheckLimits(const NodeOptions& options);
 
 // Logs the parts of --pin that this process cannot have.

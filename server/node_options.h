@@ -22,19 +22,20 @@ struct NodeOptions {
   std::string join;  // host:port of the coordinator, when it is not us
   uint32_t shards = 1;
   TlsOptions tls;  // of the control plane; no certificate: without TLS
-  // With tls.ca: peers must show a certificate by one of these authorities (mutual TLS).
+  // With tls.ca: peers must present a certificate of one of these authorities (mutual TLS).
   bool tls_require_client_cert = true;
   bool insecure = false;  // beyond loopback without TLS, deliberately
-  // Of a coordinator: the operator's token, made when there is no such file. Turns tokens on.
+  // Coordinator: the operator's token, created when there is no such file. Turns tokens on.
   std::string operator_token_file;
   std::string token_file;  // of another server: the token that it joins with
   std::string audit_log;   // file; empty: the lines go to the daemon's log
   std::string metrics;     // host:port of /metrics and /healthz; empty: none
   std::string state;       // directory of the coordinator's state; empty: in memory
-  // Of a coordinator: the state is known to be an old one, and nothing newer is left.
+  // Coordinator: confirms that the state is an old one, and that nothing newer is left.
   std::string accept_older_state;  // 16 hexadecimal digits; empty: none
-  // Of a coordinator: each job's tables are saved below this directory (of all servers) so often,
-  // and so many checkpoints of a job stay. Empty: only when an operator asks for it.
+  // Coordinator: interval at which each job's tables are written to checkpoints below this
+  // directory (of all servers), and the number of checkpoints kept for a job. Empty: only when an
+  // operator requests one.
   std::string checkpoint_dir;
   uint32_t checkpoint_every_s = 600;    // 0: not by time
   uint64_t checkpoint_every_steps = 0;  // besides; 0: not by steps
@@ -46,7 +47,7 @@ struct NodeOptions {
   std::string name;
   uint32_t lease_ms = 5000;
   uint32_t partitions = 256;
-  // Of a coordinator. 0: as its state has it; 1 in a new cluster.
+  // Coordinator. 0: the state's value; 1 in a new cluster.
   uint32_t expected_servers = 0;
   uint32_t replicas = 0;      // copies of each partition, counting the primary
   uint32_t min_replicas = 0;  // with fewer, pushes wait

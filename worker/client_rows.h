@@ -18,7 +18,7 @@
 
 namespace verbena::worker {
 
-// How long a wait goes on before it looks at `stop` again.
+// Interval at which a wait checks `stop`.
 inline constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
 
 // Ends them all; the first error. CANCELLED once *stop is set.

@@ -63,7 +63,7 @@ class ClientStore : public ParameterStore {
   absl::Status DropTables();
 
  private:
-  // Of each GPU.
+  // Arenas of each GPU.
   struct GpuArenas {
     std::vector<Region> regions;
     std::vector<float*> arenas;
@@ -89,7 +89,7 @@ class ClientStore : public ParameterStore {
   void PullSlices(size_t tensor);
   // Copies pulled parameters to all GPUs and to parameters().
   absl::Status SpreadParameters();
-  // Of a tensor that was pulled in 16 bits.
+  // Widens a tensor that was pulled in 16 bits.
   void Widen(size_t tensor);
 
   ClusterOptions options_;
@@ -102,7 +102,7 @@ class ClientStore : public ParameterStore {
   std::unique_ptr<GpuGroup> group_;                 // of several GPUs
   std::vector<GpuGroup::Slice> pulled_to_devices_;  // since the last Wait()
   absl::Status reduced_;                            // the first error since then
-  // Of 16 bits, laid out as the arenas; none without tables that have such.
+  // 16-bit arenas with the layout of the f32 ones; none if no table needs them.
   std::optional<Region> narrow_gradient_, narrow_parameters_;
   std::vector<size_t> narrow_pulls_;  // tensors, since the last Wait()
   std::vector<Ticket> tickets_;

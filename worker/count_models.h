@@ -1,4 +1,4 @@
-// Byte models that only count: the yardstick beside a trained text model.
+// Byte models that only count: the baseline for a trained text model.
 //
 // Interpolated Witten-Bell (Witten and Bell, 1991): with n bytes counted after a context h, u of
 // them distinct and c of them the byte b,

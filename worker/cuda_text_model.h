@@ -1,4 +1,4 @@
-// The text model with its arithmetic on GPUs: same data, same masks, same results but for
+// The text model with its arithmetic on GPUs: same data, same masks, same results except for
 // rounding. Evaluated on the host.
 //
 // **Thread safety**: one thread at a time.

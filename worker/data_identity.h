@@ -15,8 +15,8 @@ struct DataIdentity {
   uint64_t hash = 0;   // of sizes, beginnings and ends; less than 2^63
 };
 
-// Of these files in this order, wherever they lie. Not known where one is no regular file or cannot
-// be read.
+// The identity of these files in this order, independent of their location. Not known if one is no
+// regular file or cannot be read.
 DataIdentity IdentityOf(const std::vector<std::string>& paths);
 
 }  // namespace verbena::worker

@@ -1,5 +1,5 @@
-// How far a job's workers are, kept on the servers in counter tensors: pushed, replicated, saved
-// and restored with the parameters.
+// Progress of a job's workers, kept on the servers in counter tensors: pushed, replicated,
+// checkpointed and restored with the parameters.
 //
 // "steps" has a row for each rank, which only the worker of that rank adds to. A row has the number
 // and id of its run, the steps that the job had when that run began, the run's workers, and the
@@ -9,7 +9,7 @@
 // Numbers are in digits that f32 represents exactly, up to 2^63. One more row, of rank 0, has the
 // settings for resuming a run (ResumedSettings).
 //
-// "stop" has the run in which a worker asked for the end of training.
+// "stop" has the run in which a worker requested the end of training.
 //
 // **Thread safety**: one thread.
 //
@@ -64,21 +64,21 @@ class JobProgress {
 
   JobProgress(ParameterStore* store, const JobProgressOptions& options);
 
-  // Once, when the tensors have been pulled for the first time. Returns the steps that the job had
-  // behind it when the run began: the same for all of its workers. Of workers that go apart it is
-  // the mean, so that the steps of all together are as many as those of a run without a break.
+  // Call once, when the tensors have been pulled for the first time. Returns the steps that the job
+  // had when the run began: the same for all of its workers. If workers make different numbers of
+  // steps, it is the mean, so that the total of steps equals that of a run without a break.
   uint64_t Begin();
 
-  // After Begin(). Of the run before this one; none: it has left none.
+  // Call after Begin(). The settings of the previous run; none: it has left none.
   const std::optional<ResumedSettings>& resumed() const { return resumed_; }
   // FAILED_PRECONDITION names both values where the batch or the seed is another one.
   absl::Status CheckResumed() const;
   // Not empty where the data is another one: names both.
   std::string DataDifference() const;
 
-  // Fills the store's gradients: one step more; `stop`: training is to end.
+  // Fills the store's gradients: one more step; `stop`: requests the end of training.
   void Push(bool stop);
-  // Whether a worker has asked for that in this run, as of the last pull.
+  // Whether a worker has requested the end in this run, according to the last pull.
   bool stopped() const;
 
  private:
@@ -100,7 +100,7 @@ class JobProgress {
   const float* PulledRow(uint64_t row) const;
   Counts CountsOf(uint64_t rank) const;
   std::optional<ResumedSettings> SettingsKept() const;
-  // Of a run, by the rows that its workers have written.
+  // The steps of a run, from the rows that its workers have written.
   uint64_t StepsOf(const Counts& run) const;
   const float* Pulled(size_t tensor) const;
   float* Gradient(size_t tensor) const;

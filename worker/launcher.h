@@ -1,7 +1,8 @@
 // Starts the workers of a job as processes of their own, and speaks for them.
 //
-// Workers are separate processes so that one's death harms no other: the launcher reports it and
-// the others go on. When every worker has trained or is gone, the lowest rank left tests the model.
+// Workers are separate processes so that the death of one does not affect others: the launcher
+// reports it and the others continue. When every worker has trained or ended, the lowest remaining
+// rank tests the model.
 //
 // **Thread safety**: the main thread of a process that has no other threads yet.
 #ifndef VERBENA_WORKER_LAUNCHER_H_

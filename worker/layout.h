@@ -34,8 +34,8 @@ struct Tensor {
   }
 };
 
-// Rows of `dim` floats by 64-bit key. A row that nobody pushed to has its initial value, a pure
-// function of the run's seed and the key.
+// Rows of `dim` floats by 64-bit key. A row without a push has its initial value, a pure function
+// of the run's seed and the key.
 struct EmbeddingTable {
   std::string name;
   uint32_t dim = 0;

@@ -43,7 +43,7 @@ class LocalRows : public RowStore {
   struct TableState {
     uint64_t seed = 0;
     absl::flat_hash_map<uint64_t, size_t> places;
-    // By place, dim floats each, but for the counts.
+    // By place, dim floats each, except for the counts.
     std::vector<float> parameters, first, second, sums;
     std::vector<uint64_t> counts;  // of applies
     std::vector<bool> summed;      // whether sums holds something of this step

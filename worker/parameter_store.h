@@ -41,7 +41,7 @@ struct TrainingSpec {
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters
-  // Of dense tables, between workers and servers: parameters as pulled, gradients as pushed.
+  // Type of dense tables between workers and servers: of pulled parameters and pushed gradients.
   NumberType dtype = NumberType::kF32;
   NumberType gradient_dtype = NumberType::kF32;  // not kF16
   std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
@@ -63,8 +63,8 @@ class ParameterStore {
   virtual ~ParameterStore() = default;
 
   virtual const Layout& layout() const = 0;
-  // Identifies this run of the job: the same for all of its workers, another one for every other
-  // run. 0: the workers begin together, and nobody joins them later.
+  // Identifies this run of the job: the same for all of its workers, different for every other run.
+  // 0: the workers begin together, and no worker joins later.
   virtual uint64_t run() const { return 0; }
   // Arenas laid out by layout().
   virtual float* gradient() = 0;

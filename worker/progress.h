@@ -1,6 +1,6 @@
 // Says how training goes: one live line on a terminal, a plain line every two seconds elsewhere.
 //
-// Nobody needs to read it: a line for which there is no room is left out.
+// Readers are optional: a line for which there is no room is dropped.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_WORKER_PROGRESS_H_

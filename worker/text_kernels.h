@@ -19,7 +19,7 @@
 namespace verbena::worker {
 
 inline constexpr int kTextClasses = 256;
-// Rows worked on at once: the activations of so many stay in the second-level cache.
+// Rows processed at once: their activations stay in the second-level cache.
 inline constexpr int kTextRows = 128;
 
 struct TextShape {
@@ -68,7 +68,7 @@ struct TextKernels {
 
 // The best this processor runs.
 const TextKernels& BestTextKernels();
-// The one that every x86-64 (or other) processor runs.
+// The kernels that every x86-64 (or other) processor can run.
 const TextKernels& BaselineTextKernels();
 
 }  // namespace verbena::worker

@@ -42,7 +42,7 @@ struct TrainOptions {
   uint64_t seed = 1;      // of the order of examples
   bool prefetch = false;  // rows of the next batch; not for sync tables
 
-  // By rank 0, after every so many steps; 0: never. Needs test data.
+  // Rank 0 validates after every so many steps; 0: never. Needs test data.
   uint64_t validate_every = 0;
   uint64_t validate_examples = UINT64_MAX;  // at most, from the start of the test data
   // Stop when so many validations in a row were no better than the best; 0: do not. The store is
@@ -59,7 +59,7 @@ struct TrainOptions {
   // parameters. FAILED_PRECONDITION: there are `steps` or more already, or the previous run had
   // another batch or seed. Needs count_steps.
   bool resume = false;
-  // Of the training files, as ResumedSettings has them; 0: not known.
+  // Of the training files, as in ResumedSettings; 0: not known.
   uint64_t data_bytes = 0;
   uint64_t data_hash = 0;
 };
@@ -79,7 +79,7 @@ struct TrainHooks {
   std::function<void(const Totals&)> after_step;
   // Rank 0, after each validation. May be empty.
   std::function<void(const Validation&)> validated;
-  // Rank 0: training goes on, but not as the options promise. May be empty.
+  // Rank 0: training continues, but not as the options promise. May be empty.
   std::function<void(const std::string&)> warn;
   // In the middle of each step (its first tensor is pushed, the others not); for fault tests.
   std::function<void(uint64_t step)> mid_step;
@@ -107,8 +107,8 @@ absl::Status PullAll(ParameterStore* store);
 // xxHash64 of every tensor's bytes, in order, without the gaps between them.
 uint64_t HashParameters(const Layout& layout, const float* parameters);
 
-// The same, and then of the rows of every key that a training example has: by table, in increasing
-// order of keys, as the store has them now.
+// The same, followed by the rows of every key of the training examples: by table, in increasing
+// order of keys, with the store's current values.
 absl::StatusOr<uint64_t> HashModel(Model* model, ParameterStore* store);
 
 }  // namespace verbena::worker

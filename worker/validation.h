@@ -23,7 +23,7 @@ std::string QualityText(const Quality& quality);
 
 // FAILED_PRECONDITION with the text `what` and options that may help.
 absl::Status Diverged(const std::string& what);
-// Of a model with predictions that are no numbers.
+// FAILED_PRECONDITION if the predictions are not numbers.
 absl::Status CheckConverged(const Quality& quality);
 
 // One measure in the middle of training.

@@ -4,8 +4,8 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. A call that the .proto gives no access option is refused to everybody.
-//  2. No error says anything of a token but its id.
+//  1. A method without an access option in the .proto is refused to every caller.
+//  2. Errors have nothing of a token but its id.
 #ifndef VERBENA_SERVER_ACCESS_ACCESS_CONTROL_H_
 #define VERBENA_SERVER_ACCESS_ACCESS_CONTROL_H_
 
@@ -48,8 +48,8 @@ std::string MethodOf() {
          name.substr(0, name.size() - (sizeof("Request") - 1));
 }
 
-// Whose token it is. `rules` null: nobody needs one. UNAUTHENTICATED: there is none, or it is
-// unknown, expired or revoked.
+// The principal of a token. `rules` null: calls need no tokens. UNAUTHENTICATED: the token is
+// missing, unknown, expired or revoked.
 absl::StatusOr<Principal> Authenticate(const v1::AccessRules* rules, const std::string& token);
 
 // PERMISSION_DENIED names the role, the method, and the job that the token is for.

@@ -24,7 +24,7 @@ enum class Budget : uint8_t {
   kHttpReply,
 };
 
-// As the metric and the table have it, by Budget.
+// Names in the metric and in the table, by Budget.
 inline constexpr std::array<const char*, 10> kBudgetNames = {
     "control-connections", "control-bytes",    "incomplete-request", "coordinator-queue",
     "shard-queue",         "statistics-queue", "audited-calls",      "http-connections",

@@ -12,7 +12,7 @@ namespace verbena::server {
 // From now on.
 void InstallGrpcLog();
 
-// Null: none. When it returns, nobody uses the one before any more.
+// Null: none. When it returns, the previous audit log is no longer used.
 void SetHandshakeAudit(AuditLog* audit);
 
 }  // namespace verbena::server

@@ -1,10 +1,11 @@
-// Log lines that a peer can cause: bounded in length and number, so that nobody fills the disk.
+// Log lines that a peer can cause: bounded in length and number, so that peers cannot fill the
+// disk.
 //
 // **Thread safety**: every function from any thread.
 //
 // Invariants:
-//  1. At most kBurst lines at once, and then kPerSecond a second; the next line says how many were
-//     left out.
+//  1. At most kBurst lines at once, and then kPerSecond a second; the next line has the number of
+//     dropped ones.
 //  2. A line has at most kMostBytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_PEER_LOG_H_
 #define VERBENA_SERVER_ACCESS_PEER_LOG_H_

@@ -11,7 +11,7 @@
 
 namespace verbena::server {
 
-// Of an incarnation in the view; of none that is there: nothing.
+// The scope of an incarnation in the view; empty if it is not there.
 Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view);
 
 Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView& view);

@@ -24,8 +24,8 @@ namespace verbena::checkpoint {
 
 class ArrayReader {
  public:
-  // Opens the array's files and checks that their headers are as the manifest says. NOT_FOUND:
-  // there is no such array. The checkpoint outlives it.
+  // Opens the array's files and checks that their headers match the manifest. NOT_FOUND: there is
+  // no such array. The checkpoint outlives it.
   static absl::StatusOr<ArrayReader> Open(const CheckpointReader& checkpoint,
                                           const std::string& table, const std::string& array);
 

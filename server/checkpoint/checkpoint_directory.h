@@ -11,14 +11,14 @@
 // yet. So each attempt has a directory with a new, unique name. A late writer finds no directory,
 // or writes into removed files; its writes reach no other attempt.
 //
-// How a checkpoint becomes durable: (1) each writer syncs each of its files before it says that it
-// is done; (2) the manifest, which has all files' checksums, is written and synced; (3) the
-// directory, whose entries the files' names are, is synced; (4) it is renamed to its final name,
-// which is the commit; (5) the directory above is synced, and the save has succeeded. After a crash
-// at any point there is either no directory of the final name or one with everything in it.
+// A checkpoint becomes durable in five steps: (1) each writer syncs each of its files before it
+// reports that it is done; (2) the manifest, which has all files' checksums, is written and synced;
+// (3) the directory with the files' entries is synced; (4) it is renamed to its final name, which
+// is the commit; (5) the parent directory is synced, and the checkpoint has succeeded. After a
+// crash at any point there is either no directory of the final name or one with everything in it.
 //
 // **Thread safety**: one thread an object; functions may be called at any time, also while another
-// process saves or prunes there.
+// process writes or prunes checkpoints there.
 //
 // Invariants:
 //  1. A directory was complete and durable when it got its final name, and is never written to
@@ -53,7 +53,7 @@ struct Listed {
   std::string checksum;  // of the manifest
 };
 
-// The number of a committed checkpoint's name; none: it is no such name.
+// The number in a committed checkpoint's name; none for other names.
 std::optional<uint64_t> CheckpointNumber(const std::string& name);
 std::string CheckpointName(uint64_t number);
 
@@ -70,7 +70,7 @@ absl::StatusOr<std::string> NewestComplete(Disk* disk, const std::string& root,
 
 struct Retention {
   uint32_t keep_last = 3;  // 1 at least
-  // Besides, of each so many steps (of checkpoints, where there are no steps) the first. 0: none.
+  // Also keeps the first of each so many steps (of checkpoints, if there are no steps). 0: none.
   uint64_t keep_every = 0;
   // Whose checkpoints are counted and removed; others stay. Empty: of the only job that has some.
   std::string job = {};

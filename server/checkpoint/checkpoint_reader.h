@@ -39,7 +39,7 @@ struct RowBatch {
   absl::Span<const uint64_t> keys() const {
     return {reinterpret_cast<const uint64_t*>(columns[0].data()), count};
   }
-  // 0: the row was dropped, and the checkpoint is based on one that may have it.
+  // 0: the row was dropped, and the checkpoint's base may have it.
   absl::Span<const uint32_t> applies() const {
     return {reinterpret_cast<const uint32_t*>(columns[kAppliesColumn].data()), count};
   }
@@ -72,9 +72,9 @@ struct RowFile {
 
 class CheckpointReader {
  public:
-  // `path`: of a committed checkpoint, beside which those are that it is based on.
-  // FAILED_PRECONDITION: of a later format. DATA_LOSS: damaged, or its base is missing or another.
-  // NOT_FOUND: no checkpoint there.
+  // `path`: a committed checkpoint; its bases are in the same directory. FAILED_PRECONDITION: a
+  // later format. DATA_LOSS: it is damaged, or its base is missing or a different one. NOT_FOUND:
+  // no checkpoint there.
   static absl::StatusOr<CheckpointReader> Open(Disk* disk, const std::string& path);
 
   const std::string& path() const { return links_.back().path; }
@@ -86,12 +86,12 @@ class CheckpointReader {
   const std::string& path_of(size_t link) const { return links_[link].path; }
   // Null: it has no such table.
   const v1::CheckpointTable* FindTable(const std::string& name) const;
-  // Of that link's own manifest.
+  // The index of that link's own manifest.
   const ManifestIndex& index(size_t link) const { return *links_[link].index; }
   // `file` is of the link's manifest. The file stays open while others are read, too.
   absl::StatusOr<std::shared_ptr<const SafetensorsReader>> OpenFile(
       size_t link, const v1::CheckpointFile& file) const;
-  // Of all files of all links.
+  // Bytes of all files of all links.
   uint64_t bytes() const;
 
   // That all files are there with their sizes, without reading them.
@@ -110,7 +110,7 @@ class CheckpointReader {
   absl::Status ReadArray(const std::string& table, const std::string& array,
                          const TakeElements& take) const;
 
-  // Files of an embedding table's rows. Of the rows that RowFilterOf() lets through a key may be in
+  // Files of an embedding table's rows. Among the rows that RowFilterOf() passes, a key may be in
   // several links: the row of the latest link counts.
   std::vector<RowFile> RowFiles(const std::string& table) const;
   RowFilter RowFilterOf(const std::string& table) const;
@@ -127,7 +127,7 @@ class CheckpointReader {
     std::string path;
     v1::CheckpointManifest manifest;
     std::string checksum;
-    // Of `manifest`, whose entries stay where they are when the link is moved.
+    // Index of `manifest`, whose entries stay in place when the link is moved.
     std::unique_ptr<const ManifestIndex> index;
   };
   explicit CheckpointReader(Disk* disk)

@@ -64,10 +64,10 @@ class Disk {
   };
 
   virtual ~Disk() = default;
-  // ALREADY_EXISTS: nothing that is there is ever opened for writing.
+  // ALREADY_EXISTS: an existing file is never opened for writing.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
-  // Of two names in one directory. A file `to` is replaced; a directory is not.
+  // Renames within one directory. A file `to` is replaced; a directory is not.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
   virtual absl::Status RemoveDirectory(const std::string& path) = 0;  // that is empty
@@ -76,7 +76,7 @@ class Disk {
   virtual absl::Status SyncDirectory(const std::string& path) = 0;
   virtual absl::StatusOr<std::vector<Entry>> List(const std::string& path) = 0;  // sorted by name
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& path) = 0;
-  // Of a file that is made when missing. FAILED_PRECONDITION says which process has it.
+  // Locks a file, which is created when missing. FAILED_PRECONDITION names the process that has it.
   virtual absl::StatusOr<std::unique_ptr<DiskLock>> Lock(const std::string& path) = 0;
 };
 
@@ -85,7 +85,7 @@ Disk* PosixDisk();
 
 // All of a file; RESOURCE_EXHAUSTED when it has more than `most` bytes.
 absl::StatusOr<std::string> ReadWhole(Disk* disk, const std::string& path, uint64_t most);
-// A new file with this content, durable but for its name.
+// Creates a file with this content, durable except for its name.
 absl::Status WriteWhole(Disk* disk, const std::string& path, const std::string& content);
 // A directory of files and directories, and it itself. OK if there is none.
 absl::Status RemoveTree(Disk* disk, const std::string& path);

@@ -6,11 +6,11 @@
 //     rows-0003-2-00001.safetensors         rows of the table with the number 3: writer 2's first
 //     slices-2-00001.safetensors            parts of dense tables: writer 2's first
 //
-// Loaders of other projects want a tensor whole, in one file. So a dense table's array is given
-// whole to one writer, which has its chunks or is handed them; the arrays are spread over the
-// writers, so that these write at once, each to files of its own. Writers that cannot be handed
-// each other's chunks write slices: the manifest says which elements each has, Compact() and
-// Export() put them together, and there is no index before that.
+// Loaders of other projects need a whole tensor in one file. So one writer gets the whole array of
+// a dense table: it has the array's chunks, or receives them. The arrays are spread over the
+// writers, so that these write at once, each to its own files. Writers that cannot receive each
+// other's chunks write slices. Then the manifest has each slice's elements, Compact() and Export()
+// join them, and there is no index before that.
 //
 // **Thread safety**: pure functions.
 //

@@ -55,7 +55,7 @@ std::vector<std::string> StateNames(const v1::Optimizer& optimizer);
 // Whether it is one number for each row.
 bool StateIsRowWise(const v1::Optimizer& optimizer);
 
-// A dense table's arrays, in the order in which checkpoints have them: parameters first.
+// A dense table's arrays, in the order of a checkpoint: parameters first.
 struct ArraySpec {
   std::string name;
   std::string dtype;
@@ -64,7 +64,7 @@ struct ArraySpec {
   uint64_t block_bytes = 0;  // of a chunk of it
 };
 std::vector<ArraySpec> DenseArrays(const v1::TableSpec& spec);
-// An embedding table's, for so many rows: keys first.
+// An embedding table's arrays for so many rows: keys first.
 std::vector<ArraySpec> RowArrays(const v1::TableSpec& spec, uint64_t rows);
 inline constexpr size_t kAppliesColumn = 2;  // of those
 

@@ -15,7 +15,7 @@ namespace verbena::checkpoint {
 absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 // Whether an incremental checkpoint may be based on `base`: FAILED_PRECONDITION names an embedding
-// table that is another one there, though of the same name.
+// table that is a different table of the same name there.
 absl::Status CheckBase(const v1::CheckpointManifest& manifest, const v1::CheckpointManifest& base);
 
 // Whether a directory of checkpoints may have an entry of that name for us: no path, not hidden.

@@ -45,7 +45,7 @@ class ModelSource {
   const std::vector<SourceTensor>& tensors() const { return tensors_; }
   // Null: it has none of that name, or it was skipped.
   const SourceTensor* Find(const std::string& name) const;
-  // Of files, skipped or not.
+  // Whether a file has this tensor, skipped or not.
   bool Has(const std::string& name) const { return all_.contains(name); }
 
  private:

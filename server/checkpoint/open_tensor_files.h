@@ -30,7 +30,7 @@ class OpenTensorFiles {
 
   explicit OpenTensorFiles(Disk* disk) : disk_(disk) {}
 
-  // As OpenTensorFile() of tensor_file.h. `entry` outlives this object.
+  // Like OpenTensorFile() of tensor_file.h. `entry` outlives this object.
   absl::StatusOr<std::shared_ptr<const SafetensorsReader>> Open(const std::string& directory,
                                                                 const v1::CheckpointFile& entry);
 

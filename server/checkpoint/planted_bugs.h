@@ -15,9 +15,10 @@ struct PlantedBugs {
   bool commit_unsynced = false;   // files of a checkpoint that is committed are not durable
   bool forget_moved = false;      // a table is served of which no shard has loaded a partition
   bool reuse_attempts = false;    // an attempt may have the directory name of an abandoned one
-  bool keep_former_steps = false;  // a save waits for steps that the job had before it began anew
-  bool save_at_one_pace = false;   // a slow table is to come as far as the fastest one moves
-  bool reload_unread = false;      // a shard waits for a window that it could not read to be loaded
+  bool keep_former_steps = false;  // a save waits for steps that the job had before its restart
+  // a slow table must reach the same number of steps as the fastest one
+  bool save_at_one_pace = false;
+  bool reload_unread = false;  // a shard waits for a window that it could not read to be loaded
   bool forget_former_runs = false;  // a run that starts over removes the former run's results
   bool share_directories = false;   // jobs "a/b" and "a_b" save into one directory
 };

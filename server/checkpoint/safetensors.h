@@ -60,9 +60,9 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(
 // UNIMPLEMENTED: the tensor has an unknown type.
 absl::Status CheckKnownType(const std::string& path, const TensorInfo& tensor);
 
-// The first bytes of a file of these tensors, up to the first tensor's; `begin` and `end` are set,
-// in this order. INVALID_ARGUMENT: names that are the same, empty, or "__metadata__", no UTF-8, or
-// more than fits. Types of more bytes had better come first, so that all are aligned.
+// The first bytes of a file of these tensors, up to the first tensor's; sets `begin` and `end`, in
+// this order. INVALID_ARGUMENT: names that are equal, empty, or "__metadata__", no UTF-8, or more
+// than fits. Types of more bytes should come first, so that all are aligned.
 absl::StatusOr<std::string> MakeSafetensorsHeader(
     std::vector<TensorInfo>* tensors, const std::map<std::string, std::string>& metadata);
 

@@ -31,9 +31,9 @@ namespace verbena::checkpoint {
 
 class TensorFileWriter {
  public:
-  // `tensors`: name, table, array, dtype, shape, ranges and, where it is not to be 1 MiB,
-  // block_bytes: a multiple of the element's size. Checksums are filled in here. Types of more
-  // bytes are put first in the file. `reserve`: find out now whether there is room.
+  // `tensors`: name, table, array, dtype, shape, ranges and, if it is not 1 MiB, block_bytes: a
+  // multiple of the element's size. Checksums are filled in here. Types of more bytes are put first
+  // in the file. `reserve`: checks now whether there is room.
   static absl::StatusOr<std::unique_ptr<TensorFileWriter>> Create(
       Disk* disk, const std::string& path, std::vector<v1::CheckpointTensor> tensors,
       bool reserve = true);
@@ -108,16 +108,16 @@ class TensorCursor {
   std::vector<std::byte> last_;  // that block
 };
 
-// Calls `take` with the tensor's bytes in order, in pieces that are multiples of 64 bytes but for
-// the last, each verified before. An error of `take` ends it.
+// Calls `take` with the tensor's bytes in order, in pieces that are multiples of 64 bytes except
+// for the last. Each piece is verified first. An error of `take` ends it.
 using TakeBytes = std::function<absl::Status(uint64_t offset, absl::Span<const std::byte> bytes)>;
 absl::Status ReadChecked(const SafetensorsReader& file, const v1::CheckpointTensor& entry,
                          const TakeBytes& take);
 
-// A file that is no safetensors file: its size and all of its content.
+// The content of a file that is no safetensors file.
 absl::StatusOr<std::string> ReadPlainFile(Disk* disk, const std::string& directory,
                                           const v1::CheckpointFile& entry);
-// Makes one, durable but for its name.
+// Writes such a file, durable except for its name.
 absl::StatusOr<v1::CheckpointFile> WritePlainFile(Disk* disk, const std::string& directory,
                                                   const std::string& name,
                                                   const std::string& content);

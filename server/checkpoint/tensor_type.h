@@ -3,9 +3,8 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. ConvertNumbers() to the same type copies bits. To fewer bits it rounds to the nearest, ties
-//  to
-//     even, as proto/half.h does.
+//  1. ConvertNumbers() to the same type copies bits. To fewer bits it rounds to nearest, ties to
+//     even, like proto/half.h.
 #ifndef VERBENA_SERVER_CHECKPOINT_TENSOR_TYPE_H_
 #define VERBENA_SERVER_CHECKPOINT_TENSOR_TYPE_H_
 
@@ -39,7 +38,7 @@ enum class TensorType : uint8_t {
   kU64,
 };
 
-// As safetensors names it: "F32".
+// The name in safetensors: "F32".
 const char* TypeName(TensorType type);
 std::optional<TensorType> ParseType(std::string_view name);
 // All names, for messages.
@@ -47,14 +46,14 @@ std::string TypeNames();
 size_t BytesOf(TensorType type);
 TensorType TypeOf(v1::DType dtype);
 
-// Whether there is a conversion: of floating-point types of 16 bits and more, of integers to these,
-// and of every type to itself.
+// Whether there is a conversion: among floating-point types of 16 bits and more, from integers to
+// these, and from every type to itself.
 bool CanConvert(TensorType from, TensorType to);
-// `in` and `out` have as many numbers; they do not overlap. CanConvert() holds.
+// `in` and `out` have the same count of numbers and do not overlap. CanConvert() holds.
 void ConvertNumbers(TensorType from, absl::Span<const std::byte> in, TensorType to,
                     absl::Span<std::byte> out);
 
-// The first finite number of `in` that is infinite in `out`, where ConvertNumbers() put them; none:
+// The first finite number of `in` that is infinite in `out`, the result of ConvertNumbers(); none:
 // there is no such number.
 struct TooLarge {
   uint64_t index = 0;

@@ -7,7 +7,7 @@
 // **Thread safety**: pure functions.
 //
 // Invariants:
-//  1. Files that an index names are beside it: a name is no path.
+//  1. Files that an index names are in its directory: a name is no path.
 #ifndef VERBENA_SERVER_CHECKPOINT_WEIGHT_INDEX_H_
 #define VERBENA_SERVER_CHECKPOINT_WEIGHT_INDEX_H_
 

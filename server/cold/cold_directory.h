@@ -1,5 +1,5 @@
-// The directory for cold rows of a daemon: a database for each shard below it, and nothing of an
-// earlier process, which nobody could want.
+// The directory for cold rows of a daemon: it has a database for each shard, and nothing of an
+// earlier process.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COLD_COLD_DIRECTORY_H_
@@ -23,8 +23,8 @@ class ColdDirectory {
   ColdDirectory(ColdDirectory&& other) noexcept
       : path_(std::move(other.path_)), lock_(std::exchange(other.lock_, -1)) {}
   ColdDirectory& operator=(ColdDirectory&&) = delete;
-  // Removes the databases, which are closed by then. The file that is locked stays: removing it
-  // would let two processes lock two files of one name.
+  // Removes the databases, which are closed by then. The locked file stays: removing it would let
+  // two processes lock two files of one name.
   ~ColdDirectory();
 
   std::string OfShard(uint32_t shard) const;

@@ -5,14 +5,14 @@
 // does not count against --memory-limit.
 //
 // **Thread safety**: ColdStore's methods by the shard's thread, statistics() and health() by any.
-// Open(), Start() and Stop() by the one that starts and ends the server. `wake` and `log` are
-// called by the thread of its own.
+// Open(), Start() and Stop() by the thread that starts and ends the server. The store's own thread
+// calls `wake` and `log`.
 //
 // Invariants:
-//  1. A write that fails is tried again, with all behind it, until it succeeds, its life is
-//     forgotten, or Stop(); reads go on meanwhile.
-//  2. A read that fails is tried again for some seconds, others meanwhile, unless the content is
-//     damaged or not there. ReadNow() tries again at once.
+//  1. A failed write is retried, with all writes after it, until it succeeds, its life is
+//     forgotten, or Stop(); reads continue meanwhile.
+//  2. A failed read is retried for some seconds while others proceed, unless the content is damaged
+//     or missing. ReadNow() retries at once.
 #ifndef VERBENA_SERVER_COLD_ROCKS_STORE_H_
 #define VERBENA_SERVER_COLD_ROCKS_STORE_H_
 
@@ -35,7 +35,7 @@ namespace verbena::server {
 struct RocksStoreOptions {
   std::string directory;
   std::string name;  // of the thread, at most 15 characters
-  // Something is done: TakeDone() is to be called.
+  // An operation is done: call TakeDone().
   std::function<void()> wake;
   // Called when writing first fails, when it works again, and for reads that are retried. May be
   // empty.

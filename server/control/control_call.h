@@ -1,9 +1,9 @@
 // Calls of the control plane: judged by their headers before their requests are read.
 //
-// gRPC reads the whole request of a unary method before it hands the call over, and compares its
-// size with the limit only then: a peer without a token could take any amount of memory. So
-// methods are registered as client-streaming ones, which look the same to clients. A call that is
-// not admitted holds no more than the window of its stream (ConfigureControlServer()).
+// gRPC reads the whole request of a unary method before it passes on the call, and checks the size
+// limit only then: a peer without a token could take any amount of memory. So methods are
+// registered as client-streaming ones, which look the same to clients. A call that is not admitted
+// holds no more than the window of its stream (ConfigureControlServer()).
 //
 // **Thread safety**: Finish() from any thread, once.
 #ifndef VERBENA_SERVER_CONTROL_CONTROL_CALL_H_
@@ -39,7 +39,7 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
 }
 
-// A call as its handler has it. It may be gone once Finish() has been called.
+// The handler's view of a call. It may be gone once Finish() has been called.
 class ControlCall {
  public:
   explicit ControlCall(Caller caller) : caller_(std::move(caller)) {}

@@ -62,7 +62,7 @@ class CoordinatorMachine final : public Machine {
     if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
     return worked;
   }
-  // Of the coordinator: not OK once it refuses all calls.
+  // The coordinator's status: not OK once it refuses all calls.
   absl::Status status() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return status_;

@@ -1,4 +1,4 @@
-// The coordinator's periodic saves with their control channel, as a driver runs them.
+// Driver task of the coordinator's periodic checkpoints, with their control channel.
 //
 // **Thread safety**: statistics() and inbox().Post() from any thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_CONTROL_SAVES_MACHINE_H_

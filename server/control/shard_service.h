@@ -43,7 +43,7 @@ class ShardService final : public ControlService {
   absl::Status Admit(Caller* caller, const std::string& method) const override;
   // INVALID_ARGUMENT naming the shards there are.
   absl::Status CheckShard(uint32_t shard) const;
-  // Of a call about a save: whose it is.
+  // The caller of a call about a checkpoint.
   template <typename Request>
   absl::StatusOr<ShardExecutor*> ExecutorOf(const Request& request) const;
 
@@ -51,7 +51,7 @@ class ShardService final : public ControlService {
   template <typename Request>
   absl::StatusOr<Principal> Judge(const Caller& caller, const Request& request) const;
 
-  // A call about a save or restore, on its way to the shard's thread.
+  // A call about a checkpoint or restore, in flight to the shard's thread.
   struct Asked {
     ShardExecutor* executor;
     Caller caller;

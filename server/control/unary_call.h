@@ -58,7 +58,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
   grpc::Alarm alarm_;
 };
 
-// Answers a call; one that is destroyed without answering says that the server is stopping.
+// Answers a call. If it is destroyed without an answer, the answer is that the server is stopping.
 template <typename Response>
 class Answerer {
  public:

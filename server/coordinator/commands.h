@@ -28,17 +28,17 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  ViewEditor* view, v1::JoinServerResponse* response);
 
-// `token`: the id of the one that it showed.
+// `token`: the id of the presented token.
 absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  ViewEditor* view, v1::JoinWorkerResponse* response);
 
-// A worker is retired, a server becomes silent. kNone when that was so before; NOT_FOUND when the
+// A worker is retired, a server becomes silent. kNone when that was so already; NOT_FOUND when the
 // incarnation was never given out.
 absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state,
                                     ViewEditor* view);
 
-// kNone when the table exists with the same specification. One that is to be restored must not
+// kNone when the table exists with the same specification. A table that is to be restored must not
 // exist, or be replaced.
 absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
                                 const CoordinatorOptions& options, CoordinatorState* state,

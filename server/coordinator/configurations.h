@@ -55,9 +55,8 @@ class LearnerBars {
   int64_t next_ = INT64_MAX;
 };
 
-// Spreads all partitions evenly over the shards of the servers that are alive, each with
-// `replicas` copies as far as there are servers. Only for a cluster without tables: nothing
-// is copied.
+// Spreads all partitions evenly over the shards of the servers that are alive, each with `replicas`
+// replicas as far as there are servers. Only for a cluster without tables: no data are copied.
 void PlaceAllPartitions(ViewEditor* view);
 
 // `now` has taken the name of `before` and is empty. Partitions with a follower go to the follower.
@@ -76,10 +75,10 @@ void HandOver(uint64_t server, ViewEditor* view);
 // changed.
 bool FollowServers(ViewEditor* view);
 
-// A learner for every partition that has fewer copies than wanted, whose primary is alive, and for
-// which there is a server. Whether there was any. While the servers of other zones are barred, the
-// learner goes to the primary's zone and stays there: a replica now is worth more than a better one
-// that may be refused again.
+// Adds a learner for every partition that has too few replicas, whose primary is alive, and for
+// which there is a server. Returns whether there was any. While the servers of other zones are
+// barred, the learner goes to the primary's zone and stays there: a replica now is worth more than
+// a better placed one that may be refused again.
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 
 // Makes one change that the live server `server` requests; false: the configuration is another one

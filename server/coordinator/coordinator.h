@@ -75,8 +75,8 @@ struct CoordinatorOptions {
   int64_t find_again_ns = 0;
   // The next three: 0 keeps the value of the state, and is 1 in a new cluster.
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
-  // Copies of a partition, counting the primary: 1 or 2. Of an existing cluster, too: copies that
-  // are missing are made; those beyond stay until their server goes.
+  // Replicas of a partition, counting the primary: 1 or 2. Applies to an existing cluster, too:
+  // missing replicas are made; surplus ones stay until their server goes.
   uint32_t replicas = 1;
   uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
@@ -86,10 +86,10 @@ struct CoordinatorOptions {
   std::string cluster_id = {};  // of a new cluster; empty: random
   // How many terms the view lists: 1 to kTermsListed.
   int terms_listed = kTermsListed;
-  // Id of a term; 0: none. An operator knows that the state with this term is an old one and that
-  // nothing newer is left: a new history begins. Members of the other one end; ids that it may have
-  // given out are skipped. Without effect where the history has no such term, or has accepted it
-  // before: it may be given at every start.
+  // Id of a term; 0: none. The operator confirms that the state with this term is an old one and
+  // that nothing newer is left, and a new history begins. Members of the other history end; ids
+  // that it may have given out are skipped. Without effect if the history has no such term, or has
+  // accepted it before: it may be given at every start.
   uint64_t accept_older_state = 0;
   // Whether calls need tokens. The caller of the coordinator checks them with access()
   // (server/access/): here every call is allowed.
@@ -114,7 +114,7 @@ class Coordinator {
   ~Coordinator();
 
   // Replies run inside these calls or inside RunOnce(), after the state is consistent again, so
-  // they may call the coordinator. Those left when it is destroyed are dropped.
+  // they may call the coordinator. Replies that are pending at its destruction are dropped.
   //
   // ALREADY_EXISTS when a server of that name is alive at another address: replacing it would lose
   // its data. At the same address it can only be a restart, faster than the lease.
@@ -122,7 +122,7 @@ class Coordinator {
   void JoinWorker(const v1::JoinWorkerRequest& request, Reply<v1::JoinWorkerResponse> reply) {
     JoinWorker(request, {}, std::move(reply));
   }
-  // `token`: the id of the one that the worker showed.
+  // `token`: the id of the worker's token.
   void JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                   Reply<v1::JoinWorkerResponse> reply);
   void Heartbeat(const v1::HeartbeatRequest& request, Reply<v1::HeartbeatResponse> reply);

@@ -3,10 +3,10 @@
 // **Thread safety**: functions without state of their own, on a view.
 //
 // Invariants:
-//  1. A rank has at most one living member. Within a generation a rank below expected_workers that
-//     departed is not given out again: its steps are over for the servers, which no longer wait for
-//     it. One beyond is free again: servers wait for none of these.
-//  2. A generation ends when its last member that is not an observer has gone, or when an operator
+//  1. A rank has at most one living member. Within a generation, a departed rank below
+//     expected_workers is not given out again: servers have ended its steps and no longer wait for
+//     it. A higher rank is free again: servers wait for none of these.
+//  2. A generation ends when its last member that is not an observer has left, or when an operator
 //     resets a table then.
 #ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_
 #define VERBENA_SERVER_COORDINATOR_JOBS_H_
@@ -29,7 +29,7 @@ inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 // Members that are not observers.
 bool HasWorkers(const v1::Job& job);
-// Of a job without workers: the next that joins begins a new run.
+// For a job without workers: the next worker that joins begins a new run.
 void StartGeneration(v1::Job* job);
 
 // Adds the worker, which presented the token with this id, to its job (created if new). Returns its

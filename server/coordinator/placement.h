@@ -1,4 +1,4 @@
-// Which server and shard get a copy of a partition.
+// Selects the server and shard for a replica of a partition.
 //
 // **Thread safety**: pure functions on a view; Loads: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_PLACEMENT_H_
@@ -22,8 +22,8 @@ void SetServerState(uint64_t incarnation, v1::Server::State state, ViewEditor* v
 bool IsAlive(uint64_t incarnation, const v1::ClusterView& view);
 uint32_t AliveServers(const v1::ClusterView& view);
 
-// How many copies of partitions the shards of the servers that are alive have. A snapshot of the
-// servers, kept up by Add() and AddCopy().
+// The number of replicas on each shard of the servers that are alive. A snapshot of the servers,
+// updated by Add() and AddCopy().
 class Loads {
  public:
   // `partitions`: whether those of the view are counted; else there are none so far.
@@ -33,12 +33,11 @@ class Loads {
   void AddCopy(uint64_t primary, const v1::Replica& copy);
   // All shards, by server and number.
   std::vector<v1::Replica> Shards() const;
-  // For the primary of a partition that had none: the shard with the fewest copies.
+  // For the primary of a partition that had none: the shard with the fewest replicas.
   std::optional<v1::Replica> ForPrimary() const;
-  // For one more copy: never on a server that has one. First counts another zone than the
-  // primary's, then the fewest copies, then the fewest whose primaries are on the same server as
-  // this one's: so the partitions of a server that is lost go to many others. Empty: no server may
-  // have it.
+  // For one more replica: never on a server that has one. Prefers a zone other than the primary's,
+  // then the fewest replicas, then the fewest whose primaries are on the same server as this one's.
+  // So the partitions of a lost server go to many others. Empty: no server may have it.
   std::optional<v1::Replica> ForCopy(const v1::Partition& partition,
                                      const std::function<bool(uint64_t server)>& allowed) const;
 

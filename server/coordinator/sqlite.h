@@ -56,7 +56,7 @@ class Database {
   int Query(const std::string& sql, std::string* value);
   std::string Message(int code) const { return sqlite::Message(db_.get(), code); }
   bool in_transaction() const { return sqlite3_get_autocommit(db_.get()) == 0; }
-  // Closes; the write-ahead log is gone afterwards when nothing failed.
+  // Closes; this removes the write-ahead log unless an error occurred.
   void Close() { db_.reset(); }
 
  private:

@@ -5,7 +5,7 @@
 // **Invariants**
 //  1. `*sum` is the sum of the checksums of all rows, modulo 2^64: a reader that gets another sum
 //     lacks a row, or has one that is damaged or was not written.
-//  2. A write touches as many rows as the change names.
+//  2. A write changes only the rows that the change names.
 #ifndef VERBENA_SERVER_COORDINATOR_SQLITE_ENTRIES_H_
 #define VERBENA_SERVER_COORDINATOR_SQLITE_ENTRIES_H_
 

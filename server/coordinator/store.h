@@ -20,8 +20,8 @@ namespace verbena::server {
 // answers to request ids.
 struct CoordinatorState {
   v1::ClusterView view;
-  // Of the whole history, oldest first; the last kTermsRecorded are kept. The view lists the last
-  // of them. Added to at the end only.
+  // Terms of the whole history, oldest first; the last kTermsRecorded are kept. The view lists the
+  // last of them. Terms are only appended.
   Terms terms;
   v1::AccessRules access;  // without the operator's token, which a file has
   uint64_t next_incarnation = 1;

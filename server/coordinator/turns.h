@@ -1,4 +1,4 @@
-// Finds the time in which the coordinator did not run: it was stopped, starved, suspended, or
+// Measures the time in which the coordinator did not run: it was stopped, starved, suspended, or
 // blocked in a slow write of its store.
 //
 // The owner takes a turn at least once an interval while it has leases. A turn that begins later
@@ -6,9 +6,9 @@
 // interval or more follows a delay of that length. Many delays, as in a store that is a little
 // slow, add up to more than a lease.
 //
-// Where all turns are late (a host without processor time, a store that is always slow), pauses
-// would make up all time, and the lease of a member that is gone would never end. So after
-// kMostPauses in a row each turn counts as one interval.
+// If all turns are late (a host without processor time, a store that is always slow), pauses would
+// make up all time, and the lease of a dead member would never end. So after kMostPauses in a row
+// each turn counts as one interval.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_TURNS_H_
@@ -37,7 +37,7 @@ class Turns {
     ++pauses_;
     return since;
   }
-  // The turn that is due comes so late that it follows a pause.
+  // Whether the next turn is so late that it follows a pause.
   bool Late(int64_t now_ns) const { return now_ns - last_ns_ > 2 * interval_ns_; }
   // The last kMostPauses turns were late.
   bool always_late() const { return pauses_ >= kMostPauses; }

@@ -1,13 +1,13 @@
 // The thread that runs a state machine: while there is work, a short spin, then asleep.
 //
-// Spinning pays only when an answer comes sooner than waking the thread would take, so a spin lasts
-// at most one wake-up cost, gives way to any other thread that wants the core, and is not tried
-// again after three fruitless ones in a row until a sleep turns out to have been short enough for
-// a spin to have caught it. An idle machine uses no CPU.
+// Spinning pays only when an answer comes sooner than the thread could be woken. So a spin lasts at
+// most one wake-up cost and yields to any other thread that wants the core. After three fruitless
+// spins in a row it stops, until a sleep turns out to be so short that a spin would have caught it.
+// An idle machine uses no CPU.
 //
-// It sleeps in ppoll(2) on descriptors collected anew each time, not in an epoll set kept from one
-// sleep to the next: a lane that closes and another that opens may have the same descriptor number,
-// which a kept set would have dropped without a word (epoll(7), "Q6").
+// It sleeps in ppoll(2) on descriptors that are collected each time, not in a persistent epoll set:
+// a lane that closes and another that opens may have the same descriptor number, which the set
+// would have dropped silently (epoll(7), "Q6").
 //
 // **Thread safety**: Start(), Stop() and cpu_seconds() by one controlling thread each; the
 // machine's methods run on the driver's thread alone, between Start() and Stop().

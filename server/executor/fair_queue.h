@@ -35,7 +35,7 @@ class FairQueue {
   static constexpr size_t kMostInAll = 16384;
   // So many of a caller are no crowd: they wait for a slow owner as long as it takes.
   static constexpr size_t kCrowd = 64;
-  // Of the 5 s that a client gives an attempt (client/core/calls.cc), so that some are left.
+  // Less than the 5 s that a client gives an attempt (client/core/calls.cc).
   static constexpr int64_t kLongestWaitNanos = 3'000'000'000;
 
   using Refuse = absl::AnyInvocable<void(const absl::Status&)>;

@@ -20,8 +20,8 @@ class FreeExtents {
   };
 
   void Add(const Extent& extent);
-  // A multiple of `unit`, at most `bytes`, which is one: as much as is wanted of the smallest that
-  // has so much, or else of the largest there is. No data: none has room for one.
+  // Takes a multiple of `unit`, at most `bytes`, which is one. Uses the smallest extent that has so
+  // much, or else the largest. No data: no extent has room for one unit.
   Extent Take(size_t bytes, size_t unit);
   // All that lies in a block.
   void Forget(const void* owner);

@@ -15,7 +15,8 @@ namespace verbena::server {
 
 class JobMemories {
  public:
-  // Made when no shard has it. Takes a lock: shards ask when a view has a job that is new to them.
+  // Created when no shard has it. Takes a lock: shards call it when a view has a job that is new to
+  // them.
   std::shared_ptr<shard::JobMemory> Of(const std::string& job) {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(jobs_, [](const auto& entry) { return entry.second.expired(); });

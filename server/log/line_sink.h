@@ -1,13 +1,13 @@
 // Writes log lines to a descriptor without ever blocking on its reader.
 //
-// A daemon's stderr may be a pipe that nobody reads. A thread that blocks in write() holds the
-// logger's lock, and soon every thread that logs stands still. So a line is written only when the
-// descriptor has room for it; otherwise it is dropped and counted, and the next line that has room
-// is preceded by how many were dropped.
+// A daemon's stderr may be a pipe without a reader. A thread that blocks in write() holds the
+// logger's lock, and soon every thread that logs is blocked. So a line is written only when the
+// descriptor has room for it. Otherwise it is dropped and counted, and the next written line is
+// preceded by the count.
 //
-// A terminal, or a pipe with other writers, may have less room than poll(2) promises. They are
-// opened anew, without blocking: the flags of the descriptor itself are shared with other
-// processes. Where they cannot be opened (another user's), poll(2) is all there is.
+// A terminal, or a pipe with other writers, may have less room than poll(2) promises. So they are
+// reopened in non-blocking mode: the flags of the descriptor itself are shared with other
+// processes. If they cannot be reopened (another user's), only poll(2) is used.
 //
 // **Thread safety**: base_sink serializes; dropped() from any thread.
 #ifndef VERBENA_SERVER_LOG_LINE_SINK_H_

@@ -50,7 +50,7 @@ inline void Add(MetricFamily* family, double value, Labels labels = {}) {
 
 inline Labels ShardLabel(size_t shard) { return {{"shard", absl::StrCat(shard)}}; }
 
-// Of shards as wholes, without their tables and jobs.
+// Families of whole shards, without their tables and jobs.
 void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out);
 
 }  // namespace verbena::server

@@ -39,10 +39,10 @@ struct CoordinatorMetrics {
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 
-// Of a coordinator that has checkpoints made by itself.
+// Metrics of a coordinator that writes periodic checkpoints.
 struct CheckpointMetrics {
   uint64_t saved = 0, failed = 0;
-  // Of the last one; none: there was none yet.
+  // Age of the last checkpoint; none: there was none yet.
   std::optional<double> age_seconds;
   double duration_seconds = 0;
   uint64_t bytes = 0;

@@ -1,22 +1,22 @@
-// The lanes of a shard to the shards of other servers that keep copies of its partitions: opened
+// The lanes of a shard to the shards of other servers that keep replicas of its partitions: opened
 // while they are wanted, reopened after a loss with backoff.
 //
 // States of a link (one for each server incarnation and shard):
 //   kIdle -> kAsking (OpenLane called) -> kOpening (connecting, granting) -> kOpen
 //   kAsking -> kIdle with backoff when refused; any with a lane -> kClosing (lost or closed)
 //   kClosing -> kIdle once the lane is dead on our side: OnDead(), if it was open
-//   kIdle, kAsking -> gone when it is not wanted any more
+//   kIdle, kAsking -> gone when it is no longer wanted
 //
 // **Thread safety**: one owner thread, the shard's.
 //
 // Invariants:
-//  1. A link has one lane at a time; the next is asked for only after the last is dead.
+//  1. A link has one lane at a time; the next is requested only after the last is dead.
 //  2. Between OnOpen() and its OnDead() a link has one lane. OnDead() comes once for each OnOpen(),
-//     also for a link that is not wanted any more.
+//     also for a link that is no longer wanted.
 //  3. The data of a record is read until its OnReply() or its link's OnDead(), and never after.
 //  4. Records of a link arrive in the order in which they were sent.
-//  5. A beacon has room when the one before it was answered and its write has ended here:
-//     replicates leave an operation and a small slot, if the lane has more than one.
+//  5. A beacon has room when the previous one was answered and its write has ended here: records
+//     leave it an operation and a small slot, if the lane has more than one.
 #ifndef VERBENA_SERVER_REPLICATION_PEER_LINKS_H_
 #define VERBENA_SERVER_REPLICATION_PEER_LINKS_H_
 
@@ -102,7 +102,7 @@ class PeerLinks {
     uint32_t rail = 0;
     uint64_t opened = 0;  // links over it, so far
   };
-  // `control` null: no link opens. All that is pointed to outlives it.
+  // `control` null: no link opens. All pointers outlive it.
   PeerLinks(PeerLinkOptions options, std::vector<Transport> transports,
             std::vector<rdma::MissingTransport> missing, ControlChannel* control,
             const Clock* clock, PeerListener* listener);

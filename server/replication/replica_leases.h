@@ -11,13 +11,13 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A primary with a follower, or with a learner that it has asked to be made one, reads for
-//     workers only under that one's lease.
-//  2. A shard serves as primary only when the lease has passed that it gave with its last answer to
-//     a beacon, whatever its roles were since: a learner's answer is one, too, because its primary
-//     may have asked for it to be made a follower. One that was a follower until then also waits
-//     for a lease since it became that.
-//  3. A side that did not run for a while judges nobody by that time.
+//  1. A primary with a follower, or with a learner for which it has requested promotion to
+//     follower, reads for workers only under that replica's lease.
+//  2. A shard serves as primary only after the lease has passed that its last answer to a beacon
+//     granted, in whatever role. A learner's answer grants one too, because its primary may have
+//     requested to make it a follower. A shard that was a follower until then also waits
+//     for a lease since its last beacon, or since it became a replica.
+//  3. A side that did not run for a while judges no peer by that time.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 #define VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 
@@ -33,9 +33,9 @@ namespace verbena::server {
 
 class ReplicaLeases {
  public:
-  // As shard `self` of this view.
+  // Follows this view as shard `self`.
   void Follow(const v1::ClusterView& view, const PeerId& self, int64_t now);
-  // Whether there is anything to do: copies, here or there.
+  // Whether there are replicas, here or elsewhere.
   bool active() const { return active_; }
 
   // Whether a push to, and a read of, a partition may be answered.
@@ -55,14 +55,14 @@ class ReplicaLeases {
     PeerId to;
     std::vector<Group> groups;  // their sequence: Replica.since
   };
-  // Those that are due.
+  // Beacons that are due.
   std::vector<Beacon> TakeBeacons(int64_t now);
   // The group of a beacon that was sent then.
   void Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns);
   // The coordinator is asked to make the learner a follower: it may be one from now on.
   void Admitting(uint32_t partition);
 
-  // ---- as a copy ----
+  // ---- as a replica ----
   ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);
 
   // Appends the changes to request from the coordinator because of silence to *changes.
@@ -77,14 +77,14 @@ class ReplicaLeases {
     uint64_t epoch = 0, configuration = 0;
     int64_t serve_from = 0;
     int64_t read_until = kNever;
-    int64_t given_until = 0;  // the lease that this shard gave as a copy; of all roles since
-    // kPrimary: its copy, server 0: none.
+    int64_t given_until = 0;  // end of the lease that this shard granted, in any role
+    // kPrimary: its replica, server 0: none.
     PeerId copy;
     uint64_t since = 0;    // also of this shard as a copy
     bool leased = false;   // it is a follower, or may be one
     int64_t sent_ns = 0;   // when the last beacon was sent that it acknowledged
     int64_t alive_ns = 0;  // the same, or since when there is the copy
-    // A copy: of its primary.
+    // A replica: its primary.
     PeerId primary;
     int64_t heard_ns = 0;
   };

@@ -1,10 +1,10 @@
-// Reads the tables of a checkpoint in windows, each with everything of its elements or rows:
+// Reads the tables of a checkpoint in windows. A window has all data of its elements or rows:
 // parameters, master copies, the optimizer's state.
 //
-// Arrays of one table that the same writer wrote have the same ranges, in the same order, so that
-// they are read side by side: they are a group. Each shard reads the windows that have something of
-// its own, and verifies the blocks that these lie in before it uses anything of them. Where the
-// same shards restore that saved, each reads its own files, and no others.
+// Arrays of one table that the same writer wrote have the same ranges, in the same order. They form
+// a group, and are read side by side. Each shard reads the windows that have some of its data, and
+// verifies their blocks before it uses them. If the same shards restore that wrote, each reads only
+// its own files.
 //
 // **Thread safety**: one thread at a time.
 //
@@ -40,7 +40,7 @@ struct RestoreWindow {
   uint64_t count = 0;     // elements or rows
   uint64_t of_table = 0;  // rows, about
   uint64_t applies = 0;   // of the elements
-  // Elements: parameters, then master copies (if there are any) and state. Rows: as RowArrays().
+  // Elements: parameters, then master copies (if there are any) and state. Rows: as in RowArrays().
   std::vector<std::vector<std::byte>> columns;
   bool master = false;                    // columns[1] is that
   ElementType dtype = ElementType::kF32;  // of the parameters
@@ -71,7 +71,7 @@ class RestoreReader {
   absl::StatusOr<bool> Next(RestoreWindow* window);
   uint64_t read_bytes() const { return read_bytes_; }  // or passed over
   size_t groups() const { return groups_.size(); }
-  // Those whose first element or row is ours, and that were read to their end.
+  // Groups whose first element or row is ours, and that were read to their end.
   const std::vector<uint32_t>& checked() const { return checked_; }
 
  private:
@@ -109,7 +109,7 @@ class RestoreReader {
   absl::Status PlanRows(size_t index, const v1::CheckpointTable& table);
   absl::Status OpenGroup();
   absl::Status CloseGroup();
-  // Moves on to the next window of the group, and says in `window` which that is.
+  // Advances to the next window of the group, and describes it in `window`.
   void NextOfGroup(RestoreWindow* window);
   // Fills the window if it has something of ours, which it returns.
   absl::StatusOr<bool> Read(RestoreWindow* window);

@@ -1,7 +1,7 @@
 // Makes tables of a cluster from a checkpoint: has them made, has every shard load its part, and
 // has them served when all parts are there.
 //
-// A state machine beside the cluster, as Saver is.
+// A state machine outside of the servers, like Saver.
 //
 //     making    --(every table is made, to be restored)-->  viewing
 //     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading

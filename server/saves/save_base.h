@@ -19,10 +19,10 @@ struct SaveBase {
   uint64_t save = 0;     // its number at the shards
 };
 
-// The newest one of `root` that is complete, if one with the tables of `manifest` (job, cluster_id
-// and tables are filled in) may be based on it. None: the next one is to be a full one: there is
-// none such, it was made without being remembered by the shards, or it is the last of `full_every`,
-// of which the first is a full one.
+// The newest complete checkpoint of `root`, if one with the tables of `manifest` (job, cluster_id
+// and tables are filled in) may be based on it. None: the next checkpoint must be a full one.
+// Either there is none, or the shards do not track changes since it, or it is the last of
+// `full_every`, of which the first is a full one.
 std::optional<SaveBase> ChooseBase(checkpoint::Disk* disk, const std::string& root,
                                    const v1::CheckpointManifest& manifest, uint32_t full_every);
 

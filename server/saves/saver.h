@@ -50,9 +50,9 @@ struct SaverOptions {
   uint64_t memory_bytes = 0;             // of each shard, beside the tables; 0: its default
   uint64_t bytes_per_second = 0;         // of all shards together; 0: as fast as it goes
   uint64_t file_bytes = 0;               // 0: the format's default
-  // More than 1: of embedding tables only the rows that have changed since the newest checkpoint of
-  // the directory, but for each so many-th, which is a full one. The shards remember, one bit a
-  // row.
+  // More than 1: embedding tables are written incrementally, with only the rows that have changed
+  // since the newest checkpoint of the directory; each so many-th checkpoint is a full one. The
+  // shards track changes with one bit a row.
   uint32_t full_every = 1;
   std::string written_by = {};             // for the manifest
   std::function<std::string()> time = {};  // for the manifest: RFC 3339
@@ -110,7 +110,7 @@ class Saver {
   void OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response);
   void Ask(size_t part);
   void OnWaited(size_t part, absl::StatusOr<v1::WaitSaveResponse> response);
-  // Whether training has stopped before a step that is waited for.
+  // Whether training has stopped before a step that this waits for.
   bool StandsStill();
   absl::Status Commit();
   v1::CheckpointManifest Heading() const;

@@ -29,10 +29,10 @@ struct ShardAddress {
   uint32_t shard = 0;
 };
 
-// Those that are the primary of something.
+// Shards that are the primary of some partition.
 std::vector<ShardAddress> PrimaryShards(const v1::ClusterView& view);
 
-// Ids that nobody else has.
+// Generates unique random ids.
 class RandomIds {
  public:
   explicit RandomIds(uint64_t seed);  // 0: from the system's random source

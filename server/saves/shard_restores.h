@@ -3,9 +3,9 @@
 //
 // A restore is
 //     loading  --(the last window is loaded, all checksums are right)-->  finishing
-//     finishing  --(the engine, and copies, have everything)-->  finished
-//     any  --(an error, or nobody has asked for too long)-->  failed
-// The table is not served until the coordinator's view says that everybody has finished.
+//     finishing  --(the engine, and replicas, have everything)-->  finished
+//     any  --(an error, or no call for too long)-->  failed
+// The table is not served until the coordinator's view says that all shards have finished.
 //
 // **Thread safety**: one owner thread, the shard's. `io` as for ShardSaves.
 //
@@ -82,7 +82,7 @@ class ShardRestores {
     std::deque<Read> windows;             // read, not loaded
     std::vector<RestoreWindow> spent;     // loaded: their memory is used again
     bool read_all = false, finished = false;
-    int64_t retry_ns = 0;  // copies are behind: not before
+    int64_t retry_ns = 0;  // replicas lag behind: not before
     int64_t patience_ns = 0;
     int64_t gives_up_ns = 0;
     absl::Status status;

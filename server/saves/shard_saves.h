@@ -1,18 +1,19 @@
-// The saves of one shard: takes pieces from the engine, has them written by the thread for files,
-// and answers the saver.
+// The checkpoints of one shard: takes pieces from the engine, has the file thread write them, and
+// answers the saver.
 //
 // A save is
 //     writing  --(all pieces are written)-->  finishing  --(files are durable)-->  finished
-//     any  --(an error, or nobody has asked for too long)-->  failed
-// and forgotten when the saver ends it, or has not asked for too long, once no piece is out.
+//     any  --(an error, or no call for too long)-->  failed
+// and forgotten when the saver ends it, or has not called for too long, once no piece is out.
 //
 // **Thread safety**: one owner thread, the shard's. `io` runs closures on one other thread, in
 // order, and is stopped before this is destroyed.
 //
 // Invariants:
 //  1. At most kPiecesOut pieces of a save wait to be written, so that memory stays bounded and a
-//     slow disk holds up nothing but the save.
-//  2. The memory of a piece is the engine's until the writing thread has let go of it.
+//     slow disk delays only the save.
+//  2. The memory of a piece is the engine's; it is released only after the writing thread is done
+//     with it.
 #ifndef VERBENA_SERVER_SAVES_SHARD_SAVES_H_
 #define VERBENA_SERVER_SAVES_SHARD_SAVES_H_
 
@@ -97,7 +98,7 @@ class ShardSaves {
     std::vector<Waiter> waiters;
   };
 
-  // `status`, with the saves that are under way here.
+  // `status`, with a list of the saves in progress here.
   absl::Status WithSaves(const absl::Status& status) const;
   absl::StatusOr<std::vector<ShardWriter::Table>> TablesOf(const v1::BeginSaveRequest& request,
                                                            const World& world) const;

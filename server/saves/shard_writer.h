@@ -40,7 +40,7 @@ struct ShardWriterOptions {
 
 class ShardWriter {
  public:
-  // Of rows, gathered before they are written: large writes, and few files.
+  // Bytes of rows that are gathered before they are written: large writes, and few files.
   static constexpr uint64_t kRowBytes = uint64_t{64} << 20;
 
   struct Table {
@@ -55,7 +55,7 @@ class ShardWriter {
   // Before the first piece: makes the files of dense tables, so that a full disk is found now.
   absl::Status Open();
   absl::Status Write(const shard::SavePiece& piece);
-  // The files are durable but for their names.
+  // The files are durable except for their names.
   absl::StatusOr<v1::WaitSaveResponse> Finish();
 
  private:

@@ -1,5 +1,5 @@
-// At which step a save takes each sync table: one that training comes to soon, and the same for all
-// that count the same steps.
+// Chooses the step at which a checkpoint takes each sync table: one that training will reach soon,
+// and the same for all tables that count the same steps.
 //
 // **Thread safety**: one owner.
 #ifndef VERBENA_SERVER_SAVES_STEP_CHOICE_H_
@@ -43,7 +43,8 @@ class StepChoice {
 
  private:
   void Choose();
-  // Of tables that have moved so far since the look before, and were too late so often.
+  // Steps ahead for tables that have moved `moved` steps since the previous look, and were too late
+  // `late` times.
   static uint64_t Ahead(uint64_t moved, int late);
 
   int looks_ = 0;

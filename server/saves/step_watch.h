@@ -1,5 +1,4 @@
-// How far the sync tables of each job are: asks the coordinator for the view and every server for
-// its statistics.
+// Progress of each job's sync tables: reads the coordinator's view and every server's statistics.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_SAVES_STEP_WATCH_H_
@@ -20,7 +19,7 @@ namespace verbena::server {
 
 class StepWatch {
  public:
-  // By job, the step of the table that is farthest, counted as checkpoints do.
+  // By job, the step of the table that is farthest, counted as in checkpoints.
   using Steps = std::map<std::string, uint64_t>;
   using Done = std::function<void(const Steps& steps)>;
 
@@ -28,7 +27,7 @@ class StepWatch {
       : coordinator_(std::move(coordinator)), control_(*control) {}
   ~StepWatch() { *alive_ = false; }
 
-  // Not while it asks. Of a server that does not answer nothing is known this time.
+  // Not while a call is in flight. A server that does not answer is left out this time.
   void Ask(Done done);
   // That the last answer was made of; empty before.
   const v1::ClusterView& view() const { return view_; }

@@ -1,4 +1,4 @@
-// Matrix products on a GPU by cuBLAS, which is found at run time, as the driver is: one build runs
+// Matrix products on a GPU by cuBLAS, which is loaded at run time, like the driver: one build runs
 // with and without it.
 //
 // The environment variable VERBENA_CUBLAS names the library to load instead of libcublas.so.13 or

@@ -54,7 +54,7 @@ class DeviceKernels {
     uint32_t element_size_ = 0;
   };
 
-  // As KernelModule::Load().
+  // Errors of KernelModule::Load().
   static absl::StatusOr<std::unique_ptr<DeviceKernels>> Load(std::shared_ptr<rdma::Device> device);
   ~DeviceKernels();
   DeviceKernels(const DeviceKernels&) = delete;

@@ -5,11 +5,11 @@
 // with the same arguments write disjoint elements, so they run in any order or at once.
 //
 // Invariants:
-//  1. All threads together write every element once, and read and write nothing beside them.
-//  2. Memory is touched in whole groups of up to 16 bytes where both sides are aligned for it, one
-//     element at a time elsewhere: neighbouring threads touch neighbouring groups.
-//  3. A thread reads several groups before it writes the first, so that enough reads are on their
-//     way to fill the memory's bandwidth.
+//  1. All threads together write every element once, and access nothing else.
+//  2. Memory is accessed in whole groups of up to 16 bytes where both sides are aligned for it, one
+//     element at a time elsewhere: neighbouring threads access neighbouring groups.
+//  3. A thread reads several groups before it writes the first, so that enough reads are in flight
+//     to use the memory's bandwidth.
 #ifndef VERBENA_WORKER_CUDA_ELEMENTS_H_
 #define VERBENA_WORKER_CUDA_ELEMENTS_H_
 
@@ -22,8 +22,8 @@
 
 namespace verbena::worker {
 
-// The conversions are those of proto/half.h, compiled for the GPU: the hardware's instructions
-// would save a few integer operations, which memory leaves time for, and have other bits for NaNs.
+// The conversions are those of proto/half.h, compiled for the GPU. The hardware's instructions
+// would save a few integer operations, which memory latency hides, but give other bits for NaNs.
 struct F32ToBF16 {
   using In = float;
   using Out = uint16_t;
@@ -56,13 +56,13 @@ struct Copy16 {
   static VERBENA_HOST_DEVICE Out Convert(In bits) { return bits; }
 };
 
-// As many elements as one instruction reads or writes: up to 16 bytes.
+// The elements that one instruction reads or writes: up to 16 bytes.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount) Group {
   T of[kCount];
 };
 
-// Groups that a thread has on their way at once.
+// Groups that a thread has in flight at once.
 template <int kCount>
 inline constexpr int kGroupsAtOnce = kCount == 1 ? 8 : 4;
 
@@ -78,7 +78,7 @@ VERBENA_HOST_DEVICE Group<T, kCount> ReadGroup(const T* in, uint64_t group) {
   return reinterpret_cast<const Group<T, kCount>*>(in)[group];
 }
 
-// As ReadGroup().
+// The counterpart of ReadGroup().
 template <typename T, int kCount>
 VERBENA_HOST_DEVICE void WriteGroup(T* out, uint64_t group, const Group<T, kCount>& value) {
 #if defined(__CUDA_ARCH__)
@@ -139,7 +139,7 @@ VERBENA_HOST_DEVICE void ConvertRun(const typename Conversion::In* __restrict__ 
   }
   if (head > n) head = n;
   const uint64_t groups = (n - head) / kCount;
-  // Fewer than 2 * kCount elements lie beside the groups: the head, then the tail.
+  // Fewer than 2 * kCount elements are outside of the groups: the head, then the tail.
   VERBENA_NO_UNROLL
   for (uint64_t i = thread; i < n - groups * kCount; i += threads) {
     const uint64_t element = i < head ? i : i + groups * kCount;
@@ -229,7 +229,7 @@ VERBENA_HOST_DEVICE void SumRun(const SumInputs& inputs, uint32_t count, float* 
   }
   if (head > n) head = n;
   const uint64_t groups = (n - head) / kCount;
-  // As in ConvertRun().
+  // No unrolling, as in ConvertRun().
   VERBENA_NO_UNROLL
   for (uint64_t i = thread; i < n - groups * kCount; i += threads) {
     const uint64_t element = i < head ? i : i + groups * kCount;

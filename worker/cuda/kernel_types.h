@@ -89,7 +89,7 @@ struct SumInputs {
   const float* at[kMostInputs];
 };
 
-// Of the text model: a batch of `rows` examples on its way through the softmax.
+// Text model: a batch of `rows` examples in the softmax.
 struct TextSoftmax {
   float* p;                 // [rows, 256]: output of the hidden layer; becomes the probabilities
   const float* c2;          // [256]

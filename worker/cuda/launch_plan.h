@@ -5,12 +5,11 @@
 //
 // Invariants:
 //  1. Every element of every tensor is in one segment, and every segment in one tile.
-//  2. No tile costs more than `tile_cost`, and all but the last cost more than
-//     tile_cost - kSegmentCost - kCut: large tensors are split, small ones share a tile.
+//  2. No tile costs more than `tile_cost`, and all but the last cost more than tile_cost -
+//     kSegmentCost - kCut: large tensors are split, small ones share a tile.
 //  3. Each of the teams of kThreadsPerTile threads that run at once has the same number of tiles,
-//  or
-//     one fewer; tiles are made so large that few have one fewer.
-//  4. A tensor is split at multiples of kCut elements, so that its pieces are aligned as it is.
+//     or one fewer; the size of tiles is chosen so that few have one fewer.
+//  4. A tensor is split at multiples of kCut elements, so that its pieces keep its alignment.
 #ifndef VERBENA_WORKER_CUDA_LAUNCH_PLAN_H_
 #define VERBENA_WORKER_CUDA_LAUNCH_PLAN_H_
 
@@ -29,8 +28,8 @@ namespace verbena::worker {
 inline constexpr uint64_t kSegmentCost = 256;
 // 128 bytes of 16-bit numbers: a line of the L2 cache.
 inline constexpr uint64_t kCut = 64;
-// Costs of a tile. Larger ones save nothing any more: its two reads of the table are less than a
-// hundredth of its bytes.
+// Cost limits of a tile. Larger tiles save nothing more: the two reads of the table are less than a
+// hundredth of a tile's bytes.
 inline constexpr uint64_t kSmallestTile = 1024;
 inline constexpr uint64_t kLargestTile = 4096;
 // More than the memory of any device; a table of it would not fit either.

@@ -1,4 +1,4 @@
-// A library of the CUDA toolkit that is found at run time, as the driver is (rdma/memory/cuda).
+// Loads a library of the CUDA toolkit at run time, like the driver (rdma/memory/cuda).
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_WORKER_CUDA_LIBRARY_H_

@@ -49,7 +49,7 @@ class GpuStream {
 absl::Status CopyNow(rdma::Device* device, rdma::Device::Direction direction, const void* from,
                      void* to, size_t bytes);
 
-// Until so many copies of a direction (Device::StartCopy()) are done.
+// Waits until so many copies of a direction (Device::StartCopy()) are done.
 absl::Status WaitForCopies(rdma::Device* device, rdma::Device::Direction direction,
                            uint64_t number);
 

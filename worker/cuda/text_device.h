@@ -29,13 +29,13 @@ class TextDevice {
   // Examples that are worked on at once: enough for matrix products to fill a GPU.
   static constexpr uint32_t kRows = 1024;
 
-  // As KernelModule::Load() and Cublas::Open(); RESOURCE_EXHAUSTED: no memory.
+  // Errors of KernelModule::Load() and Cublas::Open(); RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<TextDevice>> Open(std::shared_ptr<rdma::Device> device,
                                                           const TextShape& shape);
   TextDevice(const TextDevice&) = delete;
   TextDevice& operator=(const TextDevice&) = delete;
 
-  // Of the batch that comes next, in host memory, kRows examples each; to be filled by the caller.
+  // Host memory for the next batch, kRows examples each; the caller fills it.
   struct Input {
     uint8_t* contexts;  // [rows, context]
     uint8_t* targets;   // [rows]
@@ -43,7 +43,7 @@ class TextDevice {
     float* add;         // [rows, 256]
   };
   const Input& input() const { return input_; }
-  // Of the batch that was last, in host memory.
+  // Results of the last batch, in host memory.
   const float* losses() const { return losses_; }           // [rows], in nats
   const float* output_gradient() const { return output_; }  // [rows, 256], by the softmax's input
 
@@ -56,9 +56,9 @@ class TextDevice {
     bool masked;  // whether the input's mask counts
     bool added;   // whether the input's `add` counts
   };
-  // The batch in input(): adds scale times the gradient of its losses to *gradient; parameters and
-  // gradient are in memory of the GPU. It is enqueued when this returns, and the input may be
-  // filled anew.
+  // Starts the batch in input(): adds scale times the gradient of its losses to *gradient;
+  // parameters and gradient are in memory of the GPU. The work is enqueued when this returns, and
+  // the input may be filled again.
   absl::Status Start(const Batch& batch, const TextParameters& parameters,
                      const TextGradient& gradient, float scale);
   // Waits until all enqueued work is done; then the results of the last batch are there.
@@ -75,11 +75,11 @@ class TextDevice {
   absl::Status Copy(rdma::Device::Direction direction, const void* from, void* to, size_t bytes) {
     return CopyNow(module_->device().get(), direction, from, to, bytes);
   }
-  // As many threads as there are elements, or as run at once.
+  // Launches one thread per element, at most as many as run at once.
   template <typename... Parameters>
   absl::Status Launch(const char* kernel, uint64_t elements, Parameters... parameters);
 
-  // Of the batch that was started.
+  // Sizes of the started batch.
   struct Sizes {
     uint32_t rows, context, width, hidden, input;
     uint64_t units;  // of the hidden layer, of all rows

@@ -1,5 +1,5 @@
-// `verbena checkpoint save` and `restore`: has a cluster write a checkpoint, or load one, and says
-// how far it is.
+// `verbena checkpoint save` and `restore`: a cluster writes a checkpoint, or loads one, with
+// progress reports.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_CLUSTER_H_

@@ -1,5 +1,5 @@
 // `verbena checkpoint`: lists, checks, prunes, compacts, exports and imports checkpoints on a disk
-// that this machine sees. No cluster is asked.
+// that this machine sees. It calls no cluster.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_COMMAND_H_

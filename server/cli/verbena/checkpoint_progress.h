@@ -13,7 +13,8 @@ namespace verbena::cli {
 
 class Progress {
  public:
-  // Of `all` bytes. `shown`: also where standard error is no terminal. `signal_fd`: -1: none.
+  // `all`: bytes of the whole work. `shown`: also if standard error is no terminal. `signal_fd`:
+  // -1: none.
   Progress(bool shown, const char* verb, uint64_t all, int signal_fd);
   ~Progress();
   Progress(const Progress&) = delete;

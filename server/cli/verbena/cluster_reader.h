@@ -3,7 +3,7 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. No call waits longer than the timeout; all servers are asked at the same time.
+//  1. No call waits longer than the timeout; all servers are called at the same time.
 //  2. An interrupt ends every wait at once, with CANCELLED.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_
 #define VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_

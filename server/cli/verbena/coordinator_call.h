@@ -30,7 +30,7 @@ struct Coordinator {
 // interrupted.
 absl::Status RunUntil(const Coordinator& coordinator, const std::function<bool()>& done);
 
-// Of a call that changes something: 128 random bits.
+// The id of a call that changes something: 128 random bits.
 std::string NewRequestId();
 
 // The coordinator's problem and the fix. CANCELLED is never an answer's code.

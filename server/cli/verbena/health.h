@@ -20,15 +20,15 @@ struct PartitionCount {
   uint32_t alone = 0;       // of these, without a follower
   uint32_t heirless = 0;    // of these, with followers of which none lives
   uint32_t followers = 0, learners = 0;
-  uint32_t lost = 0;  // those of which a table has lost its only copy
+  uint32_t lost = 0;  // those for which a table has lost its only replica
 };
 
 struct Placement {
   PartitionCount all;
   uint32_t unassigned = 0;
-  // Assigned, with fewer than `replicas` living copies; a learner is no copy yet.
+  // Assigned, with fewer than `replicas` living replicas; a learner does not count yet.
   uint32_t incomplete = 0;
-  uint32_t dead = 0;  // of these, without a living copy
+  uint32_t dead = 0;  // of these, without a living replica
   std::map<std::pair<uint64_t, uint32_t>, PartitionCount> shards;  // by (incarnation, shard)
 
   PartitionCount Of(uint64_t incarnation, uint32_t shard) const;
@@ -36,12 +36,12 @@ struct Placement {
 };
 Placement PlacementOf(const ClusterState& state);
 
-// Incarnations of the servers that have a lease and have answered as that incarnation. Before the
-// lease of a killed server ends, and after another process has taken its place, the view lists its
-// copies on as if they were there. Servers that were not asked: those with a lease.
+// Incarnations of the servers that have a lease and have answered as that incarnation. The view
+// still lists replicas on a killed server until its lease ends, and on one that another process has
+// replaced. For servers that were not called, the lease alone counts.
 std::set<uint64_t> LivingServers(const ClusterState& state);
 
-// Of the copies of partitions that a shard is primary of; zeros when it does not answer.
+// Totals over the replicas of partitions that a shard is primary of; zeros when it does not answer.
 struct CopyLoad {
   uint64_t lag = 0;  // records made that a follower has not: the most of a partition
   uint64_t copied_bytes = 0, total_bytes = 0;  // of learners
@@ -62,7 +62,7 @@ std::string WhyUnanswered(const ServerState& server);
 // A sentence for each thing that an operator should act on, safe to print; none: healthy.
 std::vector<std::string> Problems(const ClusterState& state);
 
-// Healthy, and every partition has all of its copies: the next server may be restarted.
+// Healthy, and every partition has all of its replicas: the next server may be restarted.
 bool Settled(const ClusterState& state);
 // The first thing that keeps it from being settled.
 std::string Obstacle(const ClusterState& state);

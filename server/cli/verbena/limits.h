@@ -25,7 +25,7 @@ struct LimitChange {
 // "4096", "512MiB", "1.5 TB"; empty: it is no amount of bytes.
 std::optional<uint64_t> ParseBytes(const std::string& text);
 
-// Null: nobody has seen it, and it has no limits.
+// Null: the view does not have it, and it has no limits.
 const v1::Job* FindJob(const ClusterState& state, const std::string& name);
 v1::JobLimits LimitsOf(const ClusterState& state, const std::string& name);
 v1::JobLimits Changed(const v1::JobLimits& before, const LimitChange& change);

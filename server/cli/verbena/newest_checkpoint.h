@@ -20,8 +20,8 @@ bool IsOneCheckpoint(const std::string& path);
 // `command` ("verbena checkpoint restore"; empty: takes directories only) that takes it.
 absl::StatusOr<std::string> ChooseCheckpoint(const std::string& path, const std::string& command);
 
-// DATA_LOSS of `checkpoint` with the commands that find and take a whole one beside it; any other
-// status as it is.
+// Adds to a DATA_LOSS of `checkpoint` the commands that find and use a complete one in the same
+// directory; returns any other status unchanged.
 absl::Status AdviseOnDamage(const absl::Status& status, const std::string& checkpoint,
                             const std::string& command);
 

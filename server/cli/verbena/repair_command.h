@@ -24,11 +24,11 @@ struct RepairOptions {
   std::string name;                  // of the server, table or job
   std::vector<uint32_t> partitions;  // to reset; none: all that are lost
   bool restoring = false;            // drop: the one that is being restored, and no other
-  bool yes = false;                  // agreed to, so that nobody is asked
+  bool yes = false;                  // no confirmation is needed
 };
 
-// "table 'w' is used by 3 workers of job 'demo'" for each of `tables` whose job has workers (an
-// observer is none), joined by "; ". Empty: nobody trains them.
+// "table 'w' is used by 3 workers of job 'demo'" for each of `tables` whose job has workers (not
+// counting observers), joined by "; ". Empty: no worker trains them.
 std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::ClusterView& view);
 
 // NOT_FOUND: there is nothing that it could be done to; the message says so. Asked for before

@@ -29,8 +29,8 @@ struct ShardLoad {
   bool hottest = false;
 };
 
-// In the order of the view. `before` may be null. The hottest shard is the one that used most
-// processor time (since `before`, or in all) of those that served any request in that time.
+// In the order of the view. `before` may be null. The hottest shard used the most processor time
+// (since `before`, or in total) among those that served any request in that time.
 std::vector<ShardLoad> ShardLoads(const ClusterState& now, const ClusterState* before);
 
 }  // namespace verbena::cli

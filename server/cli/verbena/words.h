@@ -50,7 +50,7 @@ struct HotKeyShare {
   uint32_t shard = 0;
   double share = 0;
 };
-// Those with at least `least`, by share; at most ten.
+// Keys with a share of `least` or more, by share; at most ten.
 std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& state, double least);
 
 // Open lanes of each worker by transport.
