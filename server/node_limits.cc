@@ -16,10 +16,10 @@
 namespace verbena::server {
 namespace {
 
-// Threads beside gRPC's.
+// Threads in addition to gRPC's.
 int ThreadsOf(const NodeOptions& options) {
-  // Of the coordinator, membership, files, checkpoints, audit log, control port and its end,
-  // /metrics and /healthz.
+  // The threads of the coordinator, membership, files, checkpoints, audit log, control port and its
+  // end, /metrics and /healthz.
   constexpr int kOfProcess = 9;
   constexpr int kOfRocksDb = 2;
   const int shards = static_cast<int>(options.shards);

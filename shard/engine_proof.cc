@@ -1,11 +1,11 @@
 // Comparisons of a replica with its primary: the hashes that the primary adds to its records, and
 // the check by the replica.
 //
-// The primary goes through a partition, some contents in each record, and adds a digest of each as
-// of that record. The copy compares when its turn in the order of records has come, so both sides
-// look at the same sequence, and pushes go on meanwhile. Digests of rows are sums over rows and
-// name them by key: rows may lie in another order. The number of changed rows shows rows that only
-// the copy has; a table keeps count of them.
+// The primary goes through a partition, some contents with each record, and adds a digest of each
+// as of that record. The replica compares when it applies the record, so both sides compare the
+// same state, and pushes continue meanwhile. Digests of rows are sums over rows and include their
+// keys, because rows may be in another order. The number of changed rows reveals rows that only the
+// replica has; a table counts them.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -20,8 +20,8 @@ namespace {
 
 // Keys in one record: their rows are read at once.
 constexpr size_t kProofRows = 1024;
-// Turns in which an audited partition may have applies under way, or a follower that has not
-// answered the last turn, before the next one is audited.
+// Turns for which the next partition waits while an audited one has applies in progress, or a
+// follower that has not answered the last turn.
 constexpr uint32_t kMostWaits = 64;
 
 }  // namespace
@@ -168,7 +168,8 @@ bool Engine::Impl::ProveAgain(uint32_t partition) {
 void Engine::Impl::AuditPartition() {
   const uint32_t p = audit.partition;
   // A follower that is slower than the audit gets no more of it before it has answered: records of
-  // pushes would wait behind that. Records count anew where this shard has become primary again.
+  // pushes would wait behind the audit. Record numbers restart when this shard has become primary
+  // again.
   const bool answered = audited[p] > log.last(p) || log.acknowledged(p) >= audited[p];
   Proved proved = answered || planted_bugs().hurry_audit ? Proved::kSome : Proved::kWait;
   while (proved == Proved::kSome && !BehindOnCopies(p)) {
@@ -198,7 +199,7 @@ bool Engine::AuditFollowers(uint64_t bytes) {
   return false;
 }
 
-// ---- as a copy ----------------------------------------------------------------------------------
+// ---- as a replica ------------------------------------------------------------------------------
 
 ReplyStatus Engine::Impl::CheckRows(const Copied& c) {
   EmbeddingTable* table = c.state->rows.table.get();

@@ -258,7 +258,7 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
     const bool waits = status == ReplyStatus::kOk && slice != SlicedTable::kNone &&
                        !state->consistency->Reached(slice, request.min_version);
     if (waits) e.await_slices.push_back(slice);
-    // Matters only when nothing is parked: it may not be, or another group is refused.
+    // Used only if the request is not deferred: it may not be, or another group is refused.
     e.group_status.push_back(!waits             ? status
                              : request.may_park ? ReplyStatus::kNotReady
                                                 : ReplyStatus::kResourceExhausted);

@@ -7,8 +7,7 @@
 namespace verbena::shard {
 namespace {
 
-// Of a group's keys, so many are looked ahead for from the group before. More than that it does
-// when its turn comes.
+// So many keys of a group are prefetched during the previous group; the rest when its turn comes.
 constexpr uint32_t kAheadOfGroup = 64;
 
 bool Aligned(absl::Span<const std::byte> rows) {
@@ -16,7 +15,7 @@ bool Aligned(absl::Span<const std::byte> rows) {
 }
 
 ReplyStatus CheckPush(const PushRowsRequest& request, const EmbeddingTable& table, uint64_t keys) {
-  // One without keys settles one that was given up, whatever it was to carry.
+  // A push without keys settles one that was given up, whatever its data type.
   if (keys != request.keys.size() || (keys > 0 && request.dtype != table.push_type())) {
     return ReplyStatus::kMalformed;
   }

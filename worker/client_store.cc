@@ -361,7 +361,7 @@ void ClientStore::PullSlices(size_t tensor) {
 
 absl::Status ClientStore::SpreadParameters() {
   constexpr auto kToHost = rdma::Device::Direction::kToHost;
-  std::vector<uint64_t> last(options_.devices.size());  // copies of each GPU
+  std::vector<uint64_t> last(options_.devices.size());  // by GPU: number of its last copy
   absl::Status first;
   for (const GpuGroup::Slice& slice : pulled_to_devices_) {
     const float* from = gpu_parameters_.arenas[slice.gpu] + slice.first;

@@ -134,7 +134,7 @@ Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) 
 
 namespace {
 
-// Of a cluster's operators and servers alone.
+// Only for a cluster's operators and servers.
 Scope ScopeOfSave(uint64_t save) {
   return {.of_server = true, .about = absl::StrCat("save ", save)};
 }

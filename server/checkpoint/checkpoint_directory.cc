@@ -58,8 +58,8 @@ uint64_t Place(const Listed& listed) {
   return listed.manifest->step() > 0 ? listed.manifest->step() : listed.number;
 }
 
-// Whether one of the two continues the other, as far as their tables show: a table that is made
-// anew, or restored, has another id.
+// Whether one of the two continues the other, according to their tables: a table that is made
+// again, or restored, has another id.
 bool SameRun(const v1::CheckpointManifest& a, const v1::CheckpointManifest& b) {
   if (a.cluster_id() != b.cluster_id()) return false;
   std::set<uint32_t> ids;

@@ -37,7 +37,7 @@ absl::Status RemoveTree(Disk* disk, const std::string& path) {
   constexpr int kRounds = 3;
   absl::Status status;
   for (int round = 0; round < kRounds; ++round) {
-    // Two levels are all that this project makes; more are somebody else's, and stay.
+    // This project makes two levels only; deeper ones belong to others, and stay.
     const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(path);
     if (absl::IsNotFound(entries.status())) return absl::OkStatus();
     if (!entries.ok()) return entries.status();

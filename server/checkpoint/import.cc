@@ -22,7 +22,7 @@
 namespace verbena::checkpoint {
 namespace {
 
-// Of one read, in elements: a few MiB of any type.
+// Elements of one read: a few MiB of any type.
 constexpr uint64_t kElementsAtOnce = uint64_t{1} << 19;
 // The default of clusters; a restore uses the cluster's own number.
 constexpr uint32_t kPartitions = 256;
@@ -250,7 +250,7 @@ absl::Status CheckNone(Disk* disk, const std::string& root) {
 
 absl::StatusOr<std::string> Import(Disk* disk, const ImportOptions& options, const ImportPlan& plan,
                                    const CheckpointReader::Progress& written) {
-  // Before anything is made, and when nobody else can.
+  // Checked before any work, and again below under the directory's lock.
   if (absl::Status status = CheckNone(disk, options.to); !status.ok()) return status;
   for (const ImportedTable& table : plan.tables) {
     if (table.keys.file == nullptr) continue;

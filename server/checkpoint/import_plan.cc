@@ -168,7 +168,7 @@ class Planner {
                                                    "; --rename gives one another name"));
   }
 
-  // That its numbers can be a table's.
+  // Whether its numbers can be a table's.
   absl::Status CheckType(const SourceTensor& tensor, const v1::TableSpec& spec) const {
     const absl::Status known = CheckKnownType(tensor.file->path(), *tensor.info);
     if (!known.ok()) {

@@ -24,7 +24,7 @@ std::string OtherName(size_t number, size_t all) {
   return absl::StrFormat("other-%05d-of-%05d.safetensors", number, all);
 }
 
-// The files that Export() writes beside an index, all of them.
+// All files that Export() writes in addition to an index.
 absl::StatusOr<std::vector<std::string>> Others(Disk* disk, const std::string& directory) {
   const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(directory);
   if (!entries.ok()) return entries.status();

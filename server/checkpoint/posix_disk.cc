@@ -117,7 +117,7 @@ class PosixWritable final : public WritableFile {
   }
 
   void BeginSync() override {
-    // Of errors Sync() tells (sync_file_range(2): it makes nothing durable by itself).
+    // Sync() reports errors (sync_file_range(2): it makes nothing durable by itself).
     (void)sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   }
 
@@ -282,7 +282,8 @@ class Posix final : public Disk {
           path, " is locked by another process (pid ", pid > 0 ? absl::StrCat(pid) : "unknown",
           "): it saves or prunes there; wait for it, or use another directory"));
     }
-    // For messages alone: on a full disk, which a prune is to empty, the lock holds without it.
+    // For messages only: on a full disk, which a prune must be able to empty, the lock holds
+    // without it.
     const std::string pid = absl::StrCat(getpid(), "\n");
     const bool written =
         ftruncate(fd.get(), 0) == 0 && pwrite(fd.get(), pid.data(), pid.size(), 0) > 0;

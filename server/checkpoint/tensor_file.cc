@@ -11,7 +11,7 @@
 namespace verbena::checkpoint {
 namespace {
 
-// Of one read: large enough for any disk, small beside a server's memory.
+// Bytes of one read: large enough for any disk, small compared to a server's memory.
 constexpr uint64_t kReadBytes = uint64_t{4} << 20;
 // Write-back starts each time so much is written, while more comes. Not sooner: blocks come in any
 // order, and the kernel sorts the blocks that it has.

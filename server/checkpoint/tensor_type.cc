@@ -29,7 +29,7 @@ T Load(const std::byte* from) {
   return value;
 }
 
-// Exact but for integers of 64 bits, which are rounded to the nearest.
+// Exact except for integers of 64 bits, which are rounded to nearest.
 double Read(TensorType type, const std::byte* from) {
   switch (type) {
     case TensorType::kF64:

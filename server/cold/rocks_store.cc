@@ -34,20 +34,20 @@ namespace {
 using shard::ColdKey;
 using shard::LifeOfColdKey;
 
-// Of one batch, so that reads are not behind many of them.
+// Bytes of one batch: small, so that reads do not wait for many of them.
 constexpr size_t kBatchBytes = size_t{1} << 20;
 constexpr size_t kReadsAtOnce = 128;
 // How long a disk that is full, or did not give a row, is left alone.
 constexpr std::chrono::milliseconds kRetry(200);
-// Of one row, before it is given up: five seconds.
+// Tries for one row before it is given up: five seconds.
 constexpr int kReadTries = 25;
 // By the shard's thread, for which others wait.
 constexpr int kReadNowTries = 3;
 // And RocksDB, while it writes files.
 constexpr std::chrono::milliseconds kBusy(5);
-// Of files that were not merged yet: each is looked into by a read.
+// Limit of files that were not merged yet: a read checks each of them.
 constexpr int kMostYoungFiles = 24;
-// 128 GiB of rows without opening files anew.
+// 128 GiB of rows without reopening files.
 constexpr uint64_t kFileBytes = uint64_t{128} << 20;
 constexpr int kOpenFiles = 1024;
 
@@ -73,7 +73,7 @@ bool MayPass(const rocksdb::Status& status) {
   return !status.ok() && !status.IsCorruption() && !status.IsNotFound();
 }
 
-// RocksDB writes a log of its own, which would be a file that nobody reads.
+// RocksDB's own log would be a file without readers.
 class NoLog final : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
@@ -90,7 +90,7 @@ rocksdb::Options OptionsOf() {
   options.max_write_buffer_number = 3;
   options.max_background_jobs = 2;
   options.level_compaction_dynamic_level_bytes = true;
-  // Writing goes on until it has to stop, for Write() does not wait where it is to go slowly.
+  // Writing continues until it has to stop: Write() does not wait when it is to be slowed down.
   options.level0_slowdown_writes_trigger = kMostYoungFiles;
   options.level0_stop_writes_trigger = kMostYoungFiles;
   options.soft_pending_compaction_bytes_limit = 0;
@@ -100,9 +100,9 @@ rocksdb::Options OptionsOf() {
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   rocksdb::BlockBasedTableOptions table;
-  // A row that is asked for is there, so the last level needs no filter; above it one saves reading
-  // a block of each file that does not have the row. Index and filters of many files do not fit the
-  // cache as wholes. Rows that are asked for again are in the shard's memory.
+  // A requested row exists, so the last level needs no filter; above it a filter saves reading a
+  // block of each file without the row. Index and filters of many files do not fit the cache as
+  // wholes. Rows that are requested repeatedly are in the shard's memory.
   options.optimize_filters_for_hits = true;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.index_type = rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
@@ -117,7 +117,7 @@ rocksdb::Options OptionsOf() {
 }  // namespace
 
 struct RocksStore::Impl {
-  // In the order in which they were asked for.
+  // In the order of the requests.
   struct Asked {
     enum class Kind : uint8_t { kWrite, kRead, kForget } kind;
     uint64_t key;
@@ -137,7 +137,7 @@ struct RocksStore::Impl {
   void DropLife(uint32_t life);
   Written WriteBatch();
   void ReadSome();
-  // Whether the read is to be tried again, for which it was put aside.
+  // Whether the read is retried later; it was put aside for that.
   bool PutAside(Asked* read, const rocksdb::Status& status);
   void Tell(std::vector<Done> done);
   void SetHealth(const absl::Status& status);

@@ -83,7 +83,7 @@ absl::Status CheckCanListen(const std::string& address) {
   const addrinfo* info = found->get();
   const rdma::UniqueFd fd(socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int one = 1;
-  // As the servers do: connections of an earlier process in TIME_WAIT are no obstacle.
+  // As in the servers: connections of an earlier process in TIME_WAIT are no obstacle.
   if (fd.get() < 0 || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 ||
       bind(fd.get(), info->ai_addr, info->ai_addrlen) != 0 || listen(fd.get(), 1) != 0) {
     return absl::UnavailableError(

@@ -16,7 +16,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(10);
 template <typename Request, typename Response>
 using Method = void (Coordinator::*)(const Request&, Coordinator::Reply<Response>);
 
-// The rules that servers judge calls by are servers' to see.
+// Only servers may see the rules by which servers authorize calls.
 bool ChecksTokens(const Principal& who) {
   return who.role == v1::ROLE_SERVER || who.role == v1::ROLE_OPERATOR;
 }

@@ -22,8 +22,8 @@ bool MembershipMachine::RunOnce() {
     before = std::exchange(state_, now);
   }
   const absl::StatusCode failed_before = std::exchange(failed_, membership_.last_error().code());
-  // Once when calls begin to fail, and once when the reason is one that somebody has to remove;
-  // others come and go with every attempt.
+  // Logs once when calls begin to fail, and once when an operator has to remove the cause; other
+  // reasons may change with every attempt.
   const bool for_an_operator = failed_ == absl::StatusCode::kUnauthenticated ||
                                failed_ == absl::StatusCode::kFailedPrecondition;
   const bool fails_newly =

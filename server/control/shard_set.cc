@@ -15,7 +15,7 @@ struct Gathering {
   size_t missing = 0;   // guarded by mutex
 };
 
-// `done` runs without the lock: nothing is missing any more, so nobody else writes.
+// `done` runs without the lock: all answers are there, so no other thread writes.
 void Ask(const ShardSet& set, const std::shared_ptr<Gathering>& gathering,
          const std::function<void(const Snapshots&)>& done) {
   gathering->snapshots.resize(set.shards.size());

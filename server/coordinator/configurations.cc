@@ -43,8 +43,8 @@ void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
   Grow(partition);
 }
 
-// Its content is lost. The new primary may be a copy of it that hears of this only when the
-// partition has been reset: it has not been promoted, because a promotion is to the next epoch.
+// Its data are lost. The new primary may have been a replica that learns of this only after the
+// reset of the partition. It has not been promoted, because a promotion is to the next epoch.
 void SkipEpoch(v1::Partition* partition) {
   partition->set_epoch(partition->epoch() + 1);
   Grow(partition);
@@ -55,7 +55,7 @@ void Promote(v1::Replica follower, v1::Partition* partition) {
   MakePrimary(follower.server(), follower.shard(), partition);
 }
 
-// A partition without data gets these copies.
+// Gives a partition without data these replicas.
 void Become(const v1::Partition& wanted, v1::Partition* partition) {
   const bool moves =
       partition->primary() != wanted.primary() || partition->shard() != wanted.shard();
@@ -81,7 +81,7 @@ bool DropIf(const Gone& gone, Replicas* replicas) {
   return any;
 }
 
-// Of those that a lost primary leaves the best: one that is alive, else one whose data returns.
+// The best replica that a lost primary leaves: one that is alive, else one whose data returns.
 std::optional<v1::Replica> Heir(const v1::Partition& partition, const v1::ClusterView& view) {
   for (const v1::Replica& follower : partition.followers()) {
     if (IsAlive(follower.server(), view)) return follower;

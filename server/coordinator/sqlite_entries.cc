@@ -76,7 +76,7 @@ int SqliteEntries::PutJob(const v1::Job& header, int64_t* sum) {
   return Put({.kind = kJob, .name = header.name()}, header, sum);
 }
 
-// As a job with its name and this member alone.
+// Stored as a job with its name and only this member.
 int SqliteEntries::PutMember(const std::string& job, const v1::Worker& member, int64_t* sum) {
   v1::Job one;
   one.set_name(job);

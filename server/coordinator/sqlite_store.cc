@@ -304,8 +304,8 @@ absl::Status SqliteStore::Impl::OpenFile() {
   }
   int code = db.Open(file);
   if (code != SQLITE_OK) return Failed(code);
-  // No shared-memory index: nobody else may use the file, and one that is cut while mapped would
-  // end the process with SIGBUS.
+  // No shared-memory index: no other process may use the file, and truncating it while it is mapped
+  // would end the process with SIGBUS.
   code = db.Execute("PRAGMA locking_mode=EXCLUSIVE");
   if (code == SQLITE_OK) {
     if (absl::Status status = CheckVersion(); !status.ok()) return status;

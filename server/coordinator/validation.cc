@@ -78,7 +78,7 @@ absl::Status CheckOptions(const CoordinatorOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("partitions is ", options.partitions, "; allowed: 1 to ", kMaxPartitions));
   }
-  // Below, a busy machine's scheduling would end leases; above, nobody would notice a dead worker.
+  // Below, a busy machine's scheduling would end leases; above, a dead worker would go unnoticed.
   if (options.lease_ms < 100 || options.lease_ms > 3600000) {
     return absl::InvalidArgumentError(
         absl::StrCat("lease_ms is ", options.lease_ms, "; allowed: 100 to 3600000"));

@@ -139,7 +139,7 @@ bool Driver::Spin() {
         fruitless_ = 0;
         return true;
       }
-      // Somebody else has use for the core, perhaps the very peer whose record is awaited.
+      // Another thread needs the core, perhaps the very peer whose record is awaited.
       break;
     }
   } while (now < end && !stop_.load(std::memory_order_relaxed));

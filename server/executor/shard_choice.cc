@@ -41,7 +41,7 @@ Candidate* Find(std::vector<Candidate>* candidates, const std::string& transport
   return &candidates->back();
 }
 
-// Why not; only of one that is not usable.
+// The reason why a candidate is not usable.
 std::string Why(const Candidate& c, bool other_host) {
   if (other_host) return absl::StrCat(c.transport, ": other host");
   const std::string there = c.not_there.empty() ? "not offered" : c.not_there;

@@ -325,7 +325,7 @@ bool ShardExecutor::Impl::Registered(Lane* lane, const shard::ChunkView& chunk,
     lane->registered_block = root.id();
     return true;
   }
-  // The worker asks again until its deadline; the lane and its other records go on.
+  // The worker retries until its deadline; the lane and its other records continue.
   if (unregistered_block != root.id()) {
     unregistered_block = root.id();
     Log(absl::StrCat("pulls over ", std::string(endpoint->transport()),

@@ -35,7 +35,7 @@ bool ShardExecutor::Impl::TakeBagUses(Lane* lane, const ShardLane::Arrival& reco
   return false;
 }
 
-// Of rows, or of their sums by bag.
+// A lookup of rows, or of their sums by bag.
 void ShardExecutor::Impl::Lookup(Lane* lane, const ShardLane::Arrival& record) {
   const bool bags = record.record.header.type == RecordType::kLookupBags;
   if (!TakeKeys(lane, record) || (bags && !TakeBagUses(lane, record))) return;

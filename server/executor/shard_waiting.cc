@@ -1,4 +1,4 @@
-// Requests that wait in their slots for room in the log for a copy: shard_executor.h, invariant 9.
+// Requests that wait in their slots for room in the replication log: shard_executor.h, invariant 9.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ using rdma::ShardLane;
 
 namespace {
 
-// These make records for copies. Of a worker, table and partition they are taken in order only.
+// These make records for replicas. For a worker, table and partition they are taken in order only.
 bool MayWait(RecordType type) {
   return type == RecordType::kPush || type == RecordType::kPushRows || type == RecordType::kEndStep;
 }

@@ -115,7 +115,7 @@ struct HttpServer::Impl {
   std::condition_variable wanted, stopped;
   // Guarded by mutex.
   bool stop = false;
-  bool scrape = false;  // somebody waits for one that has not begun
+  bool scrape = false;  // a request waits for one that has not begun
   Body scraped;         // for everybody in kScrape
 
   std::thread serving;
@@ -239,7 +239,7 @@ bool HttpServer::Impl::Write(HttpConnection* connection) {
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     connection->sent += static_cast<size_t>(got);
   }
-  // Closing with unread bytes would reset the connection and lose the reply on its way.
+  // Closing with unread bytes would reset the connection and lose the reply in flight.
   shutdown(connection->fd.get(), SHUT_WR);
   connection->stage = HttpStage::kHangUp;
   connection->deadline = HttpClock::now() + kHangUpTime;

@@ -216,8 +216,8 @@ MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
   return family;
 }
 
-// Of transports that have any: the path's MTU, timeouts and the like. They are the operator's and
-// the device's choice, so there are few.
+// Settings of transports that have any: the path's MTU, timeouts and the like. The operator and the
+// device determine them, so there are few.
 MetricFamily TransportSettings(const std::vector<ShardMetrics>& shards) {
   MetricFamily family = Family("verbena_transport_settings_info",
                                "1 for each set of settings that open lanes travel with.", kGauge);

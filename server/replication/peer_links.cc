@@ -107,7 +107,7 @@ void PeerLinks::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t sel
       Close(link, absl::CancelledError(gone ? "the server is not in the cluster any more"
                                             : "it keeps no copies of this shard's partitions"));
     }
-    // An answer to a call under way finds nobody.
+    // The answer to a call in flight is then ignored.
     it = !link->wanted && link->lane == nullptr ? links_.erase(it) : std::next(it);
   }
 }
@@ -252,8 +252,8 @@ void PeerLinks::Ended(Link* link) {
   const rdma::WorkerLaneCounters& lane = link->lane->counters();
   counters_.records += lane.records;
   counters_.payload_bytes += lane.payload_bytes;
-  // A lane that failed before it was of use counts towards the backoff; one that worked starts
-  // anew.
+  // A lane that failed before its first reply counts towards the backoff; one that worked resets
+  // it.
   if (lane.replies > 0) link->backoff.Reset();
   const bool was_open = std::exchange(link->was_open, false);
   if (was_open) {

@@ -140,7 +140,7 @@ void Restorer::DropServedThenMake(size_t table) {
                               });
 }
 
-// Whatever else goes on: answers of a call that was given up meanwhile count, too.
+// In every state: answers of a call that was given up meanwhile count, too.
 void Restorer::Renew() {
   renew_ns_ = kNever;
   v1::RenewRestoreRequest request;
@@ -167,8 +167,8 @@ void Restorer::Renew() {
       });
 }
 
-// Of a table that has lost partitions before it was served nothing is lost, but no shard can load
-// them: it is made anew. Returns whether there are any.
+// A table that has lost partitions before it was served has lost no data, but no shard can load
+// them: it is made again. Returns whether there are any.
 bool Restorer::ForgetLost(const v1::ClusterView& view) {
   absl::flat_hash_set<uint32_t> lost;
   for (const v1::Table& table : view.tables()) {
@@ -325,7 +325,8 @@ void Restorer::Fail(const absl::Status& status) {
   Pause();
 }
 
-// Of a change by the coordinator. Whatever else it answers says that this cannot be restored.
+// A change failed at the coordinator. An error other than these two means that this cannot be
+// restored.
 void Restorer::FailChange(const absl::Status& status) {
   if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return End(status);
   Fail(status);

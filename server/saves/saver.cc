@@ -130,7 +130,7 @@ absl::Status Saver::ChooseTables() {
   }
   const bool begun_anew = std::exchange(generation_, generation) != generation &&
                           !checkpoint::planted_bugs().keep_former_steps;
-  // Steps of the run before are none that training comes to soon.
+  // The previous run's steps do not predict the steps of this run.
   if (!same || begun_anew) choice_ = StepChoice(tables_.size());
   return absl::OkStatus();
 }

@@ -12,7 +12,7 @@
 namespace verbena::server {
 namespace {
 
-// Until copies are looked at again that were behind: some milliseconds of records.
+// Delay before replicas that lag behind are checked again: some milliseconds of records.
 constexpr int64_t kRetryNanos = 5 * kNanosPerMilli;
 
 absl::Span<const float> Floats(const std::vector<std::byte>& bytes) {
@@ -166,11 +166,11 @@ bool ShardRestores::Load(Restore* restore, int64_t now) {
     Read& read = restore->windows.front();
     restore->read_bytes = std::max(restore->read_bytes, read.read_bytes);
     absl::Status status = read.status;
-    // Those that were asked for behind the end come as ends, too.
+    // Windows that were requested beyond the end are reported as ends, too.
     if (status.ok() && read.end) AtEnd(restore, &read);
     const bool loads = status.ok() && !read.end;
     if (loads) status = LoadWindow(*restore, &read);
-    // The window is loaded again later; one that could not be read is not there to be loaded.
+    // The window is loaded again later; one that could not be read cannot be loaded.
     const bool again = loads || checkpoint::planted_bugs().reload_unread;
     if (again && absl::IsUnavailable(status)) {
       restore->retry_ns = now + kRetryNanos;
@@ -264,7 +264,7 @@ bool ShardRestores::RunOnce() {
     }
     worked |= Finish(&restore, now);
     worked |= AnswerWaiters(&restore, now);
-    // Kept until its reads have come back, and as long as its result is asked for.
+    // Kept until its reads have come back, and as long as its result is requested.
     const bool over = restore.gives_up_ns <= now && restore.asked == 0 && restore.waiters.empty();
     it = over ? restores_.erase(it) : std::next(it);
   }

@@ -106,7 +106,7 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
   return response;
 }
 
-// A saver that died has left its save here: says for how long.
+// A saver that died has left its save here: reports for how long it stays.
 absl::Status ShardSaves::WithSaves(const absl::Status& status) const {
   std::string text(status.message());
   const int64_t now = clock_->NowNanos();

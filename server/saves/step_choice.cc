@@ -10,7 +10,7 @@ namespace {
 // More each time that shards were too late, doubled.
 constexpr int kMostLate = 24;
 constexpr int kMostDoublings = 10;
-// After so many waits, some 45 seconds, a table is taken for one that is not trained any more.
+// After so many waits, some 45 seconds, a table counts as no longer trained.
 constexpr int kAbandonedAfter = 4;
 // Training that was seen to make a step between two calls makes some in this time.
 constexpr int64_t kStillNanos = 3'000'000'000;

@@ -163,7 +163,7 @@ VERBENA_CODEC_BODY void EncodeHalves(const float* x, std::byte* out, size_t n) {
   for (size_t i = 0; i < n; ++i) halves[i] = Codec::From(x[i]);
 }
 
-// Of one block that is whole.
+// Encodes one whole block.
 template <typename Codec, bool kBlocks>
 VERBENA_CODEC_BODY void EncodeOne(const float* in, float* residual, std::byte* out, size_t used) {
   float sum[kBlock];

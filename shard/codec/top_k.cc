@@ -76,8 +76,9 @@ VERBENA_TOP_K_BODY int32_t BoundOf(const int32_t* most) {
   return bound;
 }
 
-// A bound that at least kKept numbers are no less than, and at most kMostRanked unless it is the
-// kKept-th greatest magnitude itself. `low` is such a bound but for that, `high` the greatest.
+// Returns a bound that at least kKept numbers reach, and at most kMostRanked, unless it is the
+// kKept-th greatest magnitude itself. At least kKept numbers reach `low`, but perhaps too many;
+// `high` is the greatest.
 VERBENA_TOP_K_BODY int32_t Raised(const float* x, int32_t low, int32_t high) {
   // Where `low` is right, as that of a block that is mostly zeros, one look is enough.
   for (int32_t step = 1; low < high; step = (high - low) / 2 + 1) {
@@ -100,7 +101,7 @@ struct Ranked {
   int32_t place[kMostRanked];
 };
 
-// Those that are greater than `bound`. False where they are more than can be ranked.
+// Collects the numbers greater than `bound`. False: there are more than can be ranked.
 VERBENA_TOP_K_BODY bool Collect(const float* x, int32_t bound, Ranked* found) {
   uint32_t rows[kColumns] = {};
   for (size_t r = 0; r < kRows; ++r) {
@@ -175,7 +176,7 @@ VERBENA_TOP_K_BODY void Select(const float* x, uint16_t* places) {
   Rank(found, places);
 }
 
-// Of one block that is whole, with n numbers and zeros behind them.
+// Encodes one block, padded with zeros after its n numbers.
 VERBENA_TOP_K_BODY void EncodeBlock(const float* in, float* residual, std::byte* out, size_t n) {
   alignas(64) float sum[kBlock];
   const float* x = in;

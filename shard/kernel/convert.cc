@@ -56,8 +56,8 @@ VERBENA_KERNEL(ChanceF16, (uint32_t seed, const float* in, uint16_t* out, size_t
 VERBENA_KERNEL(FromBf16, (const uint16_t* in, float* out, size_t n), (in, out, n));
 VERBENA_KERNEL(ToBf16, (const float* in, uint16_t* out, size_t n), (in, out, n));
 
-// Of binary16 the processor has instructions (F16C, AVX-512F), which round as half.h does. NaNs
-// they give other bits than half.h, so a vector with one is converted as half.h does it.
+// The processor has instructions for binary16 (F16C, AVX-512F), which round like half.h. They give
+// NaNs other bits, so a vector with a NaN is converted by the code of half.h.
 #if defined(__x86_64__)
 // Masked, because the header of gcc 12 has an uninitialised variable in those that are not (bug
 // 105593).

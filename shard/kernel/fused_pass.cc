@@ -10,7 +10,7 @@
 namespace verbena::shard {
 namespace {
 
-// 8 KiB of sum beside the blocks of parameters and of Adam's two arrays: half a 32 KiB L1.
+// 8 KiB for the sum, with the blocks of parameters and of Adam's two arrays: half a 32 KiB L1.
 constexpr size_t kBlock = 2048;
 constexpr std::array<float, kBlock> kZeros = {};
 static_assert(kBlock % SquaredNorm::kLanes == 0 && kBlock % kCodecBlock == 0);

@@ -71,7 +71,7 @@ VERBENA_KERNEL(NonFinite, (const float* values, size_t n, uint32_t* carries), (v
 VERBENA_KERNEL(NonFiniteBf16, (const uint16_t* values, size_t n, uint32_t* carries),
                (values, n, carries));
 
-// Of f32 sources alone.
+// The sum if all sources are f32.
 void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
   const auto v = static_cast<size_t>(isa);
   const auto at = [&](size_t s) { return sources[s].floats() + first; };
@@ -107,7 +107,7 @@ void SumFloats(Isa isa, absl::Span<const Source> sources, size_t first, float* o
   }
 }
 
-// At most as many decoded numbers lie beside a block.
+// At most as many decoded numbers are held with a block.
 constexpr size_t kDecoded = 512;
 static_assert(kDecoded % kCodecBlock == 0);
 

@@ -1,7 +1,7 @@
 // Adam (Kingma and Ba 2015, algorithm 1), with bias correction by the number of applies; and AdamW,
-// the same with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2). As most
-// implementations have it, that decay is multiplied by the rate: weight_decay is the paper's lambda
-// divided by its alpha.
+// the same with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2). As in most
+// implementations, that decay is multiplied by the rate: weight_decay is the paper's lambda divided
+// by its alpha.
 #include <cmath>
 
 #include "shard/optimizer/optimizer.h"
@@ -57,8 +57,8 @@ class Adam final : public Optimizer {
   }
 
  private:
-  // As f32, so that beta and 1 - beta add up to one: rounded apart, they would scale the averages,
-  // by 1e-5 for the default beta2.
+  // Computed as f32, so that beta and 1 - beta add up to one: if rounded separately, they would
+  // scale the averages, by 1e-5 for the default beta2.
   float beta1_, beta2_, epsilon_;
 };
 

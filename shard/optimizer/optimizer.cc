@@ -8,7 +8,7 @@
 namespace verbena::shard {
 namespace {
 
-// The adjusted gradient, beside the fused pass's blocks: 4 KiB of the first-level cache.
+// The adjusted gradient, in addition to the fused pass's blocks: 4 KiB of the first-level cache.
 constexpr size_t kBlock = 1024;
 static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in one block");
 

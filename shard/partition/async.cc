@@ -70,20 +70,20 @@ class Async final : public DenseConsistency {
     ReplyStatus answer;
     uint64_t record = 0;        // of the log, which owns it; 0: not taken yet
     uint32_t divisor = 0;       // as the record says
-    bool acknowledged = false;  // the copy has it
+    bool acknowledged = false;  // the follower has it
     bool held = false;          // at its apply its worker gets the completion, and its slot back
   };
   using Queue = std::vector<Queued>;
 
   enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
-  // Tells the copy of a push; *push is owned then.
+  // Replicates a push to the follower; *push is owned then.
   Telling Tell(Queued* push);
   void TellSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
     TellMark(&sink_, table_, roster_, slice, {worker, sequence, clock});
   }
   bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
              bool force = false);
-  // False: it waits for a buffer, or for the copy.
+  // False: it waits for a buffer, or for the follower.
   bool Finish(Queued* push, bool force);
   void Enqueue(Queue* queue, const Queued& push);
   // Pushes of a worker in the queue that are not taken yet.

@@ -204,7 +204,7 @@ void Norms::Release(uint32_t slice, uint64_t step, NormKind kind) {
 
 // ---- the view -----------------------------------------------------------------------------------
 
-// Ends parked requests, with an event of *why unless why is null.
+// Ends deferred requests, with an event of *why unless why is null.
 void Norms::Fail(absl::FunctionRef<bool(const Asked&)> match, const ReplyStatus* why) {
   if (parked_ == 0) return;
   for (Asked& ask : asks_) {

@@ -111,7 +111,7 @@ Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
   }
   Chunk& s = chunks_[chunk];
   s.listed = norms_ != nullptr ? norms_->divisor(chunk) : Listed(chunk);
-  if (s.listed == 0) return Telling::kNobody;  // and nobody makes steps
+  if (s.listed == 0) return Telling::kNobody;  // no worker makes steps
   // With norms, the sum is there.
   if (s.cursor < ranks_) Consume(chunk, ranks_, payloads);
   if (s.cursor < ranks_) return Telling::kNoMemory;
@@ -210,7 +210,7 @@ bool Sync::Commit(uint32_t chunk, bool force) {
   const uint32_t listed = s.told != 0         ? s.listed
                           : norms_ != nullptr ? norms_->divisor(chunk)
                                               : Listed(chunk);
-  if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  if (listed == 0) return false;  // all have left: no worker makes steps
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
   if (s.told != 0) {
     sources_.clear();
@@ -289,7 +289,7 @@ void Sync::ClearBlocked(uint32_t chunk) {
 }
 
 void Sync::Retry() {
-  // A copy: a chunk that goes on leaves the list.
+  // Iterates over a copy: a chunk that advances is removed from the list.
   const std::vector<uint32_t> waiting = blocked_;
   for (const uint32_t chunk : waiting) Advance(chunk);
 }

@@ -9,7 +9,7 @@
 namespace verbena::shard {
 namespace {
 
-// Rows on their way to the cache while others are changed.
+// Rows that are prefetched while others are changed.
 constexpr uint32_t kAhead = 8;
 
 }  // namespace
@@ -77,7 +77,7 @@ bool SyncRows::Prepare(uint32_t slice) {
 bool SyncRows::Commit(uint32_t slice) {
   Slice& s = slices_[slice];
   if (s.told != 0) {
-    if (!s.acknowledged) return false;  // the copy does not have it yet
+    if (!s.acknowledged) return false;  // the follower does not have it yet
     const bool applied = ApplyTold(slice);
     SetBlocked(&s, !applied);
     if (applied) Committed(slice);
@@ -88,7 +88,7 @@ bool SyncRows::Commit(uint32_t slice) {
     if (!roster_.departed(r) && s.ended[r] <= version) return false;
   }
   const uint32_t listed = Listed(s);
-  if (listed == 0) return false;  // everybody is gone: nobody makes steps
+  if (listed == 0) return false;  // all have left: no worker makes steps
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
   const ReplicaLog::Mode mode = log.mode(partition);

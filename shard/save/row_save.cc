@@ -103,7 +103,7 @@ bool RowSave::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
       s.kept->Mark(row);
     }
   }
-  // They are in memory, but for those that are about to be dropped.
+  // They are in memory, except for those that are about to be dropped.
   RowReader reader(table_->rows(slice), to_keep_);
   for (const uint32_t row : to_keep_) {
     const std::byte* const content = reader.Next();

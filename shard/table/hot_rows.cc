@@ -13,7 +13,7 @@ namespace verbena::shard {
 namespace {
 
 constexpr size_t kBlockBytes = size_t{256} << 10;
-// Of the frames, so many are kept free, or are being written to be.
+// One in so many frames is kept free, or is being written to become free.
 constexpr uint32_t kReservePart = 16;
 constexpr uint32_t kMostReserved = 4096;
 
@@ -46,7 +46,7 @@ void HotRows::SetShare(uint64_t partitions, uint64_t all) {
       static_cast<double>(hot_bytes_) * part / static_cast<double>(content_bytes_);
   constexpr double kMost = 1u << 31;
   share_ = std::max(least_, static_cast<uint32_t>(std::min(frames, kMost)));
-  // Rows that there are may be asked for together from now on.
+  // All existing rows may be requested together from now on.
   limit_ = Grow(rows_) ? share_ : std::max(frame_count(), least_);
   stuck_ = false;
   // Removed rows have left frames too, and operations in flight for them are not reported.

@@ -176,7 +176,7 @@ void HotRows::Advance() {
   FetchIntended();
 }
 
-// Those that are hot stay so while others take frames.
+// Hot rows stay hot while others take frames.
 absl::Status HotRows::Hold(RowStore* rows, absl::Span<const uint32_t> which, uint64_t* id) {
   *id = ++last_wait_;
   Wait& wait = waits_[*id];

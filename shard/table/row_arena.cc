@@ -49,7 +49,7 @@ bool RowArena::Enough(const Counts& pieces) const {
   return true;
 }
 
-// Where no more rows can be made, those there are can be read: that wants memory.
+// When no more rows can be made, reading the existing ones still needs memory.
 bool RowArena::NewBlock(Piece piece) {
   // A power of two, so that there are few sizes and returned memory can be reused.
   const size_t room = std::bit_floor(std::min(bytes_ / 16, kRoomForReads));

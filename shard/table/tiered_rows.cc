@@ -26,7 +26,7 @@ void EmbeddingTable::Unprepare(uint32_t slice) {
   hot_->Release(std::exchange(slices_[slice].wait, 0));
 }
 
-// Numbers may have become other rows' since it was asked before.
+// The numbers may belong to other rows since the last call.
 bool EmbeddingTable::MakeHot(uint32_t slice, absl::Span<const uint32_t> rows) {
   Slice& s = slices_[slice];
   RowStore& store = *s.rows;

@@ -57,8 +57,8 @@ MovePlan Cut(absl::Span<const Segment> tensors, uint32_t element_size, uint64_t 
 }  // namespace
 
 uint32_t BlocksFor(uint64_t elements, uint32_t multiprocessors) {
-  // A group of four to a thread. With fewer blocks threads would have several on their way and
-  // multiprocessors none.
+  // A group of four per thread. With fewer blocks, threads would have several groups in flight and
+  // some multiprocessors none.
   const uint64_t wanted = DivideUp(elements, uint64_t{4} * kThreadsPerBlock);
   return static_cast<uint32_t>(std::min(wanted, Resident(multiprocessors)));
 }
@@ -88,8 +88,8 @@ absl::StatusOr<MovePlan> PlanMove(absl::Span<const Segment> tensors, uint32_t el
   }
 
   // As few rounds of all teams as tiles of kLargestTile allow; then the smallest tiles that need no
-  // more, so that the last round is as full as the others. With kSlack more than their share they
-  // are sure to.
+  // more rounds, so that the last round is as full as the others. A share plus kSlack is large
+  // enough for that.
   const uint64_t teams = Resident(multiprocessors) * kTilesPerBlock;
   const uint64_t rounds = std::max<uint64_t>(1, DivideUp(cost, teams * (kLargestTile - kSlack)));
   const uint64_t share = DivideUp(DivideUp(cost, rounds * teams), kCut) * kCut;

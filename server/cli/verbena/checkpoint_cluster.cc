@@ -198,7 +198,7 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   if (!IsOneCheckpoint(given)) {
     const auto newest = ChooseCheckpoint(given, kCommand);
     if (!newest.ok()) return newest.status();
-    // The newest may be another job's than the one that is meant.
+    // The newest may belong to another job.
     const auto all = checkpoint::ListCheckpoints(disk, given);
     if (!all.ok()) return all.status();
     if (const std::vector<std::string> jobs = checkpoint::JobsOf(*all); jobs.size() > 1) {

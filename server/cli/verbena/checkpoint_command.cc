@@ -45,7 +45,7 @@ absl::StatusOr<CheckpointReport> List(const CheckpointOptions& options, bool jso
   return report;
 }
 
-// Of a directory the newest one that is complete, with the newer ones that are not.
+// In a directory: the newest complete one, with the newer incomplete ones.
 absl::StatusOr<CheckpointReport> Inspect(const CheckpointOptions& options, bool json) {
   CheckpointReport report;
   std::string path = options.path;

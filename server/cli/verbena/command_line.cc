@@ -126,7 +126,7 @@ constexpr CommandText kCommands[] = {
      "  verbena checkpoint prune /data/checkpoints --keep-last 3 --keep-every 10000"},
 };
 
-// As CLI11 gives it: text, so that checks can name it.
+// Values as texts from CLI11, so that checks can quote them.
 struct RawOptions {
   std::string cluster;
   TlsOptions tls;
@@ -428,7 +428,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("command");
   } catch (const CLI::CallForHelp&) {
-    // Of the command that was named, if one was.
+    // Help of the named command, if any.
     return Ended(kExitOk, app.help());
   } catch (const CLI::CallForVersion&) {
     return Ended(kExitOk, absl::StrCat(kVersionText, "\n"));

@@ -27,7 +27,7 @@ constexpr Unit kUnits[] = {{"", 1},         {"b", 1},        {"kb", 1e3},     {"
 uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
                  const v1::ClusterView& view) {
   const uint64_t incarnation = server.server.incarnation();
-  // As the servers do it: each copy of a partition has a share.
+  // The servers' rule: each replica of a partition has a share.
   uint64_t copies = 0;
   for (const v1::Partition& partition : view.partitions()) {
     copies += partition.primary() == incarnation ? 1 : 0;

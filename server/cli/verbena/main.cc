@@ -35,7 +35,7 @@
 namespace verbena::cli {
 namespace {
 
-// Whole lines, seen at once also in a pipe. False: nobody reads any more, or the disk is full.
+// Prints whole lines and flushes, also to a pipe. False: the reader is gone, or the disk is full.
 bool Print(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
          std::fflush(stdout) == 0;
@@ -55,7 +55,7 @@ int SignalDescriptor() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // The terminal is gone; a program under nohup goes on.
+  // The terminal is gone; a program under nohup continues.
   struct sigaction hangup = {};
   if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
     sigaddset(&signals, SIGHUP);
@@ -238,7 +238,7 @@ class Program {
     return RatesText(now, loads, when) + "\n";
   }
 
-  // The data goes on flowing without the coordinator, so the rates do too.
+  // Data continue to flow without the coordinator, so the rates are still valid.
   int Watch(ClusterState before) {
     double next = before.read_at;
     while (true) {

@@ -37,7 +37,7 @@ v1::Replica PrimaryOf(const v1::Partition& partition) {
 
 struct ServerNote {
   const v1::Server* server;
-  std::string state;  // StateWord(), where the server was asked
+  std::string state;  // StateWord(), if the server was called
 };
 using Servers = std::map<uint64_t, ServerNote>;
 

@@ -32,7 +32,7 @@ std::vector<std::string> QuotedNames(const std::vector<const v1::Table*>& tables
   return names;
 }
 
-// As the coordinator judges it: a follower that is not listed any more has nothing.
+// The coordinator's rule: a follower that is no longer listed has no data.
 bool HasHeir(const v1::Partition& partition, const v1::ClusterView& view) {
   return std::any_of(
       partition.followers().begin(), partition.followers().end(), [&](const v1::Replica& copy) {
@@ -147,7 +147,7 @@ absl::StatusOr<RepairReport> ResetTable(const RepairOptions& options, bool json,
   request.set_request_id(NewRequestId());
   request.set_name(options.name);
   request.mutable_partitions()->Add(options.partitions.begin(), options.partitions.end());
-  // The one that was agreed to, and no other of its name.
+  // The confirmed table, not another one of its name.
   if (const v1::Table* table = FindTableNamed(options.name, false, state.view)) {
     request.set_id(table->id());
   }
@@ -180,7 +180,7 @@ absl::StatusOr<RepairReport> DropTable(const RepairOptions& options, bool json,
   const v1::Table* table = TableToDrop(options, state.view);
   v1::DropTableRequest request;
   request.set_request_id(NewRequestId());
-  // The one that was agreed to, and no other of its name.
+  // The confirmed table, not another one of its name.
   request.set_id(table->id());
   request.set_only_restoring(table->restoring());
   // Agreed to as it was: not to workers that have come since.

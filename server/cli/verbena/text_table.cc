@@ -12,7 +12,7 @@
 namespace verbena::cli {
 namespace {
 
-// Of a well-formed sequence.
+// The code point of a well-formed sequence.
 uint32_t CodePoint(std::string_view sequence) {
   if (sequence.size() == 1) return static_cast<uint8_t>(sequence[0]);
   uint32_t code = static_cast<uint8_t>(sequence[0]) & (0x7f >> sequence.size());

@@ -54,7 +54,7 @@ absl::StatusOr<TokenReport> Create(const TokenOptions& options, bool json,
   request.set_note(options.note);
   request.set_hash(HashToken(token->text));
   request.set_lifetime_s(static_cast<uint64_t>(absl::ToInt64Seconds(options.lifetime)));
-  // Before the cluster knows it: a token that nobody has would be left otherwise.
+  // Before the cluster creates the token: otherwise an error would leave a token without a holder.
   if (!options.out.empty()) {
     if (absl::Status status = WriteToken(options.out, token->text); !status.ok()) return status;
   }
