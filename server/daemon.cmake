@@ -12,7 +12,7 @@ verbena_room(verbena_cold server
   LINK verbena_shard
   PRIVATE_LINK PkgConfig::ROCKSDB Threads::Threads)
 
-# What makes verbenad of them: gRPC services, metrics, command line, threads.
+# The parts of verbenad around them: gRPC services, metrics, command line, threads.
 verbena_room(verbena_server server
   SOURCES
     access/access_control.cc access/audit_log.cc access/budget.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
@@ -32,7 +32,7 @@ target_link_libraries(verbenad PRIVATE verbena_options verbena_server PkgConfig:
 set_target_properties(verbenad PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 install(TARGETS verbenad RUNTIME)
 
-# verbena, the operator's program: asks a cluster over its control plane, and shares no state with
+# verbena, the operator's program: calls a cluster over its control plane, and shares no state with
 # the daemon.
 verbena_room(verbena_cli server
   SOURCES
