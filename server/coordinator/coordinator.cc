@@ -92,7 +92,7 @@ absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, 
   StateChange saved;
   saved.view = whole ? nullptr : &change.view;
   saved.gone_members = change.gone_members;
-  saved.access = whole || undo.access.has_value();
+  saved.access = whole || undo.access.has_value() || ends_unsaved;
   saved.answered = answered;
   if (absl::Status status = store->Save(state, saved); !status.ok()) {
     UndoChange();
@@ -428,27 +428,29 @@ void Coordinator::Impl::FollowTokens() {
   *access.add_tokens() = options.operator_token;
   access.MergeFrom(state.access);
   const int64_t expiry = NextTokenExpiry(state);
-  next_token_ns = kNever;
+  next_token_ns = ends_unsaved ? Now() + kSaveRetryNanos : kNever;
   if (expiry == kNever) return;
   const int64_t seconds =
       std::clamp<int64_t>(expiry - options.wall_clock(), 0, kLongestTokenSleepSeconds);
-  next_token_ns = Now() + seconds * 1000 * kNanosPerMilli;
+  next_token_ns = std::min(next_token_ns, Now() + seconds * 1000 * kNanosPerMilli);
 }
 
 bool Coordinator::Impl::EndTokens(int64_t now) {
   if (next_token_ns > now) return false;
   BeginChange();
   KeepAccess();
-  if (EndExpiredTokens(options.wall_clock(), &state, &editor) == Effect::kNone) {
+  const Effect ended = EndExpiredTokens(options.wall_clock(), &state, &editor);
+  if (ended == Effect::kNone && !ends_unsaved) {
     UndoChange();
     FollowTokens();
     return false;
   }
   KeepAccess();  // they are over, saved or not
-  const absl::Status saved = EndChange(nullptr);
-  if (!saved.ok()) {
+  // What else was undone with them.
+  if (std::exchange(ends_unsaved, false)) RetireEnded(state, &editor);
+  if (!EndChange(nullptr).ok()) {
+    ends_unsaved = true;
     FollowTokens();
-    next_token_ns = now + kSaveRetryNanos;
   }
   return true;
 }

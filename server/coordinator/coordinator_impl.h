@@ -54,6 +54,7 @@ struct Coordinator::Impl {
   Undo undo;                                                // of the change that has begun
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
+  bool ends_unsaved = false;  // tokens have ended here, and not in the store
   Leases leases;
   Leases restores;  // of tables that are being restored, by their ids
   Turns turns;

@@ -5,7 +5,8 @@
 //
 // **Invariants**
 //  1. The view is changed through its editor only, between Begin() and Commit() or Undo().
-//  2. Undo() restores exactly the view of Begin(), the order of entries included.
+//  2. Undo() restores exactly the view of Begin(), the order of entries included; and Describe()
+//     leads from that to the view of now. Also where a job has ended and begun again meanwhile.
 //  3. Tables are in the order of their ids, which is that of their creation.
 //  4. A job has an entry while it has members, tables or limits. The generation of a new entry is
 //     greater than those of all removed entries, so no generation of a name is used twice.
@@ -79,13 +80,15 @@ class ViewEditor {
   Servers* EditServers();
 
  private:
-  struct OldMembers {
-    std::vector<uint64_t> added;
-    std::vector<std::pair<int, v1::Worker>> removed;  // places at the time of their removal
-  };
   struct OldJob {
     std::optional<v1::Job> header;  // none: the job is new. Without members
-    OldMembers members;
+    bool removed = false;           // if it is there now, it is another entry
+    std::vector<uint64_t> added;    // members; may have been removed again
+    std::vector<v1::Worker> removed_members;
+  };
+  struct JobMove {
+    std::optional<int> removed_from;  // the place that it had; none: it was added
+    std::string name;
   };
   struct JobTables {
     std::map<uint32_t, const v1::Table*> tables;
@@ -105,6 +108,7 @@ class ViewEditor {
   void EraseJob(int place);
   void UndoTables();
   void UndoJobs();
+  void UndoMove(const JobMove& move);
   void UndoJob(const std::string& name, OldJob* old);
   void AddJobChange(const std::string& name, const OldJob& old, v1::ViewChange* change) const;
   void DescribeServers(Change* change) const;
@@ -121,9 +125,10 @@ class ViewEditor {
   uint64_t old_revision_ = 0;
   uint32_t old_ended_generation_ = 0;
   std::map<uint32_t, std::optional<v1::Table>> old_tables_;  // none: it is new
-  std::vector<std::string> job_order_;                       // in which jobs were touched first
+  // In which jobs were touched first; those with new entries in the order of these.
+  std::vector<std::string> job_order_;
   absl::flat_hash_map<std::string, OldJob> old_jobs_;
-  std::vector<std::pair<int, std::string>> removed_jobs_;  // with places at the time of removal
+  std::vector<JobMove> job_moves_;  // in the order in which they were made
   std::map<int, v1::Partition> old_partitions_;
   std::optional<Servers> old_servers_;
 };

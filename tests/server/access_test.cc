@@ -112,6 +112,39 @@ TEST_CASE("many hosts that are refused fill no disk") {
   CHECK(log.lines.size() == static_cast<size_t>(10 * kRefusalBurst));
 }
 
+TEST_CASE("regression: a host that is refused again and again takes no other host's lines") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 20'000; ++i) {
+    (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+    if (i % 1000 == 0) (*audit)->Flush();
+  }
+  (*audit)->Flush();
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst));
+  (*audit)->Write(Refusal("ipv4:10.0.0.2:5"), now);
+  (*audit)->Flush();
+  REQUIRE(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 1);
+  CHECK_THAT(log.lines.back(), Contains("10.0.0.2"));
+}
+
+TEST_CASE("regression: refusals that all hosts together leave without a line are counted") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int host = 0; host < 11; ++host) {
+    for (int i = 0; i < 1000; ++i) {
+      (*audit)->Write(Refusal("ipv4:10.0.0." + std::to_string(host) + ":5"), now);
+    }
+    (*audit)->Flush();
+  }
+  CHECK(log.lines.size() == static_cast<size_t>(10 * kRefusalBurst));
+  now += absl::Seconds(1);
+  (*audit)->Write(Refusal("ipv4:10.0.0.10:5"), now);
+  (*audit)->Flush();
+  CHECK_THAT(log.lines.back(), Contains("\"refusals_without_a_line\": 1000"));
+}
+
 TEST_CASE("a caller that changes things without end is held back before it does") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
