@@ -29,11 +29,6 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view);
 // continue the view, which has those before it.
 bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view);
 
-// Turns the changes of a response into its view, with `known`, the caller's view by now. Changes
-// that `known` has already are skipped. False: they do not continue `known`, and the caller has to
-// ask for the whole view. A response with a view is left as it is.
-bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response);
-
 }  // namespace verbena
 
 #endif  // VERBENA_PROTO_VIEW_CHANGE_H_

@@ -49,6 +49,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -130,7 +131,8 @@ class Journal final : public LaneListener {
   bool InUse(uint64_t block_id) const;
 
   // ---- progress ----
-  void OnView();
+  // `what` is different from the view before.
+  void OnView(const ViewDifference& what);
   // Memory that was being registered is ready, or refused.
   void OnMemoryReady();
   bool Pump();
@@ -263,6 +265,8 @@ class Journal final : public LaneListener {
   static void FollowTables(NormGroup* group, const std::vector<TableState*>& tables);
   void RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables);
   void FindNormGroups();
+  bool HasNorms(const v1::Table& table) const;
+  void FollowNormTables(const ViewDifference& what);
   std::vector<TableState*> NormTables(const NormGroup& group);
   bool MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
                 uint64_t* step) const;
@@ -381,6 +385,7 @@ class Journal final : public LaneListener {
   void DropTable(TableState* table, const absl::Status& status);
   // Tables that were dropped and that nothing refers to any more.
   void ForgetDropped();
+  bool FollowView(TableState* table);
   bool Refers(const TableState& table) const;
   void LosePart(TableState* table, uint32_t part);
   void MarkLost(TableState* table);  // as the view says
@@ -398,6 +403,7 @@ class Journal final : public LaneListener {
   Pool<Entry> entries_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_table_ = nullptr;
+  bool any_dropped_ = false;  // tables_ may have some that were dropped
   std::vector<Stream*> dirty_, pumping_;
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
   // By device; a handful at most.
@@ -408,8 +414,9 @@ class Journal final : public LaneListener {
   bool norms_dirty_ = false;  // RunNorms() may have something to do
   bool moves_dirty_ = false;  // RunMoves() may
   uint64_t norm_steps_ = 0;
-  uint64_t norm_revision_ = 0;  // of the view that norm_groups_ follow
-  bool closed_ = false;         // EndAll() was called: nothing is sent again
+  bool norm_groups_stale_ = true;   // norm_groups_ do not follow the view
+  std::set<uint32_t> norm_tables_;  // ids of those whose steps need norms, as of norm_groups_
+  bool closed_ = false;             // EndAll() was called: nothing is sent again
   uint64_t order_ = 0;
   int64_t timer_ = kNever;  // not later than the next retry
   int64_t now_ = 0;

@@ -19,6 +19,7 @@
 #include "client/core/lease_keeper.h"
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "proto/view_difference.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::client {
@@ -34,7 +35,8 @@ class Session {
  public:
   enum class State : uint8_t { kNew, kJoining, kJoined, kLeaving, kLeft, kExpired };
   struct Listener {
-    std::function<void()> on_view;                 // view() is a newer one
+    // view() is a newer one: `what` is different from the one before.
+    std::function<void(const ViewDifference& what)> on_view;
     std::function<void(absl::Status)> on_expired;  // ABORTED: outcome unknown
   };
 
@@ -97,7 +99,7 @@ class Session {
   // Not OK: the view is not followed. It does not continue the one before; a member of a history
   // that has been abandoned has expired with it.
   absl::Status TakeView(v1::ClusterView view);
-  void FollowNewView();
+  void FollowNewView(const ViewDifference& what);
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);
   void Heartbeat();
