@@ -259,6 +259,8 @@ TEST_CASE("regression: a worker that waits for the view is not woken by tables o
   const auto async = [](const std::string& name) {
     return TestCoordinator::Spec(name, 64, v1::CONSISTENCY_ASYNC);
   };
+  // The first one places all partitions.
+  REQUIRE(c.CreateTable(async("first")).ok());
   const auto poll = [&](uint64_t incarnation) {
     v1::GetViewRequest request;
     request.set_known_revision(c.view().revision());
