@@ -304,11 +304,12 @@ void VerbenaNode::Impl::OnView(uint64_t incarnation,
   // Before the shards: what they take from a view has been judged by it.
   access.Update(view, membership->membership().access());
   set.incarnation.store(incarnation, std::memory_order_release);
+  const std::shared_ptr<const ViewChangeList> changes = membership->membership().changes();
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
-    executor->inbox().Post([executor, incarnation, view] {
+    executor->inbox().Post([executor, incarnation, view, changes] {
       executor->SetIncarnation(incarnation);
-      executor->ApplyView(view);
+      executor->ApplyView(view, *changes);
     });
   }
   grpc->SetServing(true);
@@ -329,6 +330,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.shards = options.shards;
   member.zone = options.zone;
   member.cold_tier = !options.cold_dir.empty();
+  member.memory_bytes = memory_limit.bytes;
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
     executor->inbox().Post(

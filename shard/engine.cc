@@ -109,6 +109,7 @@ EngineCounters Engine::counters() const {
   EngineCounters counters = e.sink.counters;
   counters.replica_log_bytes = e.log.bytes();
   counters.tables_placed = e.tables_placed;
+  counters.tables_followed = e.tables_followed;
   for (const auto& [id, state] : e.tables) {
     for (const auto& [partition, marks] : state.marks) {
       counters.replica_marks += marks.workers.size();
@@ -139,6 +140,7 @@ std::vector<TableStatistics> Engine::tables() const {
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
     tables.back().restoring = state.restore != nullptr;
+    tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {
       tables.back().hot_keys = rows->hot_keys().Top(kHotKeysTold);
       tables.back().sampled_keys = rows->hot_keys().sampled();

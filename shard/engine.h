@@ -283,6 +283,7 @@ struct EngineCounters {
   uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
   uint64_t replica_marks = 0;    // workers that copies here know of, in all tables and partitions
   uint64_t tables_placed = 0;    // by views: of how many tables all partitions were looked at
+  uint64_t tables_followed = 0;  // by views: how many tables were looked at
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
@@ -305,7 +306,8 @@ struct TableStatistics {
   // sampled_keys.
   std::vector<HotKey> hot_keys = {};
   uint64_t sampled_keys = 0;
-  bool restoring = false;  // another table may have its name
+  bool restoring = false;     // another table may have its name
+  std::string unserved = {};  // why slices of it are not here; empty: all are
 };
 
 // Of a job on this shard.
@@ -341,7 +343,10 @@ class Engine {
   // A table's chunks are initialised when first seen as owned and not lost.
   // RESOURCE_EXHAUSTED: out of memory for a table; that table answers kResourceExhausted, the rest
   // of the view holds.
-  absl::Status ApplyView(const v1::ClusterView& view);
+  // `changes`: those that made `view` of an earlier one. Where they begin with the last view that
+  // was applied, only what they name is looked at.
+  absl::Status ApplyView(const v1::ClusterView& view,
+                         absl::Span<const v1::ViewChange> changes = {});
 
   PushOutcome Push(const PushRequest& request);
   PullOutcome Pull(const PullRequest& request);

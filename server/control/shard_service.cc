@@ -43,6 +43,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_rows(table.rows);
     said->set_step(table.step);
     said->set_sampled_keys(table.sampled_keys);
+    said->set_unserved(table.unserved);
     for (const shard::HotKey& key : table.hot_keys) {
       v1::HotKey* hot = said->add_hot_keys();
       hot->set_key(key.key);

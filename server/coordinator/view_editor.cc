@@ -50,6 +50,7 @@ int PlaceOfMember(uint64_t incarnation, const v1::Job& job) {
 void ViewEditor::Index() {
   by_name_.clear();
   by_job_.clear();
+  sums_ = {};
   jobs_.clear();
   job_of_member_.clear();
   for (const v1::Table& table : view_->tables()) IndexTable(table);
@@ -62,7 +63,11 @@ void ViewEditor::Index() {
 void ViewEditor::IndexTable(const v1::Table& table) {
   NamedTables& named = by_name_[table.spec().name()];
   (table.restoring() ? named.restoring : named.served) = &table;
-  by_job_[table.spec().job()].tables[table.id()] = &table;
+  JobTables& job = by_job_[table.spec().job()];
+  job.tables[table.id()] = &table;
+  const auto partitions = static_cast<uint32_t>(view_->partitions_size());
+  job.sums.Add(table, partitions, chunk_memory_);
+  sums_.Add(table, partitions, chunk_memory_);
 }
 
 void ViewEditor::ForgetTable(const v1::Table& table) {
@@ -77,6 +82,9 @@ void ViewEditor::ForgetTable(const v1::Table& table) {
   const auto job = by_job_.find(table.spec().job());
   if (job == by_job_.end()) return;
   job->second.tables.erase(table.id());
+  const auto partitions = static_cast<uint32_t>(view_->partitions_size());
+  job->second.sums.Remove(table, partitions, chunk_memory_);
+  sums_.Remove(table, partitions, chunk_memory_);
   if (job->second.tables.empty()) by_job_.erase(job);
 }
 
@@ -106,6 +114,12 @@ const std::map<uint32_t, const v1::Table*>& ViewEditor::TablesOf(const std::stri
   static const auto* const none = new std::map<uint32_t, const v1::Table*>();
   const auto it = by_job_.find(job);
   return it == by_job_.end() ? *none : it->second.tables;
+}
+
+const JobSums& ViewEditor::SumsOf(const std::string& job) const {
+  static const auto* const none = new JobSums();
+  const auto it = by_job_.find(job);
+  return it == by_job_.end() ? *none : it->second.sums;
 }
 
 const v1::Job* ViewEditor::FindJob(const std::string& name) const {
@@ -355,6 +369,22 @@ void ViewEditor::AddJobChange(const std::string& name, const OldJob& old,
   }
 }
 
+// Whether it is another run, or other workers take part in it. Observers do not.
+bool ViewEditor::ConcernsMembers(const std::string& name, const OldJob& old) const {
+  const v1::Job* job = FindJob(name);
+  if (job == nullptr) return false;
+  if (!old.header || old.header->generation() != job->generation() ||
+      old.header->expected_workers() != job->expected_workers()) {
+    return true;
+  }
+  const auto works = [](const v1::Worker& worker) { return worker.rank() >= 0; };
+  return std::any_of(old.removed_members.begin(), old.removed_members.end(), works) ||
+         std::any_of(old.added.begin(), old.added.end(), [&](uint64_t added) {
+           const int place = PlaceOfMember(added, *job);
+           return place >= 0 && works(job->members(place));
+         });
+}
+
 // By the function that compares whole views, on views that have nothing but servers.
 void ViewEditor::DescribeServers(Change* change) const {
   v1::ClusterView from, to;
@@ -376,8 +406,11 @@ ViewEditor::Change ViewEditor::Describe() const {
   change.view.set_base_revision(old_revision_);
   change.view.set_revision(view_->revision());
   change.view.set_term_id(TermId(*view_));
+  Concern& concern = change.concern;
   for (const auto& [id, old] : old_tables_) {
     const v1::Table* table = FindTable(id);
+    concern.everyone |= (table != nullptr && table->lost_partitions_size() > 0) ||
+                        (old && old->lost_partitions_size() > 0);
     if (table != nullptr) {
       *change.view.add_tables() = *table;
     } else if (old) {
@@ -387,6 +420,7 @@ ViewEditor::Change ViewEditor::Describe() const {
   for (const std::string& name : job_order_) {
     const OldJob& old = old_jobs_.at(name);
     AddJobChange(name, old, &change.view);
+    if (ConcernsMembers(name, old)) concern.jobs.insert(name);
     for (const v1::Worker& worker : old.removed_members) {
       change.gone_members.push_back(worker.incarnation());
     }
@@ -395,6 +429,7 @@ ViewEditor::Change ViewEditor::Describe() const {
     *change.view.add_partitions() = view_->partitions(id);
   }
   if (old_servers_) DescribeServers(&change);
+  concern.everyone |= change.servers || !old_partitions_.empty();
   return change;
 }
 

@@ -18,12 +18,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/job_sums.h"
 
 namespace verbena::server {
 
@@ -32,12 +34,18 @@ class ViewEditor {
   using Servers = google::protobuf::RepeatedPtrField<v1::Server>;
 
   // Of one change: what is different.
+  // Who has to hear of a change at once.
+  struct Concern {
+    bool everyone = false;
+    std::set<std::string> jobs;  // members of these: another run, or other workers
+  };
   struct Change {
     // Without the servers if they are not `described`.
     v1::ViewChange view;
     bool described = true;  // false: members need the whole view
     bool servers = false;   // some server is new, different or gone
     std::vector<uint64_t> gone_members;
+    Concern concern;
   };
 
   // The two outlive the editor.
@@ -45,6 +53,8 @@ class ViewEditor {
       : view_(view), ended_generation_(ended_generation) {}
   // The view has been replaced, or changed otherwise: its tables and jobs are indexed again.
   void Index();
+  // How SumsOf() counts memory, from the next Index() on.
+  void CountMemoryBy(ChunkMemory chunk_memory) { chunk_memory_ = std::move(chunk_memory); }
 
   const v1::ClusterView& view() const { return *view_; }
 
@@ -54,6 +64,8 @@ class ViewEditor {
   const v1::Table* FindTable(const std::string& name, bool restoring) const;
   // In the order of their ids.
   const std::map<uint32_t, const v1::Table*>& TablesOf(const std::string& job) const;
+  const JobSums& SumsOf(const std::string& job) const;
+  const JobSums& sums() const { return sums_; }  // of all tables
   const v1::Job* FindJob(const std::string& name) const;
   // The job that has this member.
   const v1::Job* JobOf(uint64_t member) const;
@@ -92,6 +104,7 @@ class ViewEditor {
   };
   struct JobTables {
     std::map<uint32_t, const v1::Table*> tables;
+    JobSums sums;
   };
   struct NamedTables {
     const v1::Table* served = nullptr;
@@ -111,13 +124,16 @@ class ViewEditor {
   void UndoMove(const JobMove& move);
   void UndoJob(const std::string& name, OldJob* old);
   void AddJobChange(const std::string& name, const OldJob& old, v1::ViewChange* change) const;
+  bool ConcernsMembers(const std::string& name, const OldJob& old) const;
   void DescribeServers(Change* change) const;
   void ForgetRecords();
 
   v1::ClusterView* const view_;
   uint32_t* const ended_generation_;
+  ChunkMemory chunk_memory_;
   absl::flat_hash_map<std::string, NamedTables> by_name_;
   absl::flat_hash_map<std::string, JobTables> by_job_;
+  JobSums sums_;
   absl::flat_hash_map<std::string, v1::Job*> jobs_;
   absl::flat_hash_map<uint64_t, v1::Job*> job_of_member_;
 

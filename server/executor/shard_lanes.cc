@@ -134,7 +134,7 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   rdma::LaneConfig config = options.lane;
   // A chunk on its way to a copy has a header more.
   static_assert(PayloadOffset(1) + sizeof(ReplicaHeader) <= 4096);
-  const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk_bytes + kRecordAlignment - 1) /
+  const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk.bytes() + kRecordAlignment - 1) /
                               kRecordAlignment * kRecordAlignment;
   config.large_slot_bytes =
       static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, chunk_slot));

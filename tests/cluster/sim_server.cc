@@ -37,7 +37,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         for (auto& shard : shards_) {
           shard->SetIncarnation(incarnation);
-          shard->ApplyView(view);
+          shard->ApplyView(view, *membership_->changes());
         }
         for (SimInputs& inputs : shard_inputs_) inputs.Touch();
       });

@@ -137,6 +137,15 @@ TEST_CASE("each thing that is wrong is said") {
     state.view.mutable_servers(0)->set_cold_tier(true);
     says = "table 'items' keeps rows on disk, and these servers have no --cold-dir: s6; its";
   }
+  SECTION("a table that a server has no memory for") {
+    v1::Table* table = state.view.add_tables();
+    table->set_id(7);
+    table->mutable_spec()->set_name("items");
+    v1::TableStatistics* here = state.servers[1].statistics->add_shards()->add_tables();
+    here->set_table(7);
+    here->set_unserved("out of mem\x1bory");
+    says = "table 'items' is not served in part by server 's6': out of mem\\x1bory; drop a table";
+  }
   SECTION("the coordinator, while watching") {
     state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");
     says = "the coordinator c:7000 cannot be reached";

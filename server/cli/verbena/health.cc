@@ -1,6 +1,7 @@
 #include "server/cli/verbena/health.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -80,6 +81,29 @@ std::string ColdTierProblem(const v1::Table& table, const v1::ClusterView& view)
   return absl::StrCat("table '", Printable(table.spec().name()),
                       "' keeps rows on disk, and these servers have no --cold-dir: ", without,
                       "; its partitions there are UNAVAILABLE until they are started with one");
+}
+
+// Why tables are not served, by id: the first shard that does not serve one says it.
+std::map<uint32_t, std::string> Unserved(const ClusterState& state) {
+  std::map<uint32_t, std::string> why;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::TableStatistics& table : shard.tables()) {
+        if (table.unserved().empty()) continue;
+        why.try_emplace(table.table(), absl::StrCat("server '", Printable(server.server.name()),
+                                                    "': ", Printable(table.unserved())));
+      }
+    }
+  }
+  return why;
+}
+
+std::string UnservedProblem(const v1::Table& table, const std::map<uint32_t, std::string>& why) {
+  const auto it = why.find(table.id());
+  if (it == why.end()) return "";
+  return absl::StrCat("table '", Printable(table.spec().name()), "' is not served in part by ",
+                      it->second, "; drop a table, add a server, or raise the limit");
 }
 
 std::string CheckpointProblem(const v1::FailingCheckpoint& failing) {
@@ -245,9 +269,11 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
                      ReplicasOf(view), " wanted; ", placement.all.learners, " being copied"));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
+  const std::map<uint32_t, std::string> unserved = Unserved(state);
   for (const v1::Table& table : view.tables()) {
     add(TableProblem(table));
     add(ColdTierProblem(table, view));
+    add(UnservedProblem(table, unserved));
   }
   return problems;
 }
