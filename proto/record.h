@@ -22,7 +22,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and room to spare.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -172,7 +172,8 @@ struct ReplicaHeader {
   uint64_t digest;           // kProveRows, kProveChunk
   uint64_t rows;             // kProveSlice: rows that a push has changed; dense: chunks
   uint32_t keep_hash;        // as stamp: and of those with that stamp the ones with lesser hashes
-  uint8_t reserved1[20];     // 0
+  uint32_t learner_kib;      // kBegin of a learner: KiB that rows will take, about
+  uint8_t reserved1[16];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
@@ -238,13 +239,14 @@ enum class ReplyStatus : uint8_t {
   kResourceExhausted = 13,
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
-  kMemoryLimit = 16,     // push of rows: some do not exist and the server's memory limit leaves no
-                         // room for them, or there are more than may be in memory together
-                         // (cold tier): settled, none of the group's rows changed
-  kJobMemoryLimit = 17,  // the same, of the job's share of the server
-  kOtherJob = 18,        // the table is of a job that the worker is not a member of
+  kMemoryLimit = 16,      // push of rows: some do not exist and the server's memory limit leaves no
+                          // room for them, or there are more than may be in memory together
+                          // (cold tier): settled, none of the group's rows changed
+  kJobMemoryLimit = 17,   // the same, of the job's share of the server
+  kOtherJob = 18,         // the table is of a job that the worker is not a member of
+  kCopyMemoryLimit = 19,  // as kMemoryLimit, of the server that has the partition's follower
 };
-inline constexpr uint8_t kMaxReplyStatus = 18;
+inline constexpr uint8_t kMaxReplyStatus = 19;
 
 // The most rows that a table has in one partition; and Reply::detail of a push of more.
 inline constexpr uint64_t kMaxRowsOfPartition = uint64_t{1} << 26;
@@ -266,12 +268,14 @@ struct Reply {
   uint16_t group_count;
   uint16_t slot;
   uint16_t reserved0;
-  uint32_t detail;   // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
-                     // scan: rows written; kMemoryLimit, kJobMemoryLimit: the limit in MiB, or
-                     // kPartitionIsFull
-  uint64_t version;  // pull: of the chunk written; ssp: the least clock of all workers.
-                     // push: the chunk's version afterwards. Of rows: the least of the groups'.
-                     // scan: the cursor of the row after those written
+  uint32_t detail;  // kTooEarly: chunks missing; ssp pull: steps the slowest worker is behind;
+                    // scan: rows written; kMemoryLimit, kJobMemoryLimit, kCopyMemoryLimit: the
+                    // limit in MiB, or kPartitionIsFull. replicate, beacon: 1 + KiB that new rows
+                    // of the sender may take here; 0: no limit
+  uint64_t
+      version;  // replicate, beacon: the memory limit here in bytes. pull: of the chunk written;
+                // ssp: the least clock of all workers. push: the chunk's version afterwards. Of
+                // rows: the least of the groups'. scan: the cursor of the row after those written
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[40];
 };

@@ -13,7 +13,8 @@ namespace verbena::client {
 namespace {
 
 bool NoRoom(ReplyStatus status) {
-  return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit;
+  return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit ||
+         status == ReplyStatus::kCopyMemoryLimit;
 }
 // Over and done with, whatever it did.
 bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite || NoRoom(status); }
