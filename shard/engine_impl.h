@@ -62,6 +62,7 @@ struct CopyState {
   absl::flat_hash_set<uint32_t> announced;
   bool begun = false;     // by a kBegin in this epoch
   bool learning = false;  // and not complete
+  uint64_t expected = 0;  // of a learner: bytes that rows to come will take
   uint64_t sequence = 0;  // of the last record
   // The parts of the next one, as far as they have come.
   Buffer parts;
@@ -249,6 +250,8 @@ struct Engine::Impl {
   bool BehindOnCopies(uint32_t partition) const;
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
   uint64_t BytesOf(uint32_t partition) const;
+  // What its rows take in memory, about.
+  uint64_t RowMemoryOf(uint32_t partition) const;
 
   // ---- engine_save.cc ----
   // By the view being applied, before tables follow it.
@@ -309,6 +312,14 @@ struct Engine::Impl {
   // every key. False: it is not of that shape, or keys are not the partition's.
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
   void ForgetCopy(uint32_t partition);
+  // For whom memory is taken but in Replicate().
+  MemoryFor OwnMemory() const {
+    return senders > 0 ? MemoryFor::kPrimaryBesideCopies : MemoryFor::kPrimary;
+  }
+  // How many shards of other servers have copies on this server.
+  void CountSenders(const v1::ClusterView& view);
+  // Whether a learner that will have such rows may begin here, beside those that have begun.
+  bool MayLearn(const ReplicaHeader& begin) const;
   // Has no place in the job any more. One that is newer than the view may get one.
   bool Retired(const TableState& state, uint64_t worker) const {
     return worker < newest_member && state.job->roster.Find(worker) == nullptr;
@@ -335,8 +346,13 @@ struct Engine::Impl {
   uint64_t newest_member = 0;  // the greatest incarnation in the view
   uint32_t highest_table = 0;
   uint32_t seconds = 0;  // SetSeconds()
-  bool room = false;     // TakeRoom()
+  // Of counters.memory_refusals: as it was then, and when it was another number before.
+  uint64_t refusals_seen = 0;
+  uint32_t refused_seconds = 0;
+  bool room = false;  // TakeRoom()
   std::vector<PartitionInfo> partitions;
+  uint64_t senders = 0;           // CountSenders()
+  uint32_t server_shards = 1;     // of this server
   bool partitions_moved = false;  // by the view being applied: of some, what is here is another
   uint64_t tables_placed = 0;     // calls of Place()
   uint64_t tables_followed = 0;   // calls of UpdateTable()

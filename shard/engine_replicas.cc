@@ -48,6 +48,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view, const ViewDifferenc
     if (!is_new || r.server() == 0) continue;
     if (learner) {
       log.cursor(id).total_bytes = BytesOf(id);
+      log.Expect(id, RowMemoryOf(id));
     } else {
       AnnounceAll(id);
       TellClocks(id);
@@ -137,6 +138,18 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
       const EmbeddingTable& rows = *state.rows.table;
       bytes += rows.rows_in(slice) * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
     }
+  }
+  return bytes;
+}
+
+uint64_t Engine::Impl::RowMemoryOf(uint32_t partition) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, state] : tables) {
+    const EmbeddingTable* const rows = state.rows.table.get();
+    const uint32_t slice = rows == nullptr ? SlicedTable::kNone : rows->slice_of(partition);
+    if (slice == SlicedTable::kNone || !rows->ready(slice)) continue;
+    // Nothing idles yet.
+    bytes += rows->rows(slice).BytesOf(rows->rows(slice).live()) / 9 * 8;
   }
   return bytes;
 }
@@ -403,11 +416,20 @@ void Engine::ReplicasLost(const CopyId& copy) {
   }
 }
 
+void Engine::SetCopyRoom(const CopyId& copy, const CopyRoom& room) {
+  impl_->log.rooms().Report(copy, room);
+}
+
 void Engine::ResendReplicas(uint32_t partition) { impl_->log.Rewind(partition); }
 
 bool Engine::CaughtUp(uint32_t partition) const {
   const Impl& e = *impl_;
   return partition < e.partitions.size() && e.log.CaughtUp(partition);
+}
+
+bool Engine::Learns(uint32_t partition) const {
+  const Impl& e = *impl_;
+  return partition < e.partitions.size() && e.log.learning(partition);
 }
 
 bool Engine::ReplicaDiffers(uint32_t partition) const {

@@ -75,6 +75,7 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     partitions_moved |= info.epoch_changed || info.ours != was.ours || info.copy != was.copy ||
                         info.since != was.since || info.renewed || info.promoted || info.stale;
   }
+  CountSenders(view);
 }
 
 void Engine::Impl::DropTable(uint32_t id) {

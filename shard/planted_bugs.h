@@ -51,8 +51,9 @@ struct PlantedBugs {
   // A follower that learns of a run when it becomes primary makes the steps again that it has of
   // it.
   bool reset_promoted = false;
-  bool keep_retired = false;  // copies know of each worker that has pushed in this run
-  bool pass_early = false;    // a rank that has ended the step before this one is passed
+  bool keep_retired = false;      // copies know of each worker that has pushed in this run
+  bool ignore_copy_room = false;  // rows are made that a follower has no room for
+  bool pass_early = false;        // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

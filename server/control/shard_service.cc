@@ -31,6 +31,9 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
   for (const v1::ReplicaStatistics& copy : snapshot.replicas) *out->add_replicas() = copy;
+  out->set_memory_limit_bytes(snapshot.memory_limit);
+  out->set_memory_reserved_bytes(snapshot.memory_reserved);
+  out->set_memory_full(snapshot.memory_full);
   for (const rdma::MissingTransport& missing : snapshot.missing) {
     v1::MissingTransport* said = out->add_missing_transports();
     said->set_transport(missing.transport);

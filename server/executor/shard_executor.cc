@@ -23,7 +23,7 @@ namespace {
 size_t SlabBytes(const ShardExecutorOptions& options) {
   if (options.memory_budget == nullptr) return options.slab_bytes;
   const uint64_t share = std::bit_floor(options.memory_budget->limit() / 256);
-  return std::clamp<uint64_t>(share, uint64_t{1} << 20, options.slab_bytes);
+  return std::min<uint64_t>(std::max<uint64_t>(share, uint64_t{1} << 20), options.slab_bytes);
 }
 
 }  // namespace
@@ -267,6 +267,11 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters.replica_log = s.options.replica_log;
   snapshot.missing = s.missing;
   snapshot.replicas = s.ReplicaStatistics();
+  if (s.options.memory_budget != nullptr) {
+    snapshot.memory_limit = s.options.memory_budget->limit();
+    snapshot.memory_reserved = s.options.memory_budget->reserved();
+    snapshot.memory_full = s.allocator.full() || snapshot.counters.engine.memory_refused;
+  }
   snapshot.counters.replication = s.replication->counters();
   for (const v1::ReplicaStatistics& replica : snapshot.replicas) {
     for (const v1::CopyStatistics& copy : replica.copies()) {

@@ -107,6 +107,9 @@ struct ShardSnapshot {
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
   std::vector<v1::ReplicaStatistics> replicas;  // by partition
+  // v1::ShardStatistics has what they are.
+  uint64_t memory_limit = 0, memory_reserved = 0;
+  bool memory_full = false;
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in

@@ -236,6 +236,8 @@ struct ShardExecutor::Impl final {
   void FollowPeers();
   void Replicate(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Beacon(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // What this server has room for, in an answer to a primary.
+  void ReportRoom(rdma::ShardLane::Answer* answer) const;
   // Whether what copies were promised allows an answer to a worker's record. Otherwise it is
   // kNotReady.
   bool MayAnswer(const Record& record) const;

@@ -32,6 +32,7 @@ void SwarmChecks::Run() {
   BoundLogs();
   CompareReplicas();
   CountMismatches();
+  CheckMemory();
   CheckViews();
 }
 
@@ -329,12 +330,42 @@ void SwarmChecks::CheckViews() {
   }
 }
 
+bool SwarmChecks::LacksMemory(const v1::Partition& partition) const {
+  if (!world_->has(SwarmFeature::kShortMemory) || partition.followers_size() > 0) return false;
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    const bool primary = process->incarnation() == partition.primary();
+    bool full = false;
+    for (uint32_t s = 0; s < process->shards(); ++s) {
+      full |= process->shard(s).Snapshot().memory_full;
+    }
+    // What is sent to a learner takes memory of the primary's server, too.
+    if (full == primary) return primary;
+  }
+  return true;
+}
+
+// A follower's server has room for what its primary logs: none is dropped for want of it.
+void SwarmChecks::CheckMemory() {
+  if (!world_->has(SwarmFeature::kShortMemory)) return;
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    for (uint32_t s = 0; process != nullptr && s < process->shards(); ++s) {
+      if (process->shard(s).replication_counters().no_memory == 0) continue;
+      world_->Violation(absl::StrCat("shard ", s, " of ", process->host(),
+                                     " has a follower that has no memory for its rows"));
+      return;
+    }
+  }
+}
+
 bool SwarmChecks::Redundant(std::string* missing) const {
   if (!AllJoined(missing)) return false;
   const v1::ClusterView& view = world_->cluster->view();
   const int wanted = static_cast<int>(world_->plan.cluster.replicas) - 1;
   int few = 0, learning = 0;
   for (const v1::Partition& p : view.partitions()) {
+    if (LacksMemory(p)) continue;
     few += p.followers_size() < wanted ? 1 : 0;
     learning += p.learners_size();
   }

@@ -55,6 +55,9 @@ class SwarmChecks {
   // Every log for replicas is within its limits.
   void BoundLogs();
   void CountMismatches();
+  void CheckMemory();
+  // It has no follower because its primary's server, or each other one, is at its limit.
+  bool LacksMemory(const v1::Partition& partition) const;
   // After the faults each server follows the coordinator's view in time.
   void CheckViews();
   void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);

@@ -79,6 +79,7 @@ enum class SwarmFeature : uint32_t {
   kSlowRecovery,   // workers make few steps when the faults have stopped
   kChainFaults,    // the middle of a chain of checkpoints cannot be read while old ones are removed
   kRestoreCrashes,  // the disk with checkpoints crashes while a restore reads it
+  kShortMemory,     // wide rows fill the memory limits of servers
   kLostFollowers,   // one that was dropped is the primary of what is lost and reset before it hears
   kCount
 };

@@ -160,6 +160,7 @@ std::vector<PlantedFault> Faults() {
       {"forget_cold_changes", {&shard.forget_cold_changes}, 6, content},
       {"forget_owed", {&shard.forget_owed}, 77, steps},
       {"pass_early", {&shard.pass_early}, 35, steps},
+      {"ignore_copy_room", {&shard.ignore_copy_room}, 0, {"has no memory for its rows"}},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
        54,

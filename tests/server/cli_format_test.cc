@@ -76,6 +76,25 @@ TEST_CASE("a healthy cluster says so first") {
   CHECK_THAT(StatusJson(state), StartsWith(R"({"healthy": true, "problems": [], "cluster": {)"));
 }
 
+TEST_CASE("servers at their memory limit are named, also where copies are missing") {
+  ClusterState state = Healthy();
+  state.view.set_replicas(2);
+  state.view.add_tables()->mutable_spec()->set_name("t");
+  v1::ShardStatistics* shard = state.servers[1].statistics->mutable_shards(1);
+  shard->set_memory_full(true);
+  for (v1::ShardStatistics& s : *state.servers[1].statistics->mutable_shards()) {
+    s.set_memory_limit_bytes(uint64_t{64} << 20);
+    s.set_memory_reserved_bytes(uint64_t{57} << 20);
+  }
+  const std::vector<std::string> problems = Problems(state);
+  REQUIRE(problems.size() == 2);
+  CHECK_THAT(problems[0], Contains("4 partitions have fewer copies than the 2 wanted; 0 being "
+                                   "copied; no memory for copies on s6"));
+  CHECK_THAT(problems[1], StartsWith("server 's6' at s6:1 is at its memory limit of 64 MiB (57 MiB "
+                                     "are taken)") &&
+                              Contains("--memory-limit"));
+}
+
 TEST_CASE("each thing that is wrong is said") {
   ClusterState state = Healthy();
   std::string says;

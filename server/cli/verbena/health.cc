@@ -10,6 +10,25 @@
 namespace verbena::cli {
 namespace {
 
+// Of all shards, or of one of them: what it has is full.
+bool IsFull(const ServerState& state) {
+  if (!state.statistics.ok()) return false;
+  const auto& shards = state.statistics->shards();
+  return std::any_of(shards.begin(), shards.end(),
+                     [](const v1::ShardStatistics& s) { return s.memory_full(); });
+}
+
+// Where copies find no room; empty: nowhere.
+std::string FullServers(const ClusterState& state) {
+  std::string full;
+  for (const ServerState& server : state.servers) {
+    if (!IsFull(server)) continue;
+    absl::StrAppend(&full, full.empty() ? "; no memory for copies on " : ", ",
+                    Printable(server.server.name()));
+  }
+  return full;
+}
+
 std::string Partitions(uint32_t count) {
   return absl::StrCat(count, count == 1 ? " partition" : " partitions");
 }
@@ -18,6 +37,16 @@ std::string Partitions(uint32_t count) {
 std::string StoppedText(const ServerState& state) {
   if (!absl::IsDeadlineExceeded(state.statistics.status())) return "";
   return "; if its process is stopped, workers that use shm wait until it is killed or continues";
+}
+
+std::string MemoryProblem(const ServerState& state, const std::string& who) {
+  if (!IsFull(state)) return "";
+  const v1::ShardStatistics& shard = state.statistics->shards(0);
+  return absl::StrCat(who, " is at its memory limit of ", shard.memory_limit_bytes() >> 20,
+                      " MiB (", shard.memory_reserved_bytes() >> 20,
+                      " MiB are taken): new rows and tables are refused, and copies of partitions "
+                      "find no room there; raise its --memory-limit, add servers, evict rows or "
+                      "drop tables");
 }
 
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
@@ -50,7 +79,7 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
     }
     return text;
   }
-  if (state.statistics.ok()) return "";
+  if (state.statistics.ok()) return MemoryProblem(state, who);
   return absl::StrCat(who,
                       absl::IsFailedPrecondition(state.statistics.status()) ? " has been replaced: "
                                                                             : " does not answer: ",
@@ -266,7 +295,8 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
   if (const uint32_t fewer = placement.incomplete - placement.dead;
       fewer > 0 && !view.tables().empty()) {
     add(absl::StrCat(Partitions(fewer), fewer == 1 ? " has" : " have", " fewer copies than the ",
-                     ReplicasOf(view), " wanted; ", placement.all.learners, " being copied"));
+                     ReplicasOf(view), " wanted; ", placement.all.learners, " being copied",
+                     FullServers(state)));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
   const std::map<uint32_t, std::string> unserved = Unserved(state);
