@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/process_start.h"
 #include "proto/whole_file.h"
+#include "rdma/base/clock.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
 #include "server/free_heap.h"
@@ -49,8 +50,8 @@ timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
 // Runs until SIGTERM, SIGINT, SIGHUP, or until this server can be of no use any more.
 int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
   bool ready = false;
-  int turns = 0;
-  FreeHeap free_heap;
+  const MonotonicClock clock;
+  FreeHeap free_heap(&clock);
   for (;;) {
     if (!ready && node->health().ok()) {
       ready = true;
@@ -66,8 +67,7 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
       spdlog::error("{}", std::string(fatal.message()));
       return 1;
     }
-    // Each 5 s: a look takes time where there are many free blocks.
-    if (ready && ++turns % 10 == 0) free_heap.Return();
+    if (ready) free_heap.Return();
     const timespec wait = Milliseconds(ready ? 500 : 10);
     const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal > 0) {
