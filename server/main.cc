@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -117,13 +118,15 @@ int Main(int argc, char** argv) {
     signal(s, [](int) { _exit(1); });
   }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  const bool saved_all = (*node)->Stop();
+  const absl::Status stopped = (*node)->Stop();
   if (absl::Status removed = RemoveReadyFile(options.ready_file); !removed.ok()) {
     spdlog::warn("--ready-file: {}", std::string(removed.message()));
   }
-  if (!saved_all) {
-    spdlog::error("stopped without the checkpoints that --checkpoint-on-exit asks for");
-    return 1;
+  if (!stopped.ok()) {
+    spdlog::error("{}", std::string(stopped.message()));
+    node->reset();
+    // Globals are not destroyed: calls that did not end may still use them.
+    std::_Exit(1);
   }
   spdlog::info("stopped");
   return code;
