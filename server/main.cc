@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include "rdma/base/clock.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
+#include "server/control/grpc_server.h"
 #include "server/free_heap.h"
 #include "server/log/line_sink.h"
 #include "server/node.h"
@@ -78,6 +80,19 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
   }
 }
 
+// All that matters has been done: the process ends with `code` even where gRPC 1.51 waits for ever,
+// in grpc_shutdown(), for a thread that it could not start.
+void EndWithin(std::chrono::seconds time, int code) {
+  static volatile sig_atomic_t status;
+  status = code;
+  signal(SIGALRM, [](int) { _exit(status); });
+  sigset_t late;
+  sigemptyset(&late);
+  sigaddset(&late, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &late, nullptr);
+  alarm(static_cast<unsigned>(time.count()));
+}
+
 int Main(int argc, char** argv) {
   const ParsedOptions parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_code.has_value()) {
@@ -129,6 +144,7 @@ int Main(int argc, char** argv) {
     std::_Exit(1);
   }
   spdlog::info("stopped");
+  EndWithin(GrpcServer::kLongestStop, code);
   return code;
 }
 
