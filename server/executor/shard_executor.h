@@ -107,6 +107,7 @@ struct ShardSnapshot {
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
   std::vector<v1::ReplicaStatistics> replicas;  // by partition
+  std::string lanes_refused;                    // v1::ShardStatistics::lanes_refused
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in

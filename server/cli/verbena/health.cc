@@ -1,6 +1,7 @@
 #include "server/cli/verbena/health.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -80,6 +81,19 @@ std::string ColdTierProblem(const v1::Table& table, const v1::ClusterView& view)
   return absl::StrCat("table '", Printable(table.spec().name()),
                       "' keeps rows on disk, and these servers have no --cold-dir: ", without,
                       "; its partitions there are UNAVAILABLE until they are started with one");
+}
+
+// Workers that have their lanes go on.
+std::string LaneProblem(const ServerState& state) {
+  if (!state.statistics.ok()) return "";
+  std::string shards;
+  for (const v1::ShardStatistics& shard : state.statistics->shards()) {
+    if (shard.lanes_refused().empty()) continue;
+    absl::StrAppend(&shards, shards.empty() ? "" : "; ", Printable(shard.lanes_refused()));
+  }
+  if (shards.empty()) return "";
+  return absl::StrCat("server '", Printable(state.server.name()), "' at ",
+                      Printable(state.server.address()), " refuses further lanes: ", shards);
 }
 
 std::string CheckpointProblem(const v1::FailingCheckpoint& failing) {
@@ -212,7 +226,7 @@ std::string WhyUnanswered(const ServerState& server) {
 
 namespace {
 
-// Without those of checkpoints, for which nothing that serves has to wait.
+// Without those of checkpoints and of lanes, for which nothing that serves has to wait.
 std::vector<std::string> ServingProblems(const ClusterState& state) {
   std::vector<std::string> problems;
   const auto add = [&](std::string problem) {
@@ -258,6 +272,11 @@ std::vector<std::string> Problems(const ClusterState& state) {
   std::vector<std::string> problems = ServingProblems(state);
   for (const v1::FailingCheckpoint& failing : state.failing_checkpoints) {
     problems.push_back(CheckpointProblem(failing));
+  }
+  for (const ServerState& server : state.servers) {
+    if (std::string problem = LaneProblem(server); !problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
   }
   return problems;
 }
