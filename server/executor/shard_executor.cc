@@ -266,6 +266,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters.waiting_for_room = s.waiting.size();
   snapshot.counters.replica_log = s.options.replica_log;
   snapshot.missing = s.missing;
+  snapshot.lanes_refused = std::string(s.LaneShortage().message());
   snapshot.replicas = s.ReplicaStatistics();
   if (s.options.memory_budget != nullptr) {
     snapshot.memory_limit = s.options.memory_budget->limit();

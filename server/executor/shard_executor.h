@@ -110,6 +110,7 @@ struct ShardSnapshot {
   // v1::ShardStatistics has what they are.
   uint64_t memory_limit = 0, memory_reserved = 0;
   bool memory_full = false;
+  std::string lanes_refused;  // v1::ShardStatistics::lanes_refused
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in

@@ -120,6 +120,8 @@ struct ShardExecutor::Impl final {
   // Whether a lane on this rail can be granted: rails beyond 0 leave one for rail 0 of each member.
   absl::Status CheckFreeLanes(uint32_t rail) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
+  // Whether there is room for a lane on rail 0, after one was refused.
+  absl::Status LaneShortage() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);
   // Whether a new lane of `peer` over that link ends `lane`.
@@ -285,7 +287,8 @@ struct ShardExecutor::Impl final {
   std::vector<Lane*> closing;
   absl::flat_hash_map<std::string, Pending> pending;  // by token
   uint32_t next_generation = 1;
-  uint64_t lane_memory = 0;  // rings of lanes connected and pending
+  uint64_t lane_memory = 0;   // rings of lanes connected and pending
+  bool lane_refused = false;  // the last request for a lane found no room
   uint64_t token_state;
 
   int64_t now_ns = 0;  // read once per batch

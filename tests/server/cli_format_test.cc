@@ -165,6 +165,14 @@ TEST_CASE("each thing that is wrong is said") {
     here->set_unserved("out of mem\x1bory");
     says = "table 'items' is not served in part by server 's6': out of mem\\x1bory; drop a table";
   }
+  SECTION("no room for lanes") {
+    state.servers[0].statistics->mutable_shards(0)->set_lanes_refused(
+        "shard 0: lanes have 9 of 9 bytes (--lane-memory-limit), and the smallest lane needs 3");
+    says =
+        "server 's5' at s5:1 refuses further lanes: shard 0: lanes have 9 of 9 bytes "
+        "(--lane-memory-limit), and the smallest lane needs 3";
+    CHECK(Settled(state));  // nothing that a restart of servers has to wait for
+  }
   SECTION("the coordinator, while watching") {
     state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");
     says = "the coordinator c:7000 cannot be reached";

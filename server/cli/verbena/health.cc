@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -135,6 +136,19 @@ std::string UnservedProblem(const v1::Table& table, const std::map<uint32_t, std
                       it->second, "; drop a table, add a server, or raise the limit");
 }
 
+// Workers that have their lanes go on.
+std::string LaneProblem(const ServerState& state) {
+  if (!state.statistics.ok()) return "";
+  std::string shards;
+  for (const v1::ShardStatistics& shard : state.statistics->shards()) {
+    if (shard.lanes_refused().empty()) continue;
+    absl::StrAppend(&shards, shards.empty() ? "" : "; ", Printable(shard.lanes_refused()));
+  }
+  if (shards.empty()) return "";
+  return absl::StrCat("server '", Printable(state.server.name()), "' at ",
+                      Printable(state.server.address()), " refuses further lanes: ", shards);
+}
+
 std::string CheckpointProblem(const v1::FailingCheckpoint& failing) {
   const auto seconds = static_cast<int64_t>(failing.failing_ms() / 1000);
   return absl::StrCat(
@@ -265,7 +279,7 @@ std::string WhyUnanswered(const ServerState& server) {
 
 namespace {
 
-// Without those of checkpoints, for which nothing that serves has to wait.
+// Without those of checkpoints and of lanes, for which nothing that serves has to wait.
 std::vector<std::string> ServingProblems(const ClusterState& state) {
   std::vector<std::string> problems;
   const auto add = [&](std::string problem) {
@@ -314,6 +328,11 @@ std::vector<std::string> Problems(const ClusterState& state) {
   std::vector<std::string> problems = ServingProblems(state);
   for (const v1::FailingCheckpoint& failing : state.failing_checkpoints) {
     problems.push_back(CheckpointProblem(failing));
+  }
+  for (const ServerState& server : state.servers) {
+    if (std::string problem = LaneProblem(server); !problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
   }
   return problems;
 }
