@@ -240,6 +240,27 @@ TEST_CASE("what a call is about, and why it is refused, have names of a bounded 
   CHECK(status.message().size() < 1024);
 }
 
+TEST_CASE("regression: a read-only token ends no observer that joined with another token") {
+  v1::ClusterView view;
+  v1::Job* job = view.add_jobs();
+  job->set_name("serving");
+  for (const char* token : {"aaaa", "bbbb"}) {
+    v1::Worker* observer = job->add_members();
+    observer->set_incarnation(static_cast<uint64_t>(job->members_size()));
+    observer->set_rank(-1);
+    observer->set_token(token);
+  }
+  const auto leave = [&](const Principal& who, uint64_t incarnation) {
+    v1::LeaveRequest request;
+    request.set_incarnation(incarnation);
+    return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, view));
+  };
+  const Principal reader{"aaaa", v1::ROLE_READ_ONLY, ""};
+  CHECK(leave(reader, 1).ok());
+  CHECK(absl::IsPermissionDenied(leave(reader, 2)));
+  CHECK(leave({"cccc", v1::ROLE_JOB, "serving"}, 2).ok());
+}
+
 TEST_CASE("the audit log follows no link and takes no file of another user") {
   test::TemporaryDirectory directory;
   const std::string victim = directory.File("victim");
