@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/child.h"
+#include "worker/inputs.h"
 #include "worker/progress.h"
 #include "worker/report.h"
 
@@ -84,8 +85,11 @@ using Phase = WorkerState::Phase;
 
 class Launcher {
  public:
-  explicit Launcher(const Options& options)
-      : options_(options), progress_(stderr, isatty(STDERR_FILENO) == 1, 0) {}
+  // Its workers read the inputs by `input_index`.
+  Launcher(const Options& options, int input_index)
+      : options_(options),
+        input_index_(input_index),
+        progress_(stderr, isatty(STDERR_FILENO) == 1, 0) {}
 
   int Run(int argc, const char* const* argv) {
     if (!StartAll(argc, argv)) {
@@ -124,6 +128,7 @@ class Launcher {
   }
 
   const Options& options_;
+  const int input_index_;
   Signals signals_;
   Progress progress_;
   std::vector<WorkerState> workers_;
@@ -140,6 +145,7 @@ bool Launcher::StartAll(int argc, const char* const* argv) {
     arguments.insert(arguments.end(), {"--job", NewJobName()});
     if (!options_.keep_tables) arguments.push_back("--drop-tables");
   }
+  arguments.insert(arguments.end(), {"--input-index", std::to_string(input_index_)});
   workers_.reserve(options_.workers);
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
     std::vector<std::string> own = arguments;
@@ -315,7 +321,20 @@ int Launcher::Conclude() {
 }  // namespace
 
 int Launch(const Options& options, int argc, const char* const* argv) {
-  return Launcher(options).Run(argc, argv);
+  // Before signals are taken over: until then they end the process.
+  const absl::StatusOr<Inputs> inputs = OpenInputs(options, nullptr);
+  absl::Status status = inputs.status();
+  rdma::UniqueFd index;
+  if (status.ok()) {
+    absl::StatusOr<rdma::UniqueFd> made = ForChildren(*inputs);
+    status = made.status();
+    if (made.ok()) index = *std::move(made);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "verbena-train: %s\n", std::string(status.message()).c_str());
+    return kExitFailure;
+  }
+  return Launcher(options, index.get()).Run(argc, argv);
 }
 
 }  // namespace verbena::worker

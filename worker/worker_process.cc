@@ -178,7 +178,7 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
                                   const std::function<void(const Totals&)>& after_step,
                                   const std::function<void(const std::string&)>& note) {
   Trained trained;
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options, &g_stop);
   if (!model.ok()) return model.status();
   trained.model = *std::move(model);
   const TrainOptions train = TrainOptionsOf(options, *trained.model);
