@@ -29,16 +29,18 @@
 namespace verbena::worker {
 
 template <typename T>
+struct LoadedBlock {
+  std::shared_ptr<const T> content;
+  uint64_t bytes = 0;
+};
+
+template <typename T>
 class BlockCache {
  public:
   static constexpr size_t kMostWanted = 256;
 
-  struct Loaded {
-    std::shared_ptr<const T> content;
-    uint64_t bytes = 0;
-  };
   // Reads a block; from any thread, several at a time.
-  using Load = std::function<absl::StatusOr<Loaded>(uint64_t block)>;
+  using Load = std::function<absl::StatusOr<LoadedBlock<T>>(uint64_t block)>;
 
   BlockCache(Load load, uint64_t budget) : load_(std::move(load)), budget_(budget) {}
   ~BlockCache() {
@@ -86,7 +88,7 @@ class BlockCache {
 
  private:
   struct Entry {
-    Loaded loaded;  // no content: being read
+    LoadedBlock<T> loaded;  // no content: being read
     std::list<uint64_t>::iterator place;
   };
 
@@ -119,7 +121,7 @@ class BlockCache {
                                                 std::unique_lock<std::mutex>* lock) {
     entries_[block] = Entry();
     lock->unlock();
-    absl::StatusOr<Loaded> loaded = load_(block);
+    absl::StatusOr<LoadedBlock<T>> loaded = load_(block);
     lock->lock();
     changed_.notify_all();
     if (!loaded.ok()) {

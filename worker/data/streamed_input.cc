@@ -48,9 +48,6 @@ uint64_t BytesInMemory(const InputPart& part) {
   return static_cast<uint64_t>(static_cast<double>(BytesInMemory(*part.index)) * share);
 }
 
-template <typename T>
-using LoadedBlock = typename BlockCache<T>::Loaded;
-
 absl::Status Parse(const InputIndex& index, uint64_t block, uint64_t max_index,
                    const std::string& text, uint64_t line, KeyedExamples* out) {
   const std::string& name = index.FileOf(block).name;
