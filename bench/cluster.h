@@ -50,6 +50,7 @@ class Cluster {
   absl::Status RestartServer(int index);
   // host:port of a server's metrics; empty: it is not running.
   std::string MetricsAddress(int index) const;
+  pid_t coordinator_pid() const { return pids_[0]; }
   // CPU time all processes of the cluster have used.
   int64_t CpuNanos() const;
   // Memory that the processes have in use, pages of files and of shared memory included

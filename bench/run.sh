@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator input)
+all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale input)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -27,6 +27,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   failover     SIGKILL of a server; two copies
   catch_up     servers that come back under full load
   coordinator  changes of the cluster, by the number of members that watch
+  scale        calls of a cluster with many tables, jobs, clients and checkpoints, by their number
   input        looking through and streaming files, beside cat
   gpu          wants one: tests/gpu/run.sh makes a file for a machine that has one
 

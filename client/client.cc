@@ -99,6 +99,7 @@ absl::Status WithCall(const char* call, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int device) {
+  if (impl_->hub->copied()) return impl_->hub->WhyNot();
   auto block = AllocateBlock(bytes, kind, device);
   if (!block.ok()) return WithCall("AllocateRegion", block.status());
   Region region;
@@ -108,6 +109,7 @@ absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int
 
 absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKind kind,
                                               int device) {
+  if (impl_->hub->copied()) return impl_->hub->WhyNot();
   auto block = RegisterBlock(data, bytes, kind, device);
   if (!block.ok()) return WithCall("RegisterRegion", block.status());
   Region region;

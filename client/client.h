@@ -22,6 +22,10 @@
 // Concurrent pushes to one table must not overlap; calls of one step and its EndStep() are ordered
 // by the caller.
 //
+// fork(): in a child every call ends at once with FAILED_PRECONDITION, also Connect(), because gRPC
+// works in no fork of a process that has used it. Objects may be destroyed there; the parent does
+// not notice. Start processes that need a client with exec, or before the first Connect().
+//
 // Every operation ends by its deadline (default ClientOptions::timeout) with a status:
 //   OK; INVALID_ARGUMENT (the call is wrong: says which argument, its value and what is allowed);
 //   NOT_FOUND (no such table); ALREADY_EXISTS; DEADLINE_EXCEEDED (says what was waited for, such as
@@ -424,11 +428,11 @@ class VERBENA_EXPORT Client {
   // the partitions of these keys, so call EndStep() before waiting. async, ssp: done when applied.
   // The region is read until Ticket::BufferReleased(); after a deadline or Cancel() that is at
   // once. With a push_codec each row's sum is encoded by whoever makes progress, and what that
-  // loses is lost. INVALID_ARGUMENT: no keys, or more than 4194304; a handle is empty or of another
-  // client; the table is dense; the region is too small or its offset no multiple of 4; or a
-  // gradient has a NaN or infinity and the table rejects these (what was in the same record and
-  // partition contributes zero, the rest counts); NOT_FOUND: the table was dropped;
-  // FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED: too many operations are
+  // loses is lost. Without keys there is nothing to do. INVALID_ARGUMENT: more than 4194304 keys; a
+  // handle is empty or of another client; the table is dense; the region is too small or its offset
+  // no multiple of 4; or a gradient has a NaN or infinity and the table rejects these (what was in
+  // the same record and partition contributes zero, the rest counts); NOT_FOUND: the table was
+  // dropped; FAILED_PRECONDITION: this is an observer; RESOURCE_EXHAUSTED: too many operations are
   // outstanding, or a server at its memory limit, or the job at its own, has no room for rows that
   // are new (nothing that was in the same record and partition is applied, the rest is); DATA_LOSS:
   // a partition of these keys; and as at the top.

@@ -21,6 +21,7 @@
 #include "client/client.h"
 #include "client/core/client_core.h"
 #include "client/hub.h"
+#include "proto/fork_guard.h"
 #include "proto/routing.h"
 
 namespace verbena {
@@ -34,7 +35,14 @@ inline int64_t After(int64_t now, absl::Duration timeout) {
 struct __attribute__((visibility("hidden"))) Region::State {
   std::shared_ptr<Hub> hub;
   std::shared_ptr<rdma::MemoryBlock> block;
-  ~State() { hub->ReleaseBlock(*block); }
+  ~State() {
+    if (hub->copied()) {
+      // Its registrations, and locks about it, are the parent's: the copy keeps it to its end.
+      KeepInCopy(new std::shared_ptr<rdma::MemoryBlock>(std::move(block)));
+    } else {
+      hub->ReleaseBlock(*block);
+    }
+  }
 };
 
 // A table handle outlives its client and keeps nothing of it alive. It names the client by an id
@@ -56,6 +64,12 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   absl::Status status;
   std::function<void(absl::Status)> callback;
 
+  // In a copy of the process an operation that ran when it was forked is over.
+  bool Over() const { return done.load(std::memory_order_acquire) || hub->copied(); }
+  // Of what is over.
+  absl::Status Result() const {
+    return done.load(std::memory_order_acquire) ? status : hub->WhyNot();
+  }
   // Under the lock.
   void Finish(absl::Status result) {
     status = std::move(result);
@@ -68,14 +82,15 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   }
 };
 
-// Memory for ticket states, kept for the next one: an operation allocates nothing.
+// Memory for ticket states, kept for the next one: an operation allocates nothing. In a forked copy
+// of the process it takes no lock and keeps nothing.
 class StatePool {
  public:
   ~StatePool() {
     for (void* p : free_) ::operator delete(p);
   }
   void* Get(size_t bytes) {
-    {
+    if (!process_.copied()) {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (!free_.empty()) {
         void* p = free_.back();
@@ -86,11 +101,13 @@ class StatePool {
     return ::operator new(bytes);
   }
   void Put(void* p) {
+    if (process_.copied()) return ::operator delete(p);
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(p);
   }
 
  private:
+  const ForkGuard process_;
   std::mutex mutex_;
   std::vector<void*> free_;
 };
@@ -120,7 +137,7 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   std::vector<std::string> missing_transports;
   std::once_flag closed;
   std::shared_ptr<Hub> hub;
-  std::shared_ptr<StatePool> tickets = std::make_shared<StatePool>();
+  std::shared_ptr<StatePool> tickets = MakeSharedOfProcess<StatePool>();
 
   int64_t Deadline(const std::optional<absl::Duration>& timeout) const {
     return After(hub->Now(), timeout.value_or(options.timeout));
@@ -168,7 +185,7 @@ std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
     raw->self = state;
   });
   // Nobody else has the state yet.
-  if (!open) state->Finish(absl::FailedPreconditionError("the client is closed"));
+  if (!open) state->Finish(hub->WhyNot());
   return state;
 }
 
@@ -187,7 +204,7 @@ Result Client::Impl::Wait(F start) {
   });
   hub->WaitUntil([&] { return answer->done; }, INT64_MAX);
   if (answer->result.has_value()) return *std::move(answer->result);
-  return Result(absl::FailedPreconditionError("the client is closed"));
+  return Result(hub->WhyNot());
 }
 
 }  // namespace verbena

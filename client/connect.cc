@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <mutex>
 #include <random>
 #include <utility>
@@ -11,8 +10,10 @@
 #include "client/client_impl.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/host_port.h"
+#include "proto/threads.h"
 #include "proto/tls_files.h"
 #include "proto/token_file.h"
+#include "proto/unread_output.h"
 #include "rdma/choice/transports.h"
 
 namespace verbena {
@@ -22,6 +23,8 @@ using client::ClientCore;
 namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+// The hub's two, and the registrar's.
+constexpr int kThreadsOfClient = 2 + client::Registrar::kMostThreads;
 
 std::string DefaultName() {
   char host[HOST_NAME_MAX + 1] = "worker";
@@ -96,15 +99,18 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() { Close(); }
 
 void Client::Close() {
+  if (impl_->hub->copied()) return;
   std::call_once(impl_->closed, [&] { impl_->hub->Stop(After(impl_->hub->Now(), kLeaveTimeout)); });
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
   if (absl::Status s = CheckOptions(options); !s.ok()) return s;
+  if (absl::Status s = GrpcControlChannel::CheckProcess(); !s.ok()) return s;
+  if (absl::Status s = CheckGrpcThreadRoom(kThreadsOfClient, "the client"); !s.ok()) return s;
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   if (impl->options.name.empty()) impl->options.name = DefaultName();
-  impl->hub = std::make_shared<Hub>(options.progress == ClientOptions::Progress::kBackground);
+  impl->hub = MakeSharedOfProcess<Hub>(options.progress == ClientOptions::Progress::kBackground);
   const int64_t deadline = impl->Deadline({});
   Hub::Parts parts;
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(options.tls);
@@ -135,7 +141,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   core.missing = std::move(transports->missing);
   core.log = [prefix = absl::StrCat("verbena: job '", options.job, "', worker '",
                                     impl->options.name, "': ")](const std::string& line) {
-    std::fprintf(stderr, "%s%s\n", prefix.c_str(), line.c_str());
+    // A lost line is better than a worker that waits for the reader of its output.
+    WriteUnlessFull(STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
   };
   core.clock = &impl->hub->clock();
   core.control = parts.control.get();

@@ -48,24 +48,22 @@ absl::Status Ticket::Wait() { return Wait(absl::InfiniteDuration()); }
 absl::Status Ticket::Wait(absl::Duration at_most) {
   if (state_ == nullptr) return absl::FailedPreconditionError("an empty ticket");
   State& s = *state_;
-  if (!Done()) {
+  if (!s.Over()) {
     s.hub->WaitUntil([&] { return s.done.load(std::memory_order_relaxed); },
                      After(s.hub->Now(), at_most));
   }
-  if (Done()) return s.status;
+  if (s.Over()) return s.Result();
   return absl::DeadlineExceededError(
       absl::StrCat("still running after ", absl::FormatDuration(at_most),
                    "; the operation goes on until its own deadline"));
 }
 
-bool Ticket::Done() const {
-  return state_ == nullptr || state_->done.load(std::memory_order_acquire);
-}
+bool Ticket::Done() const { return state_ == nullptr || state_->Over(); }
 
 absl::Status Ticket::status() const {
   if (state_ == nullptr) return absl::FailedPreconditionError("an empty ticket");
   if (!Done()) return absl::FailedPreconditionError("the operation is not done yet");
-  return state_->status;
+  return state_->Result();
 }
 
 void Ticket::Cancel() {
@@ -99,7 +97,7 @@ void Ticket::OnDone(std::function<void(absl::Status)> done) {
       second(std::move(status));
     };
   });
-  if (!later) done(state_->status);
+  if (!later) done(state_->Result());
 }
 
 }  // namespace verbena

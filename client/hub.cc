@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 
 namespace verbena {
 namespace {
@@ -64,7 +65,7 @@ class Hub::Lock {
 Hub::Hub(bool background) : background_(background) {}
 
 Hub::~Hub() {
-  if (thread_.joinable()) Stop(0);
+  if (thread_.joinable() || keeper_thread_.joinable()) Stop(0);
   if (caller_fd_ >= 0) close(caller_fd_);
   if (background_fd_ >= 0) close(background_fd_);
 }
@@ -77,18 +78,31 @@ absl::Status Hub::Start(Parts parts) {
     return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
   }
   client::Registrar& registrar = parts_.core->registrar();
-  absl::Status threaded = registrar.UseThread(
-      [this, &registrar] { registrar_threads_.emplace_back([&registrar] { registrar.Run(); }); });
+  absl::Status threaded = registrar.UseThread([this, &registrar] {
+    auto started = StartThread("of the registrar", [&registrar] { registrar.Run(); });
+    if (started.ok()) registrar_threads_.push_back(*std::move(started));
+    return started.status();
+  });
   if (!threaded.ok()) return threaded;
   client::LeaseKeeper& keeper = parts_.core->lease_keeper();
   if (keeper.usable()) {
-    keeper_thread_ = std::thread([this, &keeper] { KeepLeaseAlone(&keeper); });
+    auto started = StartThread("of the lease", [this, &keeper] { KeepLeaseAlone(&keeper); });
+    if (!started.ok()) return started.status();
+    keeper_thread_ = *std::move(started);
   }
-  thread_ = std::thread([this] { Background(); });
+  auto started = StartThread("of the client", [this] { Background(); });
+  if (!started.ok()) return started.status();
+  thread_ = *std::move(started);
   return absl::OkStatus();
 }
 
+absl::Status Hub::WhyNot() const {
+  if (absl::Status status = process_.Check("the client"); !status.ok()) return status;
+  return absl::FailedPreconditionError("the client is closed");
+}
+
 void Hub::Stop(int64_t leave_by_ns) {
+  if (copied()) return;
   bool left = false;
   Run([&](client::ClientCore& core) {
     core.Leave(leave_by_ns, [&left](absl::Status) { left = true; });
@@ -135,6 +149,7 @@ void Hub::StopRegistrar() {
 }
 
 bool Hub::Run(absl::FunctionRef<void(client::ClientCore&)> call) {
+  if (copied()) return false;
   Lock lock(this);
   if (parts_.core == nullptr) return false;
   call(*parts_.core);
@@ -164,6 +179,7 @@ void Hub::ReleaseBlock(const rdma::MemoryBlock& block) {
 // ---- callers ------------------------------------------------------------------------------------
 
 bool Hub::WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns) {
+  if (copied()) return false;
   Lock guard(this);
   std::unique_lock<std::mutex>& lock = guard.get();
   bool waited = false;

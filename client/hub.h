@@ -29,6 +29,9 @@
 // **Thread safety**: every function from any thread. Fields are guarded by `mutex` unless they are
 // atomic or constant, or of the second thread, which has a lock of its own.
 //
+// A process forked from the one that made the hub is a copy: its calls do nothing and take no lock,
+// and it must not destroy the hub (MakeSharedOfProcess()).
+//
 // Invariants:
 //  1. The core is used under `mutex` only. Callbacks run without it.
 //  2. At most one thread sleeps on the core's descriptors; the endpoints are armed only while one
@@ -52,6 +55,7 @@
 #include "absl/status/status.h"
 #include "client/core/client_core.h"
 #include "proto/control_channel.h"
+#include "proto/fork_guard.h"
 #include "rdma/base/clock.h"
 #include "rdma/memory/memory.h"
 #include "rdma/transport.h"
@@ -77,7 +81,13 @@ class Hub {
   // does another Stop(). Not from a callback, and not from two threads at once.
   void Stop(int64_t leave_by_ns);
 
-  // Runs `call` with the core under the lock, then wakes whoever must know. False: stopped.
+  // Whether this process is a fork of the one that made the hub.
+  bool copied() const { return process_.copied(); }
+  // Why Run() returned false.
+  absl::Status WhyNot() const;
+
+  // Runs `call` with the core under the lock, then wakes whoever must know. False: stopped, or in
+  // a copy.
   bool Run(absl::FunctionRef<void(client::ClientCore&)> call);
   // Makes progress until `done` (called under the lock) or the time. Returns done().
   bool WaitUntil(absl::FunctionRef<bool()> done, int64_t deadline_ns);
@@ -120,6 +130,7 @@ class Hub {
   void KeepLeaseAlone(client::LeaseKeeper* keeper);  // the second thread
   void Nap(std::unique_lock<std::mutex>& lock, int64_t ns);
 
+  const ForkGuard process_;
   const bool background_;
   const MonotonicClock clock_;
   std::mutex mutex_;

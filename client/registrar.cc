@@ -14,7 +14,7 @@ namespace verbena::client {
 
 // ---- the owner's --------------------------------------------------------------------------------
 
-absl::Status Registrar::UseThread(std::function<void()> start) {
+absl::Status Registrar::UseThread(std::function<absl::Status()> start) {
   rdma::UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid())
     return absl::ResourceExhaustedError(absl::StrCat("eventfd: ", strerror(errno)));
@@ -46,13 +46,35 @@ bool Registrar::Pending(size_t endpoint, uint64_t block) const {
   return std::any_of(jobs_.begin(), jobs_.end(), is) || std::any_of(over_.begin(), over_.end(), is);
 }
 
-bool Registrar::Start(const Purpose& purpose, std::string transport,
-                      std::shared_ptr<rdma::MemoryBlock> root, uint64_t bytes,
-                      std::unique_ptr<rdma::Registration> registration) {
-  bool more_threads = false;
+absl::Status Registrar::StartThread() {
+  bool wanted = false, first = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (stopping_ || jobs_.size() >= kMostJobs) return false;
+    first = threads_ == 0;
+    wanted = start_ != nullptr && idle_ == 0 && threads_ < kMostThreads;
+  }
+  if (!wanted) return absl::OkStatus();
+  absl::Status status = start_();
+  if (!status.ok()) return first ? status : absl::OkStatus();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++threads_;
+  return absl::OkStatus();
+}
+
+absl::Status Registrar::Start(const Purpose& purpose, std::string transport,
+                              std::shared_ptr<rdma::MemoryBlock> root, uint64_t bytes,
+                              std::unique_ptr<rdma::Registration> registration) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return absl::CancelledError("registrations have ended");
+    if (jobs_.size() >= kMostJobs) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(kMostJobs, " regions are being registered; wait for some"));
+    }
+  }
+  if (absl::Status status = StartThread(); !status.ok()) return status;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
     Job& job = jobs_.emplace_back();
     job.purpose = purpose;
     job.transport = std::move(transport);
@@ -60,12 +82,9 @@ bool Registrar::Start(const Purpose& purpose, std::string transport,
     job.started_ns = clock_->NowNanos();
     job.root = std::move(root);
     job.registration = std::move(registration);
-    more_threads = start_ != nullptr && idle_ == 0 && threads_ < kMostThreads;
-    threads_ += more_threads ? 1 : 0;
   }
   changed_.notify_all();
-  if (more_threads) start_();
-  return true;
+  return absl::OkStatus();
 }
 
 void Registrar::GiveUp(uint64_t block) {

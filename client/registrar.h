@@ -56,9 +56,10 @@ class Registrar {
   Registrar(const Clock* clock, Log log) : clock_(clock), log_(std::move(log)) {}
 
   // ---- the owner's ----
-  // From now on there are jobs. `start` starts a thread that calls Run(); it is called when the
-  // first job is started, and kMostThreads times at most. RESOURCE_EXHAUSTED: no descriptor.
-  absl::Status UseThread(std::function<void()> start);
+  // From now on there are jobs. `start` starts a thread that calls Run(), or says why it cannot; it
+  // is called when the first job is started, and again until kMostThreads run. RESOURCE_EXHAUSTED:
+  // no descriptor.
+  absl::Status UseThread(std::function<absl::Status()> start);
   bool threaded() const { return wake_.valid(); }
 
   struct Progress {
@@ -76,9 +77,11 @@ class Registrar {
   std::optional<Progress> Find(const Purpose& purpose) const;
   // Whether there is one of this memory, for the transport or any of its lanes.
   bool Pending(size_t endpoint, uint64_t block) const;
-  // False: there are too many, or Stop() was called. `bytes`: that are registered at the end.
-  bool Start(const Purpose& purpose, std::string transport, std::shared_ptr<rdma::MemoryBlock> root,
-             uint64_t bytes, std::unique_ptr<rdma::Registration> registration);
+  // RESOURCE_EXHAUSTED: there are too many, or no thread can be started. CANCELLED: Stop() was
+  // called. `bytes`: that are registered at the end.
+  absl::Status Start(const Purpose& purpose, std::string transport,
+                     std::shared_ptr<rdma::MemoryBlock> root, uint64_t bytes,
+                     std::unique_ptr<rdma::Registration> registration);
   // The memory is about to go.
   void GiveUp(uint64_t block);
   bool Holds(uint64_t block) const;
@@ -119,6 +122,8 @@ class Registrar {
   };
   using Jobs = std::list<Job>;
   static uint64_t Left(const Job& job) { return job.bytes - job.registration->registered_bytes(); }
+  // Starts a thread where all are in a step. An error: there is none.
+  absl::Status StartThread();
   Jobs::iterator Next();        // end(): there is none to step
   void EndByThread(Over over);  // under the lock
   void End(std::unique_lock<std::mutex>* lock, Jobs::iterator job, absl::Status status);
@@ -126,7 +131,7 @@ class Registrar {
   const Clock* const clock_;
   const Log log_;
   rdma::UniqueFd wake_;
-  std::function<void()> start_;
+  std::function<absl::Status()> start_;
   std::atomic<bool> some_over_{false};
 
   mutable std::mutex mutex_;  // of what follows

@@ -142,11 +142,11 @@ bool RowScan::State::AskAll(const std::shared_ptr<State>& self, ClientCore& core
 
 absl::StatusOr<RowScan> Client::Scan(const Table& table, const ScanOptions& options) {
   if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
-  auto state = std::make_shared<RowScan::State>();
+  auto state = MakeSharedOfProcess<RowScan::State>();
   state->hub = impl_->hub;
   state->table = table;
   state->timeout = options.timeout.value_or(impl_->options.timeout);
-  absl::Status status = absl::FailedPreconditionError("the client is closed");
+  absl::Status status = impl_->hub->WhyNot();
   impl_->hub->Run([&](ClientCore& core) {
     status = absl::OkStatus();
     state->partitions = static_cast<uint32_t>(core.view().partitions_size());
@@ -180,7 +180,7 @@ absl::StatusOr<bool> RowScan::Next(std::vector<uint64_t>* keys, std::vector<floa
     };
     bool left = false;
     if (!s.hub->Run([&](ClientCore& core) { left = State::AskAll(state_, core); })) {
-      s.failed = absl::FailedPreconditionError("the client is closed");
+      s.failed = s.hub->WhyNot();
       break;
     }
     if (!left) return false;

@@ -14,7 +14,8 @@ Trains a byte-level language model on the licence texts every Debian machine has
   --servers N        verbenad processes that hold the model (default 2)
   --shards N         executor threads in each (default 2)
   --workers N        processes that train (default 2)
-  --consistency C    sync: every step waits for every worker; async (default sync)
+  --consistency C    sync: every step waits for every worker; async: none does; ssp or ssp:N: as
+                     async, but no worker is more than N steps ahead (4 without :N) (default sync)
   --transport T      auto, shm, verbs or ofi (default auto: the best that works)
   --format F         text or libsvm (default text)
   --data FILE...     train on these
@@ -73,7 +74,22 @@ done
 for number in servers shards workers; do
   [[ ${!number} =~ ^[1-9][0-9]{0,3}$ ]] || wrong "--$number is '${!number}'; wanted: 1 to 9999"
 done
-case "$consistency" in sync|async) ;; *) wrong "--consistency is '$consistency'; allowed: sync, async" ;; esac
+staleness=()
+case "$consistency" in
+  sync|async|ssp) ;;
+  ssp:*)
+    steps=${consistency#ssp:}
+    # As many as the servers allow (verbena-train --staleness).
+    if ! [[ $steps =~ ^(0|[1-9][0-9]{0,6})$ ]] || [ "$steps" -gt 1000000 ]; then
+      wrong "--consistency is '$consistency'; the N of ssp:N is 0 to 1000000 steps"
+    fi
+    consistency=ssp staleness=(--staleness "$steps") ;;
+  *) wrong "--consistency is '$consistency'; allowed: sync, async, ssp, ssp:N" ;;
+esac
+case "$transport" in
+  auto|shm|verbs|ofi) ;;
+  *) wrong "--transport is '$transport'; allowed: auto, shm, verbs, ofi" ;;
+esac
 case "$format" in text|libsvm) ;; *) wrong "--format is '$format'; allowed: text, libsvm" ;; esac
 [ "$format" = text ] || [ "${#data[@]}" -gt 0 ] || wrong "--format libsvm wants --data"
 for file in "${data[@]}" ${test_file:+"$test_file"}; do
@@ -147,12 +163,13 @@ if [ -z "$bin_dir" ]; then
       die "cmake failed: the whole message is in build/release-configure.log"
     }
   fi
-  run ninja -C "$bin_dir" verbenad verbena-train 9>&- || die "the build failed (see above)"
+  run ninja -C "$bin_dir" verbenad verbena verbena-train 9>&- || die "the build failed (see above)"
   exec 9>&-
 fi
 verbenad=$bin_dir/verbenad
 train=$bin_dir/verbena-train
-for program in "$verbenad" "$train"; do
+verbena=$bin_dir/verbena
+for program in "$verbenad" "$verbena" "$train"; do
   [ -x "$program" ] || die "there is no $program"
 done
 
@@ -199,7 +216,7 @@ done
 
 # ---- train ---------------------------------------------------------------------------------------
 command=("$train" --cluster "$cluster" --format "$format" --workers "$workers"
-  --consistency "$consistency" --transport "$transport"
+  --consistency "$consistency" "${staleness[@]}" --transport "$transport"
   --data "${data[@]}" ${test_file:+--test "$test_file"} "${train_options[@]}")
 printf 'Training with %d workers, %s, on %d files.\n' "$workers" "$consistency" "${#data[@]}"
 if [ "$json" -eq 1 ]; then
@@ -284,6 +301,7 @@ cat <<EOF
 Where to go next:
   your own data        bash deploy/quickstart.sh --format libsvm --data train.txt --test test.txt
   a cluster that stays $verbenad --help, deploy/verbenad.service, deploy/verbena.sbatch
+  look after one       $verbena --help: 'verbena status', 'verbena tables', 'verbena checkpoint save'
   your own trainer     client/client.h, and the example in README.md
   dashboards           deploy/prometheus.yml
 EOF

@@ -30,6 +30,7 @@
 #include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "proto/fork_guard.h"
 #include "proto/grpc_credentials.h"
 #include "proto/host_port.h"
 #include "proto/tls_pem.h"
@@ -52,7 +53,7 @@ constexpr absl::Duration kLongestCall = absl::Hours(24);
 constexpr absl::Duration kLongestProbe = absl::Seconds(1);
 constexpr absl::Duration kProbeInterval = absl::Seconds(5);
 
-grpc::ChannelArguments Arguments() {
+grpc::ChannelArguments Arguments(absl::Duration attempt) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(kMaxMessageBytes);
   args.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -60,7 +61,8 @@ grpc::ChannelArguments Arguments() {
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   // This one limits a single connection attempt (20 s by default).
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+              static_cast<int>(absl::ToInt64Milliseconds(attempt)));
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -109,10 +111,12 @@ struct GrpcControlChannel::Pending {
 };
 
 struct GrpcControlChannel::State {
-  State(std::shared_ptr<TlsFiles> files, std::shared_ptr<TokenFile> token_file)
+  State(std::shared_ptr<TlsFiles> files, std::shared_ptr<TokenFile> token_file,
+        absl::Duration longest_attempt)
       : fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         tls(std::move(files)),
-        token(std::move(token_file)) {}
+        token(std::move(token_file)),
+        attempt(longest_attempt) {}
   ~State() {
     if (fd >= 0) close(fd);
   }
@@ -133,6 +137,7 @@ struct GrpcControlChannel::State {
   const int fd;
   const std::shared_ptr<TlsFiles> tls;     // null: without TLS
   const std::shared_ptr<TokenFile> token;  // null: without
+  const absl::Duration attempt;            // limit of one attempt to connect
   std::atomic<bool> any_ended{false};
   std::atomic<bool> closing{false};
   std::mutex mutex;
@@ -161,7 +166,7 @@ GrpcControlChannel::State::Peer& GrpcControlChannel::State::Find(const std::stri
   if (peers.size() >= kMaxChannels) peers.clear();
   Peer& peer = peers[address];
   if (peer.channel == nullptr) {
-    peer.channel = grpc::CreateCustomChannel(address, credentials, Arguments());
+    peer.channel = grpc::CreateCustomChannel(address, credentials, Arguments(attempt));
   }
   return peer;
 }
@@ -275,9 +280,32 @@ absl::Status GrpcControlChannel::Pending::Result() {
                                                                   : status.error_message()));
 }
 
+namespace {
+
+// Of the process that made the first channel; never deleted. Null: there was none.
+std::atomic<const ForkGuard*> first_user{nullptr};
+
+void KeepFirstUser() {
+  if (first_user.load(std::memory_order_acquire) != nullptr) return;
+  const ForkGuard* none = nullptr;
+  auto own = std::make_unique<const ForkGuard>();
+  if (first_user.compare_exchange_strong(none, own.get(), std::memory_order_acq_rel)) {
+    (void)own.release();
+  }
+}
+
+}  // namespace
+
+absl::Status GrpcControlChannel::CheckProcess() {
+  const ForkGuard* user = first_user.load(std::memory_order_acquire);
+  return user == nullptr ? absl::OkStatus() : user->Check("the library's gRPC");
+}
+
 GrpcControlChannel::GrpcControlChannel(std::shared_ptr<TlsFiles> tls,
-                                       std::shared_ptr<TokenFile> token)
-    : state_(std::make_shared<State>(std::move(tls), std::move(token))) {}
+                                       std::shared_ptr<TokenFile> token, absl::Duration attempt)
+    : state_(std::make_shared<State>(std::move(tls), std::move(token), attempt)) {
+  KeepFirstUser();
+}
 
 GrpcControlChannel::~GrpcControlChannel() {
   state_->closing = true;

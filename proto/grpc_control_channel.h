@@ -33,9 +33,16 @@ class GrpcControlChannel final : public ControlChannel {
   // attempts to connect (half a second, and a fifth of it at random), and the attempt.
   static constexpr absl::Duration kLongestReconnect = absl::Seconds(1);
 
-  // Null: without TLS; without a token.
+  // FAILED_PRECONDITION: an earlier channel was made by a process of which this one is a fork. gRPC
+  // works in no such copy: its threads are missing, and calls would wait for ever.
+  static absl::Status CheckProcess();
+
+  // Null: without TLS; without a token. `attempt`: limit of one attempt to connect, after which
+  // calls to an address where something accepts connections but does not answer are UNAVAILABLE.
+  // One that is longer than the calls lets them end by their own deadlines there.
   explicit GrpcControlChannel(std::shared_ptr<TlsFiles> tls = nullptr,
-                              std::shared_ptr<TokenFile> token = nullptr);
+                              std::shared_ptr<TokenFile> token = nullptr,
+                              absl::Duration attempt = absl::Seconds(2));
   // Cancels what is outstanding and waits for gRPC to let go of it.
   ~GrpcControlChannel() override;
   GrpcControlChannel(const GrpcControlChannel&) = delete;

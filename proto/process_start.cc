@@ -1,6 +1,7 @@
 #include "proto/process_start.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,6 +22,11 @@ void OpenStandardDescriptors() {
   }
 }
 
+void IgnoreWriteSignals() {
+  signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
 void RaiseDescriptorLimit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -37,6 +43,7 @@ void ReturnLargeBlocks() {
 
 void PrepareProcess() {
   OpenStandardDescriptors();
+  IgnoreWriteSignals();
   RaiseDescriptorLimit();
   ReturnLargeBlocks();
 }

@@ -18,6 +18,10 @@ void PrepareProcess();
 // opened later gets such a number, and log lines are written into it.
 void OpenStandardDescriptors();
 
+// Ignores SIGPIPE and SIGXFSZ, so that a pipe without a reader and a file beyond RLIMIT_FSIZE are
+// errors of write(2), which are reported.
+void IgnoreWriteSignals();
+
 // Raises the soft limit of open descriptors to the hard one. A lane needs up to 12.
 void RaiseDescriptorLimit();
 

@@ -27,7 +27,8 @@ const std::string& Key(const v1::Job& job) { return job.name(); }
 // view_change_test.cc proves by reflection that none is forgotten.
 bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
-         a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone();
+         a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
+         a.cold_tier() == b.cold_tier();
 }
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
@@ -108,9 +109,10 @@ void Remove(const Keys& keys, RepeatedPtrField<Entry>* list) {
   if (keys.empty()) return;
   using KeyOf = std::decay_t<decltype(*keys.begin())>;
   const absl::flat_hash_set<KeyOf> removed(keys.begin(), keys.end());
-  list->erase(std::remove_if(list->begin(), list->end(),
-                             [&](const Entry& e) { return removed.contains(Key(e)); }),
-              list->end());
+  // Moves pointers alone: erase() would move the content of all entries behind.
+  for (int i = list->size() - 1; i >= 0; --i) {
+    if (removed.contains(Key(list->Get(i)))) list->DeleteSubrange(i, 1);
+  }
 }
 
 // Replaces the entries with these keys, and appends those that are new.
@@ -162,7 +164,7 @@ void ApplyJobChange(const v1::JobChange& change, v1::ClusterView* view) {
   members.Swap(job->mutable_members());
 }
 
-// What stays as it is for a whole term.
+// What stays as it is for a whole term, or changes seldom.
 bool SameSettings(const v1::ClusterView& a, const v1::ClusterView& b) {
   return TermId(a) != 0 && TermId(a) == TermId(b) && a.term() == b.term() &&
          a.cluster_id() == b.cluster_id() && a.lease_ms() == b.lease_ms() &&
@@ -222,13 +224,19 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view) {
   return true;
 }
 
+bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view) {
+  const uint64_t term = TermId(*view);
+  for (const v1::ViewChange& change : response.changes()) {
+    if (change.term_id() == term && change.revision() <= view->revision()) continue;
+    if (!ApplyViewChange(change, view)) return false;
+  }
+  return true;
+}
+
 bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response) {
   if (response->changes().empty()) return true;
   v1::ClusterView view = known;
-  for (const v1::ViewChange& change : response->changes()) {
-    if (change.term_id() == TermId(known) && change.revision() <= known.revision()) continue;
-    if (!ApplyViewChange(change, &view)) return false;
-  }
+  if (!ApplyChanges(*response, &view)) return false;
   response->clear_changes();
   response->mutable_view()->Swap(&view);
   return true;

@@ -25,6 +25,10 @@ std::optional<v1::ViewChange> ViewChangeOf(const v1::ClusterView& from, const v1
 // there.
 bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view);
 
+// Applies the changes of a response that the view does not have yet. False: the next one does not
+// continue the view, which has those before it.
+bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view);
+
 // Turns the changes of a response into its view, with `known`, the caller's view by now. Changes
 // that `known` has already are skipped. False: they do not continue `known`, and the caller has to
 // ask for the whole view. A response with a view is left as it is.

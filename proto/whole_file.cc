@@ -1,15 +1,18 @@
 #include "proto/whole_file.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "proto/own_file.h"
 
 namespace verbena {
@@ -20,17 +23,42 @@ absl::Status CannotWrite(const std::string& path, int error) {
       absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
 }
 
-// Where `path` leads when it is a symbolic link to something; else itself.
-std::string Follow(const std::string& path) {
-  struct stat named = {};
-  if (lstat(path.c_str(), &named) != 0 || !S_ISLNK(named.st_mode)) return path;
-  const std::unique_ptr<char, decltype(&std::free)> target(realpath(path.c_str(), nullptr),
-                                                           &std::free);
-  return target == nullptr ? path : target.get();
+// The descriptor of this process that `path` is another name of, such as what /dev/stdout leads to;
+// -1: none. Its link is not a path, and whoever else writes to it has one offset with us: it is not
+// replaced.
+int DescriptorOf(absl::string_view path) {
+  int descriptor = -1;
+  const bool named =
+      (absl::ConsumePrefix(&path, "/dev/fd/") || absl::ConsumePrefix(&path, "/proc/self/fd/")) &&
+      absl::SimpleAtoi(path, &descriptor) && descriptor >= 0;
+  return named ? descriptor : -1;
+}
+
+// Where `path` leads when it is a symbolic link, also to a file that is not there; else itself.
+// Refuses links of others, as CheckOwnLink().
+absl::StatusOr<std::string> Follow(std::string path) {
+  constexpr int kMostLinks = 40;  // path_resolution(7)
+  for (int i = 0; i < kMostLinks && DescriptorOf(path) < 0; ++i) {
+    if (absl::Status status = CheckOwnLink(path); !status.ok()) return status;
+    char target[PATH_MAX];
+    const ssize_t length = readlink(path.c_str(), target, sizeof(target));
+    if (length <= 0 || static_cast<size_t>(length) == sizeof(target)) return path;
+    const std::string to(target, static_cast<size_t>(length));
+    std::string next = to[0] == '/' ? to : absl::StrCat(path.substr(0, path.rfind('/') + 1), to);
+    struct stat info = {};
+    // A link of /proc leads to an object, and its text may be no path.
+    if (stat(path.c_str(), &info) == 0 && lstat(next.c_str(), &info) != 0) return path;
+    path = std::move(next);
+  }
+  return path;
 }
 
 // Without waiting for a pipe's reader to come.
 FILE* OpenInPlace(const std::string& place) {
+  if (const int named = DescriptorOf(place); named >= 0) {
+    const int same = fcntl(named, F_DUPFD_CLOEXEC, 0);
+    return same < 0 ? nullptr : fdopen(same, "w");
+  }
   const int descriptor = open(place.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (descriptor < 0) return nullptr;
   if (fcntl(descriptor, F_SETFL, 0) != 0) {
@@ -43,12 +71,13 @@ FILE* OpenInPlace(const std::string& place) {
 // A name that nobody else has: other objects of this process write the same path, and processes of
 // other machines and containers with the same id.
 FILE* OpenDraft(const std::string& place, std::string* draft) {
-  // Drafts that a killed process has left may be in the way.
+  // Never for others to write, whatever the umask. Drafts that a killed process has left may be in
+  // the way.
   constexpr int kMostDrafts = 1000;
   int descriptor = -1;
   for (int i = 0; i < kMostDrafts && descriptor < 0; ++i) {
     *draft = absl::StrCat(place, ".", getpid(), i == 0 ? "" : absl::StrCat(".", i), ".partial");
-    descriptor = open(draft->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    descriptor = open(draft->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (descriptor < 0 && errno != EEXIST) return nullptr;
   }
   return descriptor < 0 ? nullptr : fdopen(descriptor, "w");
@@ -60,14 +89,15 @@ WholeFile::WholeFile(std::string path, std::string place, std::string draft, FIL
     : path_(std::move(path)), place_(std::move(place)), draft_(std::move(draft)), stream_(stream) {}
 
 absl::StatusOr<std::unique_ptr<WholeFile>> WholeFile::Open(const std::string& path) {
-  if (absl::Status status = CheckOwnLink(path); !status.ok()) return status;
-  std::string place = Follow(path);
+  absl::StatusOr<std::string> followed = Follow(path);
+  if (!followed.ok()) return followed.status();
+  std::string place = *std::move(followed);
   struct stat there = {};
   const bool exists = stat(place.c_str(), &there) == 0;
   if (exists && S_ISDIR(there.st_mode)) return CannotWrite(path, EISDIR);
   std::string draft;
   FILE* stream = nullptr;
-  if (exists && !S_ISREG(there.st_mode)) {
+  if (exists && (!S_ISREG(there.st_mode) || DescriptorOf(place) >= 0)) {
     stream = OpenInPlace(place);
   } else {
     stream = OpenDraft(place, &draft);
@@ -78,14 +108,28 @@ absl::StatusOr<std::unique_ptr<WholeFile>> WholeFile::Open(const std::string& pa
 }
 
 absl::Status WholeFile::CanWrite(const std::string& path) {
-  if (absl::Status status = CheckOwnLink(path); !status.ok()) return status;
-  const std::string place = Follow(path);
+  absl::StatusOr<std::string> followed = Follow(path);
+  if (!followed.ok()) return followed.status();
+  const std::string place = *std::move(followed);
   struct stat there = {};
-  if (stat(place.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+  if (stat(place.c_str(), &there) == 0 && !S_ISDIR(there.st_mode) &&
+      (!S_ISREG(there.st_mode) || DescriptorOf(place) >= 0)) {
     // A pipe's reader would take an opening for the first writer.
     return access(place.c_str(), W_OK) == 0 ? absl::OkStatus() : CannotWrite(path, errno);
   }
   return Open(path).status();
+}
+
+absl::Status WholeFile::Remove(const std::string& path) {
+  absl::StatusOr<std::string> followed = Follow(path);
+  if (!followed.ok()) return followed.status();
+  const std::string place = *std::move(followed);
+  struct stat there = {};
+  const bool here = lstat(place.c_str(), &there) == 0;
+  if (!here || !S_ISREG(there.st_mode) || DescriptorOf(place) >= 0) return absl::OkStatus();
+  if (unlink(place.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot remove ", path, ": ", std::strerror(errno)));
 }
 
 WholeFile::~WholeFile() {

@@ -2,7 +2,8 @@
 // place, then renamed.
 //
 // A symbolic link is followed, not replaced. What is there and is no regular file (a device such
-// as /dev/null, a pipe) stays what it is and is written in place.
+// as /dev/null, a pipe) stays what it is and is written in place, and so is a descriptor of this
+// process under a name (/dev/stdout, /dev/fd/3).
 //
 // **Thread safety**: one thread at a time an object. Several objects, of any threads, processes and
 // machines, may write the same path: the last Commit() stays.
@@ -25,6 +26,9 @@ class WholeFile {
   static absl::StatusOr<std::unique_ptr<WholeFile>> Open(const std::string& path);
   // Whether Open() would do, to say so before long work; leaves nothing and touches nothing.
   static absl::Status CanWrite(const std::string& path);
+  // Removes the file that Open() would replace; a link to it stays. OK where there is none, or
+  // where it is no regular file.
+  static absl::Status Remove(const std::string& path);
   // Without Commit() nothing is left behind.
   ~WholeFile();
   WholeFile(const WholeFile&) = delete;

@@ -2,7 +2,7 @@
 
 # The coordinator's state on disk.
 verbena_room(verbena_server_store server
-  SOURCES coordinator/sqlite.cc coordinator/sqlite_store.cc coordinator/state_directory.cc
+  SOURCES coordinator/sqlite.cc coordinator/sqlite_entries.cc coordinator/sqlite_store.cc coordinator/state_directory.cc
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 
@@ -15,13 +15,14 @@ verbena_room(verbena_cold server
 # What makes verbenad of them: gRPC services, metrics, command line, threads.
 verbena_room(verbena_server server
   SOURCES
-    access/access_control.cc access/audit_log.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
+    access/access_control.cc access/audit_log.cc access/budget.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
     access/scope.cc
     cli/network_options.cc cli/options.cc
-    control/address.cc control/cluster_service.cc control/grpc_server.cc
+    control/address.cc control/cluster_service.cc control/control_port.cc control/grpc_server.cc
     control/membership_machine.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
-    log/line_sink.cc memory_limit.cc node.cc node_access.cc node_state.cc node_transports.cc
+    free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_limits.cc node_state.cc
+    node_transports.cc
   LINK verbena_cold verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
     verbena_toml
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)

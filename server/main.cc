@@ -1,10 +1,8 @@
 // verbenad: a server of a Verbena cluster.
 #include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "proto/whole_file.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
+#include "server/free_heap.h"
 #include "server/log/line_sink.h"
 #include "server/node.h"
 
@@ -42,12 +41,7 @@ absl::Status WriteReadyFile(const std::string& path, const VerbenaNode& node) {
 
 // One of an earlier process says an address where nobody listens any more.
 absl::Status RemoveReadyFile(const std::string& path) {
-  struct stat there = {};
-  if (path.empty() || stat(path.c_str(), &there) != 0 || !S_ISREG(there.st_mode)) {
-    return absl::OkStatus();
-  }
-  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot replace ", path, ": ", strerror(errno)));
+  return path.empty() ? absl::OkStatus() : WholeFile::Remove(path);
 }
 
 timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
@@ -55,6 +49,8 @@ timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
 // Runs until SIGTERM, SIGINT, SIGHUP, or until this server can be of no use any more.
 int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
   bool ready = false;
+  int turns = 0;
+  FreeHeap free_heap;
   for (;;) {
     if (!ready && node->health().ok()) {
       ready = true;
@@ -70,6 +66,8 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
       spdlog::error("{}", std::string(fatal.message()));
       return 1;
     }
+    // Each 5 s: a look takes time where there are many free blocks.
+    if (ready && ++turns % 10 == 0) free_heap.Return();
     const timespec wait = Milliseconds(ready ? 500 : 10);
     const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal > 0) {
@@ -87,7 +85,6 @@ int Main(int argc, char** argv) {
   }
   const DaemonOptions& options = parsed.options;
   ConfigureLogging(options.log_level);
-  signal(SIGPIPE, SIG_IGN);
   // Before any thread starts, so that all of them inherit it and this one alone takes signals.
   sigset_t signals;
   sigemptyset(&signals);

@@ -124,6 +124,7 @@ void Membership::Impl::SendJoin() {
   request.set_address(options.address);
   request.set_shards(options.shards);
   request.set_zone(options.zone);
+  request.set_cold_tier(options.cold_tier);
   Send("JoinServer", request, kJoinTimeout, &Impl::OnJoin);
 }
 

@@ -41,7 +41,8 @@ struct MembershipOptions {
   std::string name;
   std::string address;  // ours, as peers reach it
   uint32_t shards = 1;
-  std::string zone = {};  // copies of a partition are kept in different ones
+  std::string zone = {};   // copies of a partition are kept in different ones
+  bool cold_tier = false;  // its shards have a cold store
   // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
   // two lives of a server with one seed would send one request id, and the second would be taken
   // for a repetition of the first and get its incarnation.

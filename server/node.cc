@@ -16,6 +16,7 @@
 #include "proto/grpc_control_channel.h"
 #include "proto/grpc_credentials.h"
 #include "proto/tls_files.h"
+#include "server/access/budget.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
 #include "server/access/peer_log.h"
@@ -36,6 +37,7 @@
 #include "server/metrics/metrics.h"
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
+#include "server/node_limits.h"
 #include "server/node_state.h"
 #include "server/node_transports.h"
 #include "shard/optimizer/optimizer.h"
@@ -108,6 +110,7 @@ struct VerbenaNode::Impl {
   std::optional<ColdDirectory> cold_directory;
   std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
+  FailingSaves failing_saves{&clock};  // asked by the service, told by the saves
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
   std::unique_ptr<GrpcServer> grpc;
@@ -158,6 +161,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
       Coordinator::Create(coordinator_options, &clock, watched.get());
   if (!created.ok()) return created.status();
   if (!options.accept_older_state.empty() && !(*created)->view().terms().rbegin()->accepted()) {
+    // Once a process life.
     spdlog::warn(
         "--accept-older-state {}: without effect: the state has no such term, or was "
         "accepted before",
@@ -175,7 +179,9 @@ absl::Status VerbenaNode::Impl::OpenCold(uint32_t shard, ShardExecutorOptions* o
   RocksStoreOptions store;
   store.directory = cold_directory->OfShard(shard);
   store.name = absl::StrCat("vb-cold-", shard);
-  store.log = [shard](const std::string& text) { spdlog::warn("shard {}: {}", shard, text); };
+  store.log = Bounded([shard](const std::string& text) {  // a disk that fails again and again
+    spdlog::warn("shard {}: {}", shard, text);
+  });
   absl::StatusOr<std::unique_ptr<RocksStore>> opened = RocksStore::Open(store);
   if (!opened.ok()) return opened.status();
   cold.push_back(*std::move(opened));
@@ -193,8 +199,10 @@ absl::Status VerbenaNode::Impl::CreateShards() {
   const uint64_t limit = memory_limit.bytes;
   memory_budget = std::make_shared<MemoryBudget>(limit);
   const auto job_memories = std::make_shared<JobMemories>();
+  // Once a process life.
   spdlog::info("memory limit: {} MiB ({})", limit >> 20, memory_limit.source);
   const std::vector<int> processors = AllowedProcessors();
+  if (options.pin) WarnOfPinning(options.shards, processors.size());
   absl::Duration spin = absl::ZeroDuration();
   // On a single processor a spin keeps its own peer from running. (Being bound to one of several is
   // another matter: the peer may run on the others.)
@@ -217,9 +225,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
     // Peers come and go as they like, and each end of a lane is said.
-    shard.log = [log = std::make_shared<PeerLog>([i](const std::string& text) {
-                   spdlog::info("shard {}: {}", i, text);
-                 })](const std::string& text) { log->Write(text); };
+    shard.log = Bounded([i](const std::string& text) { spdlog::info("shard {}: {}", i, text); });
     shard.disk = checkpoint::PosixDisk();
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
     shard.missing = std::move(made->missing);
@@ -241,9 +247,10 @@ absl::Status VerbenaNode::Impl::CreateShards() {
 }
 
 absl::Status VerbenaNode::Impl::StartControl() {
-  std::vector<grpc::Service*> services;
+  std::vector<ControlService*> services;
   if (coordinator != nullptr) {
-    cluster_service = std::make_unique<ClusterService>(coordinator.get(), audit.get());
+    cluster_service =
+        std::make_unique<ClusterService>(coordinator.get(), audit.get(), &failing_saves);
     services.push_back(cluster_service.get());
   }
   if (!set.shards.empty()) {
@@ -261,6 +268,7 @@ absl::Status VerbenaNode::Impl::StartControl() {
   if (!advertised.ok()) return advertised.status();
   address = *std::move(advertised);
   if (tls == nullptr) return absl::OkStatus();
+  // Once a process life.
   spdlog::info(
       "TLS: {}; certificate valid until {}",
       mutual ? "peers must show a certificate" : "peers need no certificate",
@@ -283,6 +291,10 @@ absl::Status VerbenaNode::Impl::StartShards() {
   }
   for (ShardHandle& shard : set.shards) {
     if (absl::Status status = shard.driver->Start(); !status.ok()) return status;
+    if (const absl::Status& bound = shard.driver->binding(); !bound.ok()) {
+      // Once a shard, at the start.
+      spdlog::warn("--pin: {}", std::string(bound.message()));
+    }
   }
   return absl::OkStatus();
 }
@@ -316,6 +328,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.address = address;
   member.shards = options.shards;
   member.zone = options.zone;
+  member.cold_tier = !options.cold_dir.empty();
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
     executor->inbox().Post(
@@ -349,8 +362,13 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.every_steps = options.checkpoint_every_steps;
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
-  wanted.log = [](bool failed, const std::string& text) {
-    spdlog::log(failed ? spdlog::level::warn : spdlog::level::info, "checkpoints: {}", text);
+  wanted.failing = &failing_saves;
+  const auto failures =
+      Bounded([](const std::string& text) { spdlog::warn("checkpoints: {}", text); });
+  const auto successes =
+      Bounded([](const std::string& text) { spdlog::info("checkpoints: {}", text); });
+  wanted.log = [failures, successes](bool failed, const std::string& text) {
+    (failed ? failures : successes)(text);
   };
   saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, tokens.own, disk);
   saves_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
@@ -376,6 +394,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
   metrics.memory = rdma::GetMemoryStatistics();
   metrics.log_lines_left_out = PeerLog::left_out();
   metrics.audit_lines_left_out = audit->left_out();
+  metrics.exceeded = ExceededBudgets();
+  metrics.control_connections = grpc->connections();
   if (memory_budget != nullptr) {
     metrics.memory_limit = memory_budget->limit();
     metrics.memory_reserved = memory_budget->reserved();
@@ -450,9 +470,11 @@ bool VerbenaNode::Impl::FinishSaves() {
     auto saved = std::make_shared<std::promise<void>>();
     std::future<void> future = saved->get_future();
     saves->inbox().Post([this, saved] { saves->saves().Finish([saved] { saved->set_value(); }); });
+    // Once a process life.
     spdlog::info("checkpoints: the last ones, for at most {} s; a second signal ends at once",
                  options.checkpoint_on_exit_s);
     const auto waited = future.wait_for(std::chrono::seconds(options.checkpoint_on_exit_s));
+    // Once a process life.
     if (waited != std::future_status::ready) spdlog::error("checkpoints: not done in time");
     saved_all =
         waited == std::future_status::ready && saves->saves().statistics().failed == failed_before;
@@ -481,7 +503,7 @@ bool VerbenaNode::Impl::Stop() {
   if (grpc != nullptr) {
     grpc->Stop([this] {
       if (coordinator != nullptr) coordinator->Drain();
-      for (ShardHandle& shard : set.shards) shard.machine->executor().inbox().RunOnce();
+      for (ShardHandle& shard : set.shards) shard.machine->executor().Drain();
     });
   }
   set.shards.clear();
@@ -494,6 +516,7 @@ VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 VerbenaNode::~VerbenaNode() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
+  if (absl::Status s = CheckLimits(options); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :

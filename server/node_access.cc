@@ -7,18 +7,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/token.h"
+#include "server/access/peer_log.h"
 #include "server/control/address.h"
 
 namespace verbena::server {
 
 absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options) {
   absl::StatusOr<std::shared_ptr<TlsFiles>> opened =
-      TlsFiles::Open(options.tls, [](const absl::Status& status) {
-        if (status.ok()) {
-          spdlog::info("TLS: the files were replaced; new connections use the new ones");
-        } else {
-          spdlog::warn("{}. The files before stay in use", std::string(status.message()));
-        }
+      TlsFiles::Open(options.tls, [wrong = Bounded([](const std::string& text) {
+                                     spdlog::warn("{}. The files before stay in use", text);
+                                   })](const absl::Status& status) {
+        if (!status.ok()) return wrong(std::string(status.message()));
+        // Once each time that an operator replaces them.
+        spdlog::info("TLS: the files were replaced; new connections use the new ones");
       });
   if (!opened.ok()) return opened.status();
   std::shared_ptr<TlsFiles> tls = *std::move(opened);
@@ -38,6 +39,7 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
         "trusted, --insecure"));
   }
   if (tls == nullptr) {
+    // Once a process life.
     spdlog::warn(
         "listening on {}, beyond loopback, without TLS (--insecure): whoever reaches it "
         "can read and change every table",
@@ -53,6 +55,7 @@ absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options) {
     absl::StatusOr<NewToken> made = MakeToken();
     if (!made.ok()) return made.status();
     const absl::Status written = WriteToken(own, made->text);
+    // Once a process life.
     if (written.ok()) spdlog::info("made the operator's token, in {}", own);
     if (!written.ok() && !absl::IsAlreadyExists(written)) return written;
     absl::StatusOr<std::string> text = ReadToken(own);
@@ -72,6 +75,7 @@ absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options) {
 
 absl::StatusOr<std::unique_ptr<AuditLog>> OpenNodeAudit(const NodeOptions& options) {
   return AuditLog::Open(options.audit_log,
+                        // Bounded by the audit log itself: budgets audited-calls, audit-refusals.
                         [](const std::string& line) { spdlog::info("{}", line); });
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "server/access/peer_log.h"
 #include "server/coordinator/sqlite_store.h"
 
 namespace verbena::server {
@@ -12,6 +13,7 @@ namespace verbena::server {
 absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options) {
   std::unique_ptr<Store> store;
   if (options.state.empty()) {
+    // Once a process life.
     spdlog::warn("no --state: what the coordinator knows is lost when it ends");
     store = std::make_unique<MemoryStore>();
   } else {
@@ -19,18 +21,22 @@ absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& 
     if (!opened.ok()) return opened.status();
     store = *std::move(opened);
   }
+  const auto failures = Bounded([](const std::string& text) { spdlog::error("{}", text); });
+  const auto recoveries = Bounded([](const std::string& text) { spdlog::info("{}", text); });
   return std::make_unique<WatchedStore>(
-      std::move(store), [](bool failing, const std::string& text) {
-        spdlog::log(failing ? spdlog::level::err : spdlog::level::info, "{}", text);
+      std::move(store), [failures, recoveries](bool failing, const std::string& text) {
+        (failing ? failures : recoveries)(text);
       });
 }
 
 void LogSettings(const v1::ClusterView& view, const NodeOptions& options) {
+  // Once a process life.
   spdlog::info(
       "cluster {}: {} partitions, {} copies of each, pushes wait below {}, {} servers expected",
       view.cluster_id(), view.partitions_size(), view.replicas(), view.min_replicas(),
       view.expected_servers());
   if (static_cast<uint32_t>(view.partitions_size()) != options.partitions) {
+    // Once a process life.
     spdlog::warn("--partitions {}: without effect; the cluster keeps its {} partitions",
                  options.partitions, view.partitions_size());
   }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rdma/memory/topology.h"
+#include "server/access/peer_log.h"
 #include "server/control/address.h"
 
 namespace verbena::server {
@@ -38,9 +39,8 @@ std::vector<int> AllowedProcessors() {
 absl::StatusOr<rdma::Transports> MakeShardTransports(const NodeOptions& options, uint32_t shard,
                                                      int cpu) {
   rdma::TransportSettings settings = options.transports;
-  settings.verbs.log = [shard](const std::string& text) {
-    spdlog::info("shard {}: {}", shard, text);
-  };
+  settings.verbs.log =
+      Bounded([shard](const std::string& text) { spdlog::info("shard {}: {}", shard, text); });
   if (cpu >= 0) settings.verbs.numa_node = NodeOfProcessor(cpu);
   settings.ofi.log = settings.verbs.log;
   // Where the control plane listens; a server of loopback alone is of loopback alone.
@@ -50,6 +50,7 @@ absl::StatusOr<rdma::Transports> MakeShardTransports(const NodeOptions& options,
     settings.ofi.towards = parsed->host;
   }
   absl::StatusOr<rdma::Transports> made = rdma::MakeTransports(settings);
+  // Once a process life.
   if (made.ok()) spdlog::info("shard {}: transports: {}", shard, rdma::DescribeTransports(*made));
   return made;
 }

@@ -41,6 +41,8 @@ class Allocator {
   virtual void Count(int64_t /*bytes*/) {}
   // Of all that one server allocates; 0: none.
   virtual uint64_t limit_bytes() const { return 0; }
+  // Whether Allocate() of so many bytes, in several pieces, could succeed now. False is certain.
+  virtual bool MayFit(uint64_t /*bytes*/) const { return true; }
 };
 
 // Plain aligned memory, for tests and tools.

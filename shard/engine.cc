@@ -108,6 +108,7 @@ EngineCounters Engine::counters() const {
   const Impl& e = *impl_;
   EngineCounters counters = e.sink.counters;
   counters.replica_log_bytes = e.log.bytes();
+  counters.tables_placed = e.tables_placed;
   for (const auto& [id, state] : e.tables) {
     for (const auto& [partition, marks] : state.marks) {
       counters.replica_marks += marks.workers.size();

@@ -282,6 +282,7 @@ struct EngineCounters {
   // most; applies that found no room.
   uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
   uint64_t replica_marks = 0;    // workers that copies here know of, in all tables and partitions
+  uint64_t tables_placed = 0;    // by views: of how many tables all partitions were looked at
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 

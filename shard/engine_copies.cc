@@ -82,7 +82,8 @@ ReplyStatus Engine::Impl::MakeFresh(uint32_t partition, TableState* state) {
     state->table->Forget(slice);
   }
   state->marks.erase(partition);
-  state->starved = !state->table->Acquire(state->placement).ok();
+  state->unserved = state->table->Acquire(state->placement);
+  state->starved = !state->unserved.ok();
   state->consistency->Resize();
   return state->starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kOk;
 }

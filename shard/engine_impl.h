@@ -101,7 +101,9 @@ struct TableState {
   JobState* job = nullptr;
   std::map<uint32_t, CopyMarks> marks;  // by partition: those that are copies
   std::vector<Placement> placement;     // by partition
+  std::vector<uint32_t> lost;           // partitions, as the last view has them
   bool starved = false;                 // slices that are not ready lack memory
+  absl::Status unserved;                // not OK: why the last view could not be followed
   bool lacks_cold_store = false;        // it cannot be served here, but elsewhere
   std::unique_ptr<Restore> restore;     // null: it is not being restored
 };
@@ -122,6 +124,8 @@ struct Engine::Impl {
   absl::Status CreateDense(const v1::Table& table, TableState* state);
   absl::Status CreateRows(const v1::Table& table, TableState* state);
   absl::Status Place(const v1::Table& table, TableState* state);
+  // Whether Place() has something to do.
+  bool HasToPlace(const v1::Table& table, const TableState& state) const;
   // It is here no more: nothing waits for it.
   void LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why);
   void ResetTable(TableState* state);
@@ -317,6 +321,8 @@ struct Engine::Impl {
   uint32_t seconds = 0;  // SetSeconds()
   bool room = false;     // TakeRoom()
   std::vector<PartitionInfo> partitions;
+  bool partitions_moved = false;  // by the view being applied: of some, what is here is another
+  uint64_t tables_placed = 0;     // calls of Place()
   std::vector<CopyState> copies;  // by partition
   // Observers that may read the tables of all jobs.
   absl::flat_hash_set<uint64_t> readers;

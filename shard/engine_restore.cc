@@ -342,6 +342,8 @@ void Engine::Impl::EndRestoring(TableState* state) {
     const PartitionInfo& p = partitions[state->table->life(s).partition];
     // One that has become the primary, by this view or before, had everything when that was said.
     if (!p.ours || p.promoted || state->restore->inherited(s)) continue;
+    // A table is reset only when it is served, which this shard may hear together with the reset.
+    if (state->restore->reset(s)) continue;
     LeaveSlice(state, s, ReplyStatus::kDataLoss);
     state->table->Release(s, /*gone=*/true);
   }

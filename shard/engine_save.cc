@@ -34,12 +34,11 @@ absl::Status Engine::Impl::CheckSave(const SaveRequest& request) const {
         absl::StrCat("save ", request.id, " of ", request.tables.size(),
                      " tables: it has to have another id than 0 and those there are, and tables"));
   }
+  absl::flat_hash_set<uint32_t> named;
   for (size_t i = 0; i < request.tables.size(); ++i) {
     const uint32_t table = request.tables[i].table;
-    for (size_t j = 0; j < i; ++j) {
-      if (request.tables[j].table == table) {
-        return absl::InvalidArgumentError(absl::StrCat("table ", table, " is named twice"));
-      }
+    if (!named.insert(table).second) {
+      return absl::InvalidArgumentError(absl::StrCat("table ", table, " is named twice"));
     }
     const auto it = tables.find(table);
     if (it == tables.end()) {

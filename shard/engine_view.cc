@@ -49,6 +49,7 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
   copies.resize(partitions.size());
   audited.resize(partitions.size());
   log.Resize(static_cast<uint32_t>(partitions.size()));
+  partitions_moved = false;
   for (const v1::Partition& p : view.partitions()) {
     PartitionInfo& info = partitions[p.id()];
     const PartitionInfo was = info;
@@ -70,15 +71,22 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     info.stale = again || (was.ours && info.copy) || info.renewed ||
                  (info.promoted && copies[p.id()].learning);
     if (!info.ours && (!info.copy || info.epoch_changed || again)) ForgetCopy(p.id());
+    partitions_moved |= info.epoch_changed || info.ours != was.ours || info.copy != was.copy ||
+                        info.since != was.since || info.renewed || info.promoted || info.stale;
   }
 }
 
 void Engine::Impl::DropTables(const v1::ClusterView& view) {
-  absl::flat_hash_set<uint32_t> present;
-  for (const v1::Table& t : view.tables()) present.insert(t.id());
+  std::vector<uint32_t> present;
+  present.reserve(view.tables_size());
+  for (const v1::Table& t : view.tables()) present.push_back(t.id());
+  // A coordinator lists them in this order.
+  if (!std::is_sorted(present.begin(), present.end())) std::sort(present.begin(), present.end());
+  auto next = present.begin();
   bool dropped = false;
   for (auto it = tables.begin(); it != tables.end();) {
-    if (present.contains(it->first)) {
+    while (next != present.end() && *next < it->first) ++next;
+    if (next != present.end() && *next == it->first) {
       ++it;
       continue;
     }
@@ -216,8 +224,17 @@ void Engine::Impl::LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why
   log.Disown(state->table->id(), partition);
 }
 
+bool Engine::Impl::HasToPlace(const v1::Table& table, const TableState& state) const {
+  if (partitions_moved || state.placement.empty()) return true;
+  if (state.starved && state.table->MayAcquire()) return true;
+  const auto& lost = table.lost_partitions();
+  return !std::equal(lost.begin(), lost.end(), state.lost.begin(), state.lost.end());
+}
+
 // Follows what the view says of the table's partitions.
 absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
+  ++tables_placed;
+  state->lost.assign(table.lost_partitions().begin(), table.lost_partitions().end());
   std::vector<Placement> placement(partitions.size());
   for (size_t p = 0; p < partitions.size(); ++p) {
     placement[p].ours = partitions[p].ours || partitions[p].copy;
@@ -255,7 +272,14 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   }
   if (placement == state->placement && !state->starved && !renewed) return absl::OkStatus();
   std::vector<bool> before(sliced.slices());
-  for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
+  const bool served = state->restore != nullptr && !table.restoring();
+  for (uint32_t s = 0; s < before.size(); ++s) {
+    before[s] = sliced.ready(s);
+    const uint32_t p = sliced.life(s).partition;
+    const bool was_lost = p < state->placement.size() && state->placement[p].lost;
+    if (!served || placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
+    if (!planted_bugs().lose_what_is_reset) state->restore->SetReset(s);
+  }
   const absl::Status acquired = sliced.Acquire(placement);
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
@@ -310,14 +334,17 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     }
   }
   if (state.table == nullptr) return absl::OkStatus();
-  absl::Status placed = Place(table, &state);
+  // What is placed by the view that ends the restore was reset since.
+  if (!table.restoring()) state.table->set_initialises(true);
+  if (HasToPlace(table, state)) state.unserved = Place(table, &state);
+  absl::Status placed = state.unserved;
   FollowRestore(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
   if (state.job->change == Roster::Change::kGeneration) {
     AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
     // What was kept for the workers of the run before may have been in the way.
-    if (!placed.ok()) placed = Place(table, &state);
+    if (!placed.ok()) placed = state.unserved = Place(table, &state);
   } else {
     state.consistency->Resize();
     state.consistency->RosterChanged();

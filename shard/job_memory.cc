@@ -22,6 +22,11 @@ uint64_t JobMemory::Most(MemoryUse use) const {
   return std::max({left, kept_free, kLeastScratch});
 }
 
+bool JobMemory::MayTake(uint64_t bytes, MemoryUse use) const {
+  const uint64_t most = Most(use);
+  return bytes <= most && used(use) <= most - bytes;
+}
+
 bool JobMemory::Take(uint64_t bytes, MemoryUse use) {
   // Counted first, so that requests that meet do not both fit.
   const uint64_t had = used_[static_cast<size_t>(use)].fetch_add(bytes);

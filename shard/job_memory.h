@@ -43,6 +43,7 @@ class JobMemory {
 
   // False, with nothing taken: that would be beyond the limit.
   bool Take(uint64_t bytes, MemoryUse use);
+  bool MayTake(uint64_t bytes, MemoryUse use) const;  // Take() could succeed now
   void Give(uint64_t bytes, MemoryUse use) { used_[static_cast<size_t>(use)] -= bytes; }
 
  private:

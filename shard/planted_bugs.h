@@ -35,6 +35,8 @@ struct PlantedBugs {
   bool lost_by_old_view = false;   // a view that is older than the caller's says what is lost
   bool drop_the_busy = false;      // a replica without room for now is dropped after a lease
   bool refuse_replicas = false;    // a fault: replicas have no room for any record
+  bool lose_what_is_reset = false;   // a loss that ends with the restore is one of the restore
+  bool keep_refused_sweep = false;   // a sweep for a push that was refused is the next push's
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
   bool forget_new_rows = false;  // a learner is not told to make rows that the cursor leaves out
   bool chase_new_rows = false;   // the cursor sends rows that pushes make meanwhile

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/auxv.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 
 namespace verbena::worker {
 namespace {
@@ -30,6 +32,8 @@ namespace {
   dup2(STDERR_FILENO, STDOUT_FILENO);
   fcntl(channel, F_SETFD, 0);
   execv("/proc/self/exe", argv);
+  // Without /proc: the path that this program was started by.
+  execv(reinterpret_cast<const char*>(getauxval(AT_EXECFN)), argv);
   _exit(127);
 }
 
@@ -52,8 +56,8 @@ absl::StatusOr<Child> Child::Start(std::vector<std::string> arguments) {
   close(ends[1]);
   if (pid < 0) {
     close(ends[0]);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start a worker process: ", std::strerror(error)));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "cannot start a worker process: ", std::strerror(error), " (", ThreadLimits(), ")"));
   }
   return Child(pid, ends[0]);
 }

@@ -1,15 +1,20 @@
 #include "worker/client_store.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/table_spec.h"
 #include "worker/cuda/stream.h"
+#include "worker/job_progress.h"
 
 namespace verbena::worker {
 namespace {
+
+constexpr uint64_t kSeedFactor = 1000003;
 
 bool Stopped(const ClusterOptions& options) {
   return options.stop != nullptr && options.stop->load(std::memory_order_relaxed);
@@ -68,7 +73,7 @@ v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double 
       break;
   }
   // Tables of one shape must not start equal.
-  initializer->set_seed(spec.seed * 1000003 + index);
+  initializer->set_seed(spec.seed * kSeedFactor + index);
   v1::Optimizer* optimizer = table.mutable_optimizer();
   optimizer->set_name(spec.optimizer);
   optimizer->set_rate(spec.rate);
@@ -186,23 +191,48 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
     absl::StatusOr<Table> table =
         CreateTable(TableSpecOf(layout_[i], i, options_.job, spec), deadline);
     if (layout_[i].counter && absl::IsAlreadyExists(table.status())) {
+      const uint64_t ranks = JobProgress::Ranks(options_.workers);
       return absl::AlreadyExistsError(absl::StrCat(
-          table.status().message(), ". The steps of job '", options_.job,
-          "' were counted with another number of workers: go on with that --workers, or begin with "
-          "another --job"));
+          table.status().message(), ". With --workers ", options_.workers,
+          " steps are counted for ", ranks,
+          " ranks (64, or the next power of two), and those of job '", options_.job,
+          "' were counted for another number of ranks: go on with --workers that need as many, or "
+          "begin with another --job"));
     }
-    if (!table.ok()) return table.status();
+    if (!table.ok()) return AdviseOnResume(table.status(), i, spec);
     tables_.push_back(*std::move(table));
   }
   std::vector<Table> tables;
   for (size_t i = 0; i < embeddings.size(); ++i) {
     absl::StatusOr<Table> table =
         CreateTable(TableSpecOf(embeddings[i], layout_.size() + i, options_.job, spec), deadline);
-    if (!table.ok()) return table.status();
+    if (!table.ok()) return AdviseOnResume(table.status(), layout_.size() + i, spec);
     tables.push_back(*std::move(table));
   }
   rows_ = std::make_unique<ClientRows>(client_.get(), embeddings, std::move(tables), options_.stop);
   return absl::OkStatus();
+}
+
+// Names the trainer's options behind what the existing tables have otherwise.
+absl::Status ClientStore::AdviseOnResume(const absl::Status& status, size_t index,
+                                         const TrainingSpec& spec) const {
+  if (!options_.resume || !absl::IsAlreadyExists(status)) return status;
+  const std::string message(status.message());
+  constexpr std::string_view kSeed = "initializer.seed is ";
+  uint64_t kept = 0;
+  if (const size_t at = message.find(kSeed); at != std::string::npos) {
+    const std::string digits = message.substr(at + kSeed.size());
+    const bool number = absl::SimpleAtoi(digits.substr(0, digits.find(' ')), &kept);
+    if (number && (kept - index) % kSeedFactor == 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("--resume: --seed is ", spec.seed, ", and the run that is resumed had ",
+                       (kept - index) / kSeedFactor, "; give the options of that run"));
+    }
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("--resume: ", message,
+                   "; give the options of the run that is resumed (--optimizer, --rate, --schedule "
+                   "and with cosine --steps, in async and ssp with a schedule also --workers)"));
 }
 
 absl::StatusOr<Table> ClientStore::CreateTable(const v1::TableSpec& spec, absl::Time deadline) {

@@ -73,6 +73,8 @@ class ClientStore : public ParameterStore {
       : options_(options), layout_(layout) {}
   absl::Status CreateTables(absl::Span<const EmbeddingTable> embeddings, const TrainingSpec& spec);
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, absl::Time deadline);
+  absl::Status AdviseOnResume(const absl::Status& status, size_t index,
+                              const TrainingSpec& spec) const;
   absl::Status AllocateRegions(const TrainingSpec& spec);
   // Where a tensor lies in an arena, or region, of such elements.
   Range RangeOf(size_t tensor, size_t element_bytes) const;

@@ -1,17 +1,23 @@
 // How far a job's workers are, kept on the servers in counter tensors: pushed, replicated, saved
 // and restored with the parameters.
 //
-// "steps" has a row for each worker, which it alone adds to: the steps that it has made, and how
-// many those were when the current run of the job began. Each number is in three digits, which f32
-// has exactly, up to 2^63. What the others have pushed since then changes nothing about where a run
-// begins, so all workers of a run find the same step however late they look.
+// "steps" has a row for each rank, which the worker of that rank alone adds to: the number and id
+// of its run, the steps that the job had when that run began, the run's workers, and the steps that
+// this worker has made since. The rows of the newest run give the job's steps; rows of older runs
+// are not read any more, so the next run may have another number of workers. All workers of a run
+// find the same first step however late they begin, because a row of their own run names it.
+// Numbers are in digits that f32 has exactly, up to 2^63. One row more, of rank 0, has what a run
+// is resumed with (ResumedSettings).
 //
-// "stop" has the run in which somebody said that training is to end.
+// "stop" has the run in which a worker asked for the end of training.
 //
 // **Thread safety**: one thread.
 //
 // Invariants:
 //  1. A chunk is atomic and a push counts once, so a row is always whole.
+//  2. Runs of a job are numbered in the order in which they begin: a run begins when no worker of
+//  the
+//     one before is left.
 #ifndef VERBENA_WORKER_JOB_PROGRESS_H_
 #define VERBENA_WORKER_JOB_PROGRESS_H_
 
@@ -19,12 +25,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <vector>
+#include <string>
 
+#include "absl/status/status.h"
 #include "worker/layout.h"
 #include "worker/parameter_store.h"
 
 namespace verbena::worker {
+
+// What has to be the same for a run to go on with the arithmetic and examples of the one before.
+struct ResumedSettings {
+  uint64_t batch = 0;  // examples a step; 0: not known
+  uint64_t seed = 0;
+  uint64_t data_bytes = 0;  // of the training files; 0: not known, then they are not compared
+  uint64_t data_hash = 0;   // less than 2^63
+};
 
 struct JobProgressOptions {
   uint64_t workers = 1;
@@ -33,6 +48,7 @@ struct JobProgressOptions {
   // workers begin together, so that none sees what another one has pushed since.
   uint64_t run = 0;
   bool together = true;  // all workers make the same steps (sync)
+  ResumedSettings settings = {};
   // Places in the store's layout; none: not kept.
   std::optional<size_t> steps_tensor = std::nullopt;
   std::optional<size_t> stop_tensor = std::nullopt;
@@ -40,6 +56,8 @@ struct JobProgressOptions {
 
 class JobProgress {
  public:
+  // Ranks of which the steps tensor has rows: 64, or the next power of two that is enough.
+  static uint64_t Ranks(uint64_t workers);
   static Tensor StepsTensor(uint64_t workers);
   static Tensor StopTensor();
 
@@ -49,36 +67,52 @@ class JobProgress {
   // behind it when the run began: the same for all of its workers. Of workers that go apart it is
   // the mean, so that the steps of all together are as many as those of a run without a break.
   uint64_t Begin();
-  // From which number on this worker counts: that of Begin() where it goes on there.
-  void CountFrom(uint64_t steps) { counted_ = steps; }
+
+  // After Begin(). Of the run before this one; none: it has left none.
+  const std::optional<ResumedSettings>& resumed() const { return resumed_; }
+  // FAILED_PRECONDITION names both values where the batch or the seed is another one.
+  absl::Status CheckResumed() const;
+  // Not empty where the data is another one: names both.
+  std::string DataDifference() const;
 
   // Fills the store's gradients: one step more; `stop`: training is to end.
   void Push(bool stop);
-  // Whether somebody has said so in this run, as of the last pull.
+  // Whether a worker has asked for that in this run, as of the last pull.
   bool stopped() const;
 
  private:
   static constexpr size_t kDigits = 3;
-  static constexpr size_t kRow = 3 * kDigits;  // steps, those at the start of a run, the run
+  static constexpr size_t kRow = 12;
   using Row = std::array<float, kRow>;
   struct Counts {
-    uint64_t steps = 0, at_start = 0, run = 0;
+    uint64_t made = 0;      // steps since the run began
+    uint64_t at_start = 0;  // steps of the job when the run began
+    uint64_t run = 0;
+    uint64_t number = 0;  // of the run, from 1; 0: no worker has written this row
+    uint64_t workers = 0;
   };
 
-  static void Write(uint64_t number, float* digits);
-  static uint64_t Read(const float* digits);
+  static void Write(uint64_t number, float* digits, size_t count = kDigits);
+  static uint64_t Read(const float* digits, size_t count = kDigits);
+  static Row RowOf(const Counts& counts);
+  static Row RowOf(const ResumedSettings& settings);
+  const float* PulledRow(uint64_t row) const;
   Counts CountsOf(uint64_t rank) const;
+  std::optional<ResumedSettings> SettingsKept() const;
+  // Of a run, by the rows that its workers have written.
+  uint64_t StepsOf(const Counts& run) const;
   const float* Pulled(size_t tensor) const;
   float* Gradient(size_t tensor) const;
 
   ParameterStore& store_;
   const JobProgressOptions options_;
-  uint64_t stops_run_ = 0;  // what says in "stop" that this run is to end
-  uint64_t counted_ = 0;    // this worker's steps
-  uint64_t at_start_ = 0;   // those when the run began
+  uint64_t stops_run_ = 0;  // what "stop" has when this run is to end
+  Counts counted_;          // this worker's
   Row row_ = {};            // this worker's, with all that it has pushed
+  Row settings_row_ = {};   // rank 0: likewise
+  std::optional<ResumedSettings> resumed_;
   std::array<float, kDigits> stop_at_start_ = {};
-  bool said_ = false;
+  bool asked_ = false;
 };
 
 }  // namespace verbena::worker

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/child.h"
@@ -139,8 +140,23 @@ class Launcher {
   bool finished_ = false;
 };
 
+// A worker's own stdout is stderr: where predictions go to stdout, it gets another name of the
+// launcher's.
+void NameStdout(const std::string& predictions, std::vector<std::string>* arguments) {
+  if (predictions != "/dev/stdout" && predictions != "/dev/fd/1") return;
+  const int fd = dup(STDOUT_FILENO);  // passed on to the workers, and open to the end
+  if (fd < 0) return;
+  for (std::string& argument : *arguments) {
+    if (absl::EndsWith(argument, predictions)) {
+      argument.replace(argument.size() - predictions.size(), predictions.size(),
+                       absl::StrCat("/dev/fd/", fd));
+    }
+  }
+}
+
 bool Launcher::StartAll(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv, argv + argc);
+  NameStdout(options_.predictions, &arguments);
   if (options_.job.empty()) {
     arguments.insert(arguments.end(), {"--job", NewJobName()});
     if (!options_.keep_tables) arguments.push_back("--drop-tables");

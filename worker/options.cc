@@ -1,6 +1,7 @@
 #include "worker/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -8,6 +9,8 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "proto/toml_config.h"
@@ -91,6 +94,21 @@ CLI::Validator DeviceName() {
       "cpu|cuda|cuda:N[,...]");
 }
 
+// Also the prefix of the tables' names, which may have 128 characters.
+CLI::Validator JobName() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        const bool good = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+          return absl::ascii_isalnum(c) || c == '_' || c == '.' || c == '/' || c == '-';
+        });
+        if (good && !name.empty() && name.size() <= 100) return "";
+        return absl::StrCat("'", absl::CHexEscape(name),
+                            "' is not allowed; allowed: 1 to 100 characters of [A-Za-z0-9_./-], "
+                            "as tables' names begin with it");
+      },
+      "");
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
@@ -150,7 +168,8 @@ void AddCluster(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--job", o->job,
                   "Name of the job and prefix of its tables, which are then kept: a later run "
-                  "with it goes on from them. Default: a new name, and the tables are dropped");
+                  "with it goes on from them. Default: a new name, and the tables are dropped")
+      ->check(JobName());
   app->add_flag("--resume", o->resume,
                 "Go on after the last step that --job's tables have behind them, be it that they "
                 "were kept or restored from a checkpoint. There must be such tables");

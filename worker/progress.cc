@@ -6,12 +6,16 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "proto/unread_output.h"
 
 namespace verbena::worker {
 namespace {
 
 constexpr double kTerminalSeconds = 0.2;
 constexpr double kPlainSeconds = 2;
+// For a line that is not repeated.
+constexpr absl::Duration kNotePatience = absl::Milliseconds(100);
 
 size_t Columns(std::FILE* out) {
   winsize size = {};
@@ -43,20 +47,22 @@ Progress::Progress(std::FILE* out, bool terminal, uint64_t steps)
     : out_(out), terminal_(terminal), steps_(steps) {}
 
 Progress::~Progress() {
-  if (live_) std::fputc('\n', out_);
+  if (live_) Write("\n");
 }
+
+void Progress::Write(std::string_view text) { WriteUnlessFull(fileno(out_), text, kNotePatience); }
 
 void Progress::Print(const Totals& totals) {
   std::string line = ProgressLine(totals, printed_, steps_);
   if (terminal_) {
     // A line that wraps could not be overwritten.
     line.resize(std::min(line.size(), Columns(out_) - 1));
-    std::fprintf(out_, "\r%s\033[K", line.c_str());
+    line = absl::StrFormat("\r%s\033[K", line);
     live_ = true;
   } else {
-    std::fprintf(out_, "%s\n", line.c_str());
+    line += '\n';
   }
-  std::fflush(out_);
+  WriteUnlessFull(fileno(out_), line);
   printed_ = totals;
 }
 
@@ -66,16 +72,14 @@ void Progress::Update(const Totals& totals) {
 }
 
 void Progress::Note(std::string_view line) {
-  if (live_) std::fputs("\r\033[K", out_);
+  Write(absl::StrFormat("%s%s\n", live_ ? "\r\033[K" : "", line));
   live_ = false;
-  std::fprintf(out_, "%.*s\n", static_cast<int>(line.size()), line.data());
-  std::fflush(out_);
 }
 
 void Progress::Finish(const Totals& totals) {
   printed_ = Totals();  // the last line is about the whole run
   Print(totals);
-  if (live_) std::fputc('\n', out_);
+  if (live_) Write("\n");
   live_ = false;
 }
 

@@ -1,5 +1,7 @@
 // Says how training goes: one live line on a terminal, a plain line every two seconds elsewhere.
 //
+// Nobody needs to read it: a line for which there is no room is left out.
+//
 // **Thread safety**: one thread.
 #ifndef VERBENA_WORKER_PROGRESS_H_
 #define VERBENA_WORKER_PROGRESS_H_
@@ -35,6 +37,7 @@ class Progress {
 
  private:
   void Print(const Totals& totals);
+  void Write(std::string_view text);
 
   std::FILE* out_;
   bool terminal_;

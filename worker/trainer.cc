@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,7 +70,11 @@ JobProgressOptions ProgressOptions(const Model& model, const ParameterStore& sto
   JobProgressOptions progress = {.workers = options.workers,
                                  .rank = options.rank,
                                  .run = store.run(),
-                                 .together = !options.separate_steps};
+                                 .together = !options.separate_steps,
+                                 .settings = {.batch = options.batch,
+                                              .seed = options.seed,
+                                              .data_bytes = options.data_bytes,
+                                              .data_hash = options.data_hash}};
   // Behind the model's own: see StoreLayout().
   size_t next = model.layout().size();
   if (options.count_steps) progress.steps_tensor = next++;
@@ -108,7 +113,15 @@ class Loop {
   absl::Status Begin() {
     if (absl::Status status = PullAll(&store_); !status.ok()) return status;
     const uint64_t behind = progress_.Begin();
-    if (options_.resume) progress_.CountFrom(first_ = behind);
+    if (options_.resume) {
+      if (absl::Status same = progress_.CheckResumed(); !same.ok()) return same;
+      const std::string difference = progress_.DataDifference();
+      if (!difference.empty() && options_.rank == 0 && hooks_.warn) {
+        hooks_.warn("warning: --resume: " + difference +
+                    "; training goes on with other examples than that run would have");
+      }
+      first_ = behind;
+    }
     if (options_.resume && first_ >= options_.steps) {
       return absl::FailedPreconditionError(absl::StrCat("nothing to resume: the tables have ",
                                                         first_, " steps behind them, and ",

@@ -53,10 +53,14 @@ struct TrainOptions {
   // Whether each worker makes its steps apart from the others (ssp, async).
   bool separate_steps = false;
   // Begin after those that were counted, as though this run had made them: same examples, same
-  // arithmetic. In ssp and async all workers begin at the mean of their counts. What is averaged
-  // begins with the parameters there are. FAILED_PRECONDITION: there are `steps` or more already.
-  // Needs count_steps.
+  // arithmetic. The run before may have had another number of workers. In ssp and async all workers
+  // begin at the mean of the counts of its workers. What is averaged begins with the parameters
+  // there are. FAILED_PRECONDITION: there are `steps` or more already, or the run before had
+  // another batch or seed. Needs count_steps.
   bool resume = false;
+  // Of the training files, as ResumedSettings has them; 0: not known.
+  uint64_t data_bytes = 0;
+  uint64_t data_hash = 0;
 };
 
 // What this worker has done so far.
@@ -74,6 +78,8 @@ struct TrainHooks {
   std::function<void(const Totals&)> after_step;
   // Rank 0, after each validation. May be empty.
   std::function<void(const Validation&)> validated;
+  // Rank 0: training goes on, but not as the options promise. May be empty.
+  std::function<void(const std::string&)> warn;
   // In the middle of each step (its first tensor is pushed, the others not); for fault tests.
   std::function<void(uint64_t step)> mid_step;
   const std::atomic<bool>* stop = nullptr;  // ends the loop with CANCELLED at a step's boundary

@@ -14,8 +14,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/unread_output.h"
 #include "worker/channel.h"
 #include "worker/client_store.h"
+#include "worker/data_identity.h"
 #include "worker/load_model.h"
 #include "worker/local_store.h"
 #include "worker/progress.h"
@@ -70,6 +72,11 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.count_steps = !options.job.empty() && !options.drop_tables;
   train.separate_steps = options.consistency != "sync";
   train.resume = options.resume;
+  if (train.count_steps && train.rank == 0) {
+    const DataIdentity data = IdentityOf(options.data);
+    train.data_bytes = data.bytes;
+    train.data_hash = data.hash;
+  }
   return train;
 }
 
@@ -77,7 +84,7 @@ void Say(const Options& options, const std::string& what) {
   // One write, so that lines of several workers do not mix.
   const std::string line =
       absl::StrFormat("worker %d (pid %d) %s\n", std::max(options.rank, 0), getpid(), what);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
 }
 
 void PauseSelf(const Options& options, const std::string& where) {
@@ -98,6 +105,7 @@ TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> af
   const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
   TrainHooks hooks;
   hooks.stop = &g_stop;
+  hooks.warn = note;
   hooks.validated = [say = std::move(note)](const Validation& validation) {
     say(ValidationText(validation));
   };

@@ -1,4 +1,5 @@
 // Embedding tables in C.
+#include <algorithm>
 #include <vector>
 
 #include "client/c/handles.h"
@@ -12,6 +13,16 @@ using Timeout = std::optional<absl::Duration>;
 static_assert(VERBENA_BAG_MEAN == static_cast<int>(verbena::BagMode::kMean) &&
               VERBENA_BAG_SQRTN == static_cast<int>(verbena::BagMode::kSqrtN));
 
+namespace {
+
+// An array of no elements may be NULL.
+const void* Elements(const void* data, size_t count) {
+  static constexpr char kNone = 0;
+  return count == 0 ? &kNone : data;
+}
+
+}  // namespace
+
 extern "C" {
 
 verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
@@ -19,7 +30,10 @@ verbena_status verbena_push_rows(verbena_client* client, const verbena_table* ta
                                  const verbena_region* gradients, uint64_t region_offset,
                                  int64_t timeout_ms, verbena_ticket** ticket) {
   return Begin("verbena_push_rows", timeout_ms, ticket,
-               {{"client", client}, {"table", table}, {"keys", keys}, {"gradients", gradients}},
+               {{"client", client},
+                {"table", table},
+                {"keys", Elements(keys, count)},
+                {"gradients", gradients}},
                [&](Timeout timeout) {
                  return client->client->PushRows(
                      table->table, {keys, count}, gradients->region,
@@ -31,14 +45,15 @@ verbena_status verbena_lookup(verbena_client* client, const verbena_table* table
                               const uint64_t* keys, size_t count, const verbena_region* rows,
                               uint64_t region_offset, uint64_t min_version, int64_t timeout_ms,
                               verbena_ticket** ticket) {
-  return Begin("verbena_lookup", timeout_ms, ticket,
-               {{"client", client}, {"table", table}, {"keys", keys}, {"rows", rows}},
-               [&](Timeout timeout) {
-                 verbena::LookupOptions options = {
-                     .region_offset = region_offset, .timeout = timeout, .min_version = {}};
-                 if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
-                 return client->client->Lookup(table->table, {keys, count}, rows->region, options);
-               });
+  return Begin(
+      "verbena_lookup", timeout_ms, ticket,
+      {{"client", client}, {"table", table}, {"keys", Elements(keys, count)}, {"rows", rows}},
+      [&](Timeout timeout) {
+        verbena::LookupOptions options = {
+            .region_offset = region_offset, .timeout = timeout, .min_version = {}};
+        if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
+        return client->client->Lookup(table->table, {keys, count}, rows->region, options);
+      });
 }
 
 verbena_status verbena_lookup_bags(verbena_client* client, const verbena_table* table,
@@ -55,12 +70,11 @@ verbena_status verbena_lookup_bags(verbena_client* client, const verbena_table* 
           kCall, ": mode is ", mode, "; allowed: ", VERBENA_BAG_SUM, "..", VERBENA_BAG_SQRTN));
     });
   }
-  const void* some_keys = count == 0 ? static_cast<const void*>(&count) : keys;
   return Begin(kCall, timeout_ms, ticket,
                {{"client", client},
                 {"table", table},
-                {"keys", some_keys},
-                {"offsets", offsets},
+                {"keys", Elements(keys, count)},
+                {"offsets", Elements(offsets, std::max(bags, count))},
                 {"sums", sums}},
                [&](Timeout timeout) {
                  verbena::BagOptions options = {
@@ -79,7 +93,8 @@ verbena_status verbena_intend(verbena_client* client, const verbena_table* table
                               const uint64_t* keys, size_t count, int64_t timeout_ms,
                               verbena_ticket** ticket) {
   return Begin("verbena_intend", timeout_ms, ticket,
-               {{"client", client}, {"table", table}, {"keys", keys}}, [&](Timeout timeout) {
+               {{"client", client}, {"table", table}, {"keys", Elements(keys, count)}},
+               [&](Timeout timeout) {
                  return client->client->Intend(table->table, {keys, count}, {.timeout = timeout});
                });
 }

@@ -19,6 +19,11 @@
 // VERBENA_INVALID_ARGUMENT and has no effect; below only other errors are named. Any may be
 // VERBENA_RESOURCE_EXHAUSTED for want of memory.
 //
+// fork(): in a child every call ends at once with VERBENA_FAILED_PRECONDITION, also
+// verbena_connect(), because gRPC works in no fork of a process that has used it. Handles may be
+// freed there; the parent does not notice. Start processes that need a client with exec, or before
+// the first verbena_connect().
+//
 // Structs with a struct_size grow at their end in later releases; a program works with a library
 // that is older or newer, as long as it uses no field that the library does not know.
 //
@@ -401,22 +406,22 @@ VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const ver
                                                int64_t timeout_ms, verbena_ticket** ticket);
 
 // Pushes gradients of rows of an embedding table: that of keys[i] is `dim` f32 at
-// region_offset + i * dim * 4 bytes (region_offset: a multiple of 4). The `count` keys (1 to
-// 4194304) are copied; those that repeat are summed in f32, in this order. A row that does not
-// exist is made. sync: ends when the step is committed on the partitions of these keys, so call
-// verbena_end_step() before waiting. async, ssp: ends when applied. The region is read until
-// verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its memory limit, or
-// the job at its own, has no room for rows that are new; what was in other records and partitions
-// counts.
+// region_offset + i * dim * 4 bytes (region_offset: a multiple of 4). The `count` keys (0 to
+// 4194304; `keys` may be NULL for 0) are copied; those that repeat are summed in f32, in this
+// order. A row that does not exist is made. sync: ends when the step is committed on the partitions
+// of these keys, so call verbena_end_step() before waiting. async, ssp: ends when applied. The
+// region is read until verbena_ticket_buffer_released(). RESOURCE_EXHAUSTED also: a server at its
+// memory limit, or the job at its own, has no room for rows that are new; what was in other records
+// and partitions counts.
 VERBENA_EXPORT verbena_status verbena_push_rows(verbena_client* client, const verbena_table* table,
                                                 const uint64_t* keys, size_t count,
                                                 const verbena_region* gradients,
                                                 uint64_t region_offset, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
 // Looks up rows of an embedding table: that of keys[i] comes as `dim` f32 to
-// region_offset + i * dim * 4 bytes, of `min_version` or later. The `count` keys (1 to 4194304) are
-// copied, and may repeat. A row that does not exist comes as it would be made, and is not made.
-// Ends when all are there.
+// region_offset + i * dim * 4 bytes, of `min_version` or later. The `count` keys (0 to 4194304;
+// `keys` may be NULL for 0) are copied, and may repeat. A row that does not exist comes as it would
+// be made, and is not made. Ends when all are there.
 VERBENA_EXPORT verbena_status verbena_lookup(verbena_client* client, const verbena_table* table,
                                              const uint64_t* keys, size_t count,
                                              const verbena_region* rows, uint64_t region_offset,
@@ -431,7 +436,8 @@ typedef enum verbena_bag_mode {
 // Looks up rows of an embedding table and sums them by bag, on the servers. Bag i has the keys from
 // keys[offsets[i]] up to keys[offsets[i + 1]], the last one of `bags` up to the end; offsets[0] is
 // 0. It comes as `dim` f32 to region_offset + i * dim * 4 bytes, of `min_version` or later. There
-// are 0 to 4194304 keys (`keys` may be NULL for 0) and 1 to 4194304 bags; `weights` has a number
+// are 0 to 4194304 keys (`keys` may be NULL for 0) and as many bags
+// (1 at least where there are keys); `weights` has a number
 // for each key by which its row is multiplied, or is NULL: all 1. `mode` is a verbena_bag_mode. A
 // key that is in a bag twice counts twice; a bag without keys is zero, and so is one whose divisor
 // is zero. What is given is copied. Ends when all bags are there; nothing is written before, and
@@ -443,7 +449,7 @@ VERBENA_EXPORT verbena_status verbena_lookup_bags(verbena_client* client,
                                                   const verbena_region* sums,
                                                   uint64_t region_offset, uint64_t min_version,
                                                   int64_t timeout_ms, verbena_ticket** ticket);
-// Tells the servers that rows of these keys (1 to 4194304, copied) will be looked up or pushed
+// Tells the servers that rows of these keys (0 to 4194304, copied) will be looked up or pushed
 // soon: those that are on disk (verbena_table_spec.hot_bytes) come to memory, as far as there is
 // room. Changes no result. Ends when the servers have been told.
 VERBENA_EXPORT verbena_status verbena_intend(verbena_client* client, const verbena_table* table,

@@ -202,6 +202,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.direct_bytes = journal.direct_bytes;
   statistics.referenced_bytes = journal.referenced_bytes;
   statistics.rail_moves = journal.rail_moves;
+  statistics.tables = impl_->journal.tables();
   statistics.staleness = journal.staleness;
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;

@@ -84,6 +84,7 @@ struct CoreStatistics {
   uint64_t staged_bytes = 0, direct_bytes = 0;
   uint64_t referenced_bytes = 0;
   uint64_t rail_moves = 0;  // of a table's partitions, from a rail to another one
+  uint64_t tables = 0;      // in use, and those that were dropped and are not forgotten yet
   std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
   struct Lane {
     uint64_t server = 0;

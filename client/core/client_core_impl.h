@@ -74,6 +74,12 @@ struct ClientCore::Impl {
     return operations.IdOf(*operation);
   }
 
+  // One that has nothing to do.
+  OperationId EndedAtOnce(Operation* operation) {
+    journal.End(operation, absl::OkStatus());
+    return operations.IdOf(*operation);
+  }
+
   // Before anything is started, ended or closed: the sleeping thread's promise to wait for the last
   // answer counted the one operation that was live when it armed the endpoints.
   void WithdrawPatience();

@@ -49,10 +49,11 @@ absl::Status CheckBagKeys(const BagKeys& bags) {
     return absl::InvalidArgumentError(
         absl::StrCat("there are ", keys, " keys; allowed: 0..", kMaxKeys, " in one call"));
   }
-  if (bags.offsets.empty() || bags.offsets.size() > kMaxKeys) {
-    return absl::InvalidArgumentError(absl::StrCat("there are ", bags.offsets.size(),
-                                                   " offsets, one for each bag; allowed: 1..",
-                                                   kMaxKeys, " in one call"));
+  const size_t least_bags = keys == 0 ? 0 : 1;
+  if (bags.offsets.size() < least_bags || bags.offsets.size() > kMaxKeys) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there are ", bags.offsets.size(), " offsets, one for each bag, and ", keys,
+                     " keys; allowed: ", least_bags, "..", kMaxKeys, " in one call"));
   }
   if (!bags.weights.empty() && bags.weights.size() != keys) {
     return absl::InvalidArgumentError(absl::StrCat("there are ", bags.weights.size(),
@@ -78,9 +79,9 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckKeys(std::string_view what, u
   auto table = CheckTable(what, id, push);
   if (!table.ok()) return table;
   if (!(*table)->embedding()) return NotEmbedding(call, **table);
-  if (keys.empty() || keys.size() > kMaxKeys) {
+  if (keys.size() > kMaxKeys) {
     return absl::InvalidArgumentError(absl::StrCat(
-        call, ": there are ", keys.size(), " keys; allowed: 1..", kMaxKeys, " in one call"));
+        call, ": there are ", keys.size(), " keys; allowed: 0..", kMaxKeys, " in one call"));
   }
   return table;
 }
@@ -142,6 +143,7 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
   auto started = c.Start(Operation::Kind::kPushRows, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
+  if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
@@ -164,6 +166,7 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
   auto started = c.Start(Operation::Kind::kLookup, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
+  if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);
@@ -186,6 +189,7 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   auto started = c.Start(Operation::Kind::kLookupBags, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
+  if (bags.offsets.empty()) return c.EndedAtOnce(operation);
   operation->blocks[1] = sums.block;
   operation->sums = reinterpret_cast<float*>(sums.block->data() + sums.offset);
   if (sorted != nullptr) {
@@ -213,11 +217,8 @@ absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const 
   auto started = c.Start(Operation::Kind::kIntent, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  // All rows are in memory.
-  if (HotBytes((*state)->info.spec()) == 0) {
-    c.journal.End(operation, absl::OkStatus());
-    return c.operations.IdOf(*operation);
-  }
+  // All rows are in memory, or there is none.
+  if (HotBytes((*state)->info.spec()) == 0 || keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
   if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
     c.journal.End(operation, lost);

@@ -21,6 +21,7 @@ Entry* Journal::NewEntry(RecordType type, TableState* table, Operation* operatio
   entry->order = ++order_;
   entry->operation = operation;
   entry->table = table;
+  ++table->entries;
   entry->stream = nullptr;
   entry->part = entry->chunk = entry->elements = entry->staging_bytes = 0;
   entry->step = entry->min_version = entry->norm = 0;
@@ -125,6 +126,7 @@ void Journal::Free(Entry* entry) {
   Detach(entry);
   GiveStaging(entry);
   entry->state = Entry::State::kFree;
+  --entry->table->entries;
   entries_.Put(entry);
 }
 
@@ -442,6 +444,7 @@ void Journal::Reroute(TableState* table, std::vector<Entry*> more) {
 void Journal::OnView() {
   now_ = clock_->NowNanos();
   bool moved = false;
+  ForgetDropped();
   for (const auto& [id, table] : tables_) {
     if (table->dropped) continue;
     const v1::Table* info = session_->FindTable(id);

@@ -144,6 +144,7 @@ class Journal final : public LaneListener {
   // late.)
   bool OnlyAnswersLeft(const Operation* operation) const;
   const JournalCounters& counters() const { return counters_; }
+  size_t tables() const { return tables_.size(); }
   const Session& session() const { return *session_; }
 
   // A turn is full when so many bytes were decoded or copied in it: a few milliseconds' work.
@@ -378,6 +379,9 @@ class Journal final : public LaneListener {
   static bool Over(const Entry& entry);
   void MakeEmpty(Entry* entry);
   void DropTable(TableState* table, const absl::Status& status);
+  // Tables that were dropped and that nothing refers to any more.
+  void ForgetDropped();
+  bool Refers(const TableState& table) const;
   void LosePart(TableState* table, uint32_t part);
   void MarkLost(TableState* table);  // as the view says
   bool Touches(const Operation& operation, uint32_t part) const;

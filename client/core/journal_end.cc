@@ -149,7 +149,44 @@ void Journal::DropTable(TableState* table, const absl::Status& status) {
     operation = next;
   }
   DropQueued(table);
+  table->residual.reset();  // as large as the table
   norms_dirty_ = true;
+}
+
+bool Journal::Refers(const TableState& table) const {
+  bool refers = table.entries > 0;
+  for (const auto& group : norm_groups_) {
+    refers |= group->active != nullptr && group->active->Find(&table) != nullptr;
+  }
+  if (refers) return true;
+  operations_->ForEach([&](const Operation& operation) {
+    const bool used = operation.live || operation.buffers > 0 || !operation.entries.empty();
+    refers |= used && operation.table == &table;
+  });
+  return refers;
+}
+
+// A client that goes on for months would keep each table that ever was, and look at its lanes in
+// every turn.
+void Journal::ForgetDropped() {
+  for (auto it = tables_.begin(); it != tables_.end();) {
+    TableState* table = it->second.get();
+    if (!table->dropped || Refers(*table)) {
+      ++it;
+      continue;
+    }
+    for (const auto& stream : lanes_->streams()) {
+      std::erase_if(stream->table_lanes,
+                    [table](const TableLane* lane) { return lane->table == table; });
+    }
+    for (const auto& group : norm_groups_) std::erase(group->tables, table);
+    it = tables_.erase(it);
+  }
+  // The first group is that of all clipped tables, the others have one table each.
+  for (size_t i = norm_groups_.size(); i-- > 1;) {
+    if (!norm_groups_[i]->tables.empty()) continue;
+    norm_groups_.erase(norm_groups_.begin() + static_cast<ptrdiff_t>(i));
+  }
 }
 
 bool Journal::Touches(const Operation& operation, uint32_t part) const {

@@ -6,15 +6,16 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
 #include "client/core/journal.h"
+#include "client/core/planted_bugs.h"
 #include "proto/table_spec.h"
 
 namespace verbena::client {
 namespace {
 
 // Of the operations a server parks (half of the lane's), these are kept for awaits: a step must be
-// able to end behind any number of pulls. One more await (or question for norms) is sent when they
-// are taken, too: it is answered if it can be, and otherwise refused and sent again later, so that
-// all get their turn.
+// able to end behind any number of pulls. When all are taken, one more request is sent: an await, a
+// request for norms, or a pull if none is in flight. The server answers it if it can, and otherwise
+// refuses it or one that waits for longer, which is sent again later, so that all get their turn.
 constexpr uint32_t kAwaitReserve = 4;
 // More than these are handled while others come: copied, or unpacked.
 constexpr size_t kFewAnswers = 8;
@@ -148,9 +149,12 @@ bool Journal::PumpPulls(Stream* stream) {
         continue;
       }
     }
-    const bool await = entry->type == RecordType::kAwait;
-    const bool asks = await || entry->type == RecordType::kNorms;
-    const uint32_t limit = asks && !IsTiny(*stream) ? parked + 1 : await ? parked : pulls;
+    // Also a pull, when none is out: awaits without an answer must not keep it back, because others
+    // may wait for a step that the caller ends after its pull.
+    const bool asks = entry->type == RecordType::kAwait || entry->type == RecordType::kNorms ||
+                      stream->pulls_out == 0;
+    const bool never = planted_bugs().awaits_before_pulls && IsTiny(*stream);
+    const uint32_t limit = asks && !never ? parked + 1 : pulls;
     if (stream->pulls_out + stream->awaits_out >= limit) {
       StopAwaiting(entry);
       stream->stalled = true;

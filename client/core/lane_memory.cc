@@ -54,8 +54,10 @@ std::optional<absl::Status> LaneMemory::StartExposure(
   const Registrar::Purpose purpose = {stream.endpoint, block->id(), stream.lane->connection(),
                                       unexposed.piece};
   if (const auto progress = registrar_->Find(purpose)) return Pending(stream, *progress);
-  if (!registrar_->Start(purpose, stream.transport, block, unexposed.bytes,
-                         std::move(unexposed.registration))) {
+  if (!registrar_
+           ->Start(purpose, stream.transport, block, unexposed.bytes,
+                   std::move(unexposed.registration))
+           .ok()) {
     return std::nullopt;
   }
   return Pending(stream, {clock_->NowNanos(), 0, unexposed.bytes});
@@ -84,11 +86,8 @@ absl::Status LaneMemory::Ready(Stream* stream, const rdma::MemoryBlock& block) {
   if (status.ok() && registrar_->threaded()) {
     const Registrar::Purpose purpose = {stream->endpoint, root.id()};
     if (const auto progress = registrar_->Find(purpose)) return Pending(*stream, *progress);
-    if (registrar_->Start(purpose, stream->transport, shared, root.size(), *std::move(steps))) {
-      return Pending(*stream, {clock_->NowNanos(), 0, root.size()});
-    }
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(Registrar::kMostJobs, " regions are being registered; wait for some"));
+    status = registrar_->Start(purpose, stream->transport, shared, root.size(), *std::move(steps));
+    if (status.ok()) return Pending(*stream, {clock_->NowNanos(), 0, root.size()});
   }
   if (status.ok()) {
     const CurrentCall::Scope scope(call_, "registering memory", root.size());

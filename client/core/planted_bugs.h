@@ -9,6 +9,7 @@ namespace verbena::client {
 struct PlantedBugs {
   bool learn_losses_late = false;  // a table that is first used after a loss waits for another view
   bool keep_norm_steps = false;  // steps of a norm's tables count for tables that take their place
+  bool awaits_before_pulls = false;  // on small lanes awaits without an answer keep pulls back
 };
 
 // All false outside tests.

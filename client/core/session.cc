@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "proto/cluster_history.h"
 #include "proto/table_spec.h"
 #include "proto/view_change.h"
@@ -164,39 +163,34 @@ void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
       [this, deadline_ns,
        done = std::move(done)](absl::StatusOr<v1::CreateTableResponse> response) {
         if (!response.ok()) return done(response.status());
-        if (!WasCompared(response->view(), 0, view_)) {
-          return ListTables(deadline_ns, [table = std::move(*response->mutable_table()), done](
-                                             const absl::StatusOr<std::vector<v1::Table>>& tables) {
-            if (!tables.ok()) return done(tables.status());
-            done(table);
-          });
-        }
-        const absl::Status taken = TakeView(std::move(*response->mutable_view()));
-        if (!taken.ok()) return done(taken);
-        done(std::move(*response->mutable_table()));
+        // The table is in a view that this client may not have yet.
+        FollowView(deadline_ns, [table = std::move(*response->mutable_table()),
+                                 done](const absl::Status& followed) {
+          if (!followed.ok()) return done(followed);
+          done(table);
+        });
       });
 }
 
 void Session::OpenTable(const std::string& name, int64_t deadline_ns,
                         std::function<void(absl::StatusOr<v1::Table>)> done) {
-  ListTables(deadline_ns, [this, name, cluster = options_.cluster,
-                           done = std::move(done)](absl::StatusOr<std::vector<v1::Table>> tables) {
-    if (!tables.ok()) return done(tables.status());
-    for (v1::Table& table : *tables) {
-      if (table.spec().name() != name) continue;
-      if (absl::Status status = CheckJob(table); !status.ok()) return done(std::move(status));
-      return done(std::move(table));
+  FollowView(deadline_ns, [this, name, done = std::move(done)](const absl::Status& followed) {
+    if (!followed.ok()) return done(followed);
+    if (const v1::Table* table = FindTableNamed(name, false, view_)) {
+      if (absl::Status status = CheckJob(*table); !status.ok()) return done(std::move(status));
+      return done(*table);
     }
     if (const v1::Table* other = FindTableNamed(name, true, view_)) {
       return done(absl::UnavailableError(
           absl::StrCat(BeingRestored(*other), "; it is there when all of it is loaded")));
     }
-    const std::string names =
-        absl::StrJoin(*tables, ", ", [](std::string* out, const v1::Table& table) {
-          absl::StrAppend(out, "'", table.spec().name(), "'");
-        });
-    done(absl::NotFoundError(absl::StrCat("no table '", name, "' in cluster ", cluster, "; it has ",
-                                          names.empty() ? "none" : names)));
+    std::string names;
+    for (const v1::Table& table : view_.tables()) {
+      if (table.restoring()) continue;
+      absl::StrAppend(&names, names.empty() ? "'" : ", '", table.spec().name(), "'");
+    }
+    done(absl::NotFoundError(absl::StrCat("no table '", name, "' in cluster ", options_.cluster,
+                                          "; it has ", names.empty() ? "none" : names)));
   });
 }
 
@@ -224,28 +218,29 @@ void Session::Drop(v1::DropTableRequest request, int64_t deadline_ns,
       });
 }
 
-void Session::ListTables(int64_t deadline_ns,
-                         std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done) {
+void Session::FollowView(int64_t deadline_ns, std::function<void(absl::Status)> done) {
   v1::GetViewRequest request = ViewRequest();
   calls_.Start<v1::GetViewResponse>(
       options_.cluster, Method("GetView"), std::move(request), deadline_ns,
       [this, deadline_ns, asked_at = view_.revision(),
        done = std::move(done)](absl::StatusOr<v1::GetViewResponse> response) {
         if (!response.ok()) return done(response.status());
-        if (!Completes(&*response) ||
-            (response->changed() && !WasCompared(response->view(), asked_at, view_))) {
-          return ListTables(deadline_ns, done);
-        }
-        if (response->changed()) {
-          const absl::Status taken = TakeView(std::move(*response->mutable_view()));
-          if (!taken.ok()) return done(taken);
-        }
-        std::vector<v1::Table> served;
-        for (const v1::Table& table : view_.tables()) {
-          if (!table.restoring()) served.push_back(table);
-        }
-        done(std::move(served));
+        absl::Status status;
+        if (!TakeAnswer(&*response, asked_at, &status)) return FollowView(deadline_ns, done);
+        done(status);
       });
+}
+
+void Session::ListTables(int64_t deadline_ns,
+                         std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done) {
+  FollowView(deadline_ns, [this, done = std::move(done)](const absl::Status& followed) {
+    if (!followed.ok()) return done(followed);
+    std::vector<v1::Table> served;
+    for (const v1::Table& table : view_.tables()) {
+      if (!table.restoring()) served.push_back(table);
+    }
+    done(std::move(served));
+  });
 }
 
 // ---- lease and view -----------------------------------------------------------------------------
@@ -280,6 +275,11 @@ absl::Status Session::TakeView(v1::ClusterView view) {
   // Answers of several calls cross: only a newer view counts.
   if (view.revision() <= view_.revision()) return absl::OkStatus();
   view_ = std::move(view);
+  FollowNewView();
+  return absl::OkStatus();
+}
+
+void Session::FollowNewView() {
   const int64_t now = clock_->NowNanos();
   std::vector<std::pair<uint64_t, int64_t>> silent;
   for (const v1::Server& server : view_.servers()) {
@@ -298,7 +298,6 @@ absl::Status Session::TakeView(v1::ClusterView view) {
     if (!listed) heartbeat_at_ = 0;
     listener_.on_view();
   }
-  return absl::OkStatus();
 }
 
 void Session::Heartbeat() {
@@ -352,9 +351,19 @@ v1::GetViewRequest Session::ViewRequest() const {
   return request;
 }
 
-bool Session::Completes(v1::GetViewResponse* response) {
-  needs_whole_view_ = !CompleteView(view_, response);
-  return !needs_whole_view_;
+// Changes are made in the view that is there: with many tables a copy costs more than all else.
+bool Session::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at, absl::Status* status) {
+  needs_whole_view_ = false;
+  if (!response->changes().empty()) {
+    const uint64_t before = view_.revision();
+    needs_whole_view_ = !ApplyChanges(*response, &view_);
+    if (view_.revision() != before) FollowNewView();
+    return !needs_whole_view_;
+  }
+  if (!response->changed()) return true;
+  if (!WasCompared(response->view(), asked_at, view_)) return false;
+  *status = TakeView(std::move(*response->mutable_view()));
+  return true;
 }
 
 void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) {
@@ -368,11 +377,7 @@ void Session::GetView(uint32_t wait_ms, std::function<void(absl::Status)> done) 
         if (!*alive) return;
         absl::Status status = response.status();
         if (status.ok() && response->changed() && state_ == State::kJoined) {
-          if (Completes(&*response) && WasCompared(response->view(), asked_at, view_)) {
-            status = TakeView(std::move(*response->mutable_view()));
-          } else {
-            Refresh();
-          }
+          if (!TakeAnswer(&*response, asked_at, &status)) Refresh();
         }
         done(std::move(status));
       });

@@ -57,6 +57,8 @@ class Session {
   void ListTables(int64_t deadline_ns,
                   std::function<void(absl::StatusOr<std::vector<v1::Table>>)> done);
 
+  // Done when view() is as new as this call.
+  void FollowView(int64_t deadline_ns, std::function<void(absl::Status)> done);
   // Fetches the view at once (a reply or an error said that ours is old).
   void Refresh();
   // Counts answers to fetches that began after every Refresh() until then: view() is as new as was
@@ -95,15 +97,16 @@ class Session {
   // Not OK: the view is not followed. It does not continue the one before; a member of a history
   // that has been abandoned has expired with it.
   absl::Status TakeView(v1::ClusterView view);
+  void FollowNewView();
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);
   void Heartbeat();
   void Watch();
   // For what is newer than the view here.
   v1::GetViewRequest ViewRequest() const;
-  // Turns the changes of a response into its view. False: they do not continue the view; the next
+  // Takes what a response has of the view. False: it does not continue the view here; the next
   // request asks for the whole one.
-  bool Completes(v1::GetViewResponse* response);
+  bool TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at, absl::Status* status);
   void GetView(uint32_t wait_ms, std::function<void(absl::Status)> done);
 
   SessionOptions options_;

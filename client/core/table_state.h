@@ -81,6 +81,7 @@ struct TableState {
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
+  uint32_t entries = 0;     // that are not free and name it
   bool copies = false;      // a part has
   bool clipped = false;     // by the global norm of the job's step
   bool trust = false;       // its optimizer has a trust ratio

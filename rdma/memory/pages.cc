@@ -4,6 +4,7 @@
 #include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -35,10 +36,20 @@ size_t PageBytes() {
   return size;
 }
 
+// Shared memory is a memfd, which a peer can map and nobody can truncate.
+std::string Remedy(int error) {
+  if (error != EMFILE) return "; see memory limits (cgroup, ulimit -v) and free -h";
+  struct rlimit limit = {};
+  const bool known = getrlimit(RLIMIT_NOFILE, &limit) == 0;
+  return absl::StrCat("; each allocated region takes a descriptor, and this process may have ",
+                      known ? absl::StrCat(limit.rlim_cur) : "no more",
+                      " (ulimit -n): raise the limit, or allocate fewer and larger regions");
+}
+
 absl::Status NoMemory(size_t bytes, const char* what, const char* step, int error) {
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "cannot allocate ", bytes, " bytes of ", what, " memory: ", step, ": ", strerror(error),
-      " (errno ", error, "); see memory limits (cgroup, ulimit -v) and free -h"));
+  return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes of ", what,
+                                                   " memory: ", step, ": ", strerror(error),
+                                                   " (errno ", error, ")", Remedy(error)));
 }
 
 // Pages are allocated when touched, so nothing else would refuse a size the machine cannot have:

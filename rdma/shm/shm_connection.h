@@ -92,6 +92,7 @@ class ShmConnection {
   bool OnReadable();             // reads a bounded number of messages; whether more may be there
   bool SendWaiting();            // to a peer that reads again; false: some still wait
   void OnTime(int64_t now_ns);   // handshaking(): retries and deadlines
+  void GiveWay();                // of kIncoming: another one needs the place
   void OnEstablishedReported();  // from now on Poll() looks at the ring
   void OnSendReported() { --sends_unreported_; }
   void OnSlotMoved(size_t index) { slot_index_ = index; }

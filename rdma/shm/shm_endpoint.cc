@@ -26,7 +26,9 @@ constexpr uint32_t kCallsPerService = 64;
 // Of a connection in one Poll(): what a quiet one has to wait behind for each busy one.
 constexpr size_t kReceivesAtOnce = 2;
 constexpr int kEventsAtOnce = 64;
-constexpr size_t kMaxHandshakes = 256;  // more are dropped: nobody can use up our descriptors
+// With one more the oldest of those that have sent no hello gives way: nobody can use up our
+// descriptors, nor keep out others by being silent.
+constexpr size_t kMaxHandshakes = 256;
 constexpr int64_t kRetryNs = 1'000'000;
 constexpr int64_t kStarvedRetryNs = 10'000'000;  // 100 wake-ups a second, for a kernel out of room
 
@@ -119,6 +121,8 @@ class ShmEndpoint final : public Endpoint {
   void Service();
   void AcceptSockets();
   void ServiceHandshakes();
+  // Of those that connect to us; false: there is none.
+  bool EndOldestStranger();
   void ServiceLingering();
   void ServiceStarved();
   void SetTimer();
@@ -293,12 +297,27 @@ void ShmEndpoint::AcceptSockets() {
       if (!dropped) return;
       continue;
     }
-    if (handshaking_.size() >= kMaxHandshakes) continue;  // closes it
+    if (handshaking_.size() >= kMaxHandshakes && !EndOldestStranger()) continue;  // closes it
     ShmConnection* connection = Add();
     connection->AdoptSocket(std::move(socket),
                             clock_.NowNanos() + absl::ToInt64Nanoseconds(options_.connect_timeout));
     handshaking_.push_back(connection->id());
   }
+}
+
+bool ShmEndpoint::EndOldestStranger() {
+  const auto oldest =
+      std::find_if(handshaking_.begin(), handshaking_.end(), [this](ConnectionId id) {
+        const ShmConnection* connection = Find(id);
+        return connection == nullptr || connection->state() == ShmConnection::State::kIncoming;
+      });
+  if (oldest == handshaking_.end()) return false;
+  if (ShmConnection* connection = Find(*oldest)) {
+    connection->GiveWay();
+    if (connection->discard()) connections_.erase(*oldest);
+  }
+  handshaking_.erase(oldest);
+  return true;
 }
 
 void ShmEndpoint::ServiceHandshakes() {

@@ -317,6 +317,10 @@ void ShmConnection::Reject(std::string_view reason) {
   (void)ShmSend(socket_.get(), message, {});  // without it the peer sees the end alone
 }
 
+void ShmConnection::GiveWay() {
+  End(absl::ResourceExhaustedError("shm: too many peers connect and say nothing"), Why::kError);
+}
+
 void ShmConnection::OnTime(int64_t now_ns) {
   if (!handshaking()) return;
   if (now_ns >= deadline_ns_) {

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -16,7 +15,9 @@
 #include "proto/json.h"
 #include "proto/own_file.h"
 #include "proto/role.h"
+#include "proto/threads.h"
 #include "server/access/access_control.h"
+#include "server/access/budget.h"
 
 namespace verbena::server {
 namespace {
@@ -71,12 +72,9 @@ AuditLog::~AuditLog() {
 }
 
 absl::Status AuditLog::StartWriter() {
-  try {
-    writer_ = std::thread([this] { Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("audit log: its thread could not be started: ", error.what()));
-  }
+  absl::StatusOr<std::thread> started = StartThread("of the audit log", [this] { Run(); });
+  if (!started.ok()) return started.status();
+  writer_ = *std::move(started);
   return absl::OkStatus();
 }
 
@@ -158,9 +156,23 @@ void AuditLog::Append(const std::string& line) {
 
 // Under the lock.
 std::optional<uint64_t> AuditLog::Admit(const std::string& peer, absl::Time now) {
+  // A peer may have many addresses.
+  if (!all_refused_.Take(now).has_value()) return std::nullopt;
   const std::string host = HostOf(peer);
   if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
   return refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second.Take(now);
+}
+
+absl::Status AuditLog::Charge(const std::string& caller, absl::Time now) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (charged_.size() >= kMostPeers && !charged_.contains(caller)) charged_.clear();
+  if (charged_.try_emplace(caller, kCallBurst, kCallsPerSecond).first->second.Take(now)) {
+    return absl::OkStatus();
+  }
+  CountExceeded(Budget::kAuditedCalls);
+  return absl::UnavailableError(absl::StrCat(caller, " has made ", kCallBurst,
+                                             " calls that are audited, and more than ",
+                                             kCallsPerSecond, " a second since; retry later"));
 }
 
 void AuditLog::Write(const AuditEvent& event, absl::Time now) {

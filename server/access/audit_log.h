@@ -11,9 +11,12 @@
 // Invariants:
 //  1. A file that was moved away (logrotate) is followed by a new one of the same name.
 //  2. Of one peer host kRefusalBurst refusals get a line, and then kRefusalsPerSecond a second; the
-//     next line says how many had none. So nobody fills the disk by being refused.
+//     next line says how many had none. All hosts together get ten times that. So nobody fills the
+//     disk by being refused.
 //  3. At most kMostWaiting lines wait to be written; the next line says how many were lost.
-//  4. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
+//  4. Of one caller kCallBurst calls are audited at once, and then kCallsPerSecond a second. A call
+//     beyond that does not begin: what has changed something is never without a line.
+//  5. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 #define VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 
@@ -51,6 +54,8 @@ struct AuditEvent {
 inline constexpr double kRefusalBurst = 1000;
 inline constexpr double kRefusalsPerSecond = 10;
 inline constexpr size_t kMostWaiting = 8192;
+inline constexpr double kCallBurst = 20'000;
+inline constexpr double kCallsPerSecond = 200;
 
 // "ipv4:10.0.0.7" of "ipv4:10.0.0.7:51234".
 inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
@@ -65,6 +70,9 @@ class AuditLog {
 
   void Write(const AuditEvent& event) { Write(event, absl::Now()); }
   void Write(const AuditEvent& event, absl::Time now);
+  // Before a call that will have a line. UNAVAILABLE: `caller` (a token's id, or a host) has used
+  // up its lines.
+  absl::Status Charge(const std::string& caller, absl::Time now);
   // Waits until all that waits is written.
   void Flush();
   // Lines that no place was left for, and refusals without one.
@@ -94,7 +102,9 @@ class AuditLog {
   bool stop_ = false;
   uint64_t lost_ = 0;      // since the last line
   uint64_t left_out_ = 0;  // in all
-  std::map<std::string, RateLimit> refused_;
+  RateLimit all_refused_{10 * kRefusalBurst, 10 * kRefusalsPerSecond};
+  std::map<std::string, RateLimit> refused_;  // by host
+  std::map<std::string, RateLimit> charged_;  // by caller
 
   std::thread writer_;
 };

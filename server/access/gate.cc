@@ -2,6 +2,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "proto/token.h"
 
@@ -31,6 +32,11 @@ Caller CallerOf(const grpc::CallbackServerContext& context) {
   return caller;
 }
 
+std::string QueueOf(const Caller& caller) {
+  const absl::StatusOr<std::string> token = TokenId(caller.token);
+  return token.ok() ? absl::StrCat("token ", *token) : HostOf(caller.peer);
+}
+
 void AccessState::Update(std::shared_ptr<const v1::ClusterView> view,
                          std::shared_ptr<const v1::AccessRules> rules) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -53,10 +59,11 @@ void Gate::Refused(const Caller& caller, v1::Role role, const std::string& metho
                  .status = status});
 }
 
-absl::Status Gate::Admit(const v1::AccessRules* rules, const Caller& caller,
+absl::Status Gate::Admit(const v1::AccessRules* rules, Caller* caller,
                          const std::string& method) const {
-  absl::Status status = Authenticate(rules, caller.token).status();
-  if (!status.ok()) Refused(caller, v1::ROLE_UNSPECIFIED, method, "", status);
+  if (rules == nullptr) caller->token.clear();
+  absl::Status status = Authenticate(rules, caller->token).status();
+  if (!status.ok()) Refused(*caller, v1::ROLE_UNSPECIFIED, method, "", status);
   return status;
 }
 
@@ -65,6 +72,9 @@ absl::StatusOr<Principal> Gate::Judge(const v1::AccessRules* rules, const Caller
   absl::StatusOr<Principal> who = Authenticate(rules, caller.token);
   absl::Status status = who.status();
   if (status.ok()) status = Authorize(*who, method, scope);
+  if (status.ok() && AccessOf(method).audited()) {
+    status = audit_->Charge(QueueOf(caller), absl::Now());
+  }
   if (status.ok()) return who;
   Refused(caller, who.ok() ? who->role : v1::ROLE_UNSPECIFIED, method, scope.about, status);
   return status;

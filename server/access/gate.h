@@ -31,6 +31,8 @@ struct Caller {
   uint64_t revision = 0;  // of its view, as it states; 0: it does not
 };
 Caller CallerOf(const grpc::CallbackServerContext& context);
+// The queue in which a caller's calls wait: one for each token, without a token one for each host.
+std::string QueueOf(const Caller& caller);
 
 // What a server knows of the cluster, for judging calls: as of its newest view.
 class AccessState {
@@ -55,9 +57,9 @@ class Gate {
   explicit Gate(AuditLog* audit) : audit_(audit) {}
 
   // Whether the request of a call is read: its token is good, whatever it asks for. What is refused
-  // is audited here.
-  absl::Status Admit(const v1::AccessRules* rules, const Caller& caller,
-                     const std::string& method) const;
+  // is audited here. Where no tokens are needed the caller's is taken away: it proves nothing, and
+  // must not give its bearer a queue of its own.
+  absl::Status Admit(const v1::AccessRules* rules, Caller* caller, const std::string& method) const;
   // The caller, if it may. What is refused is audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/strip.h"
+#include "server/access/peer_log.h"
 
 namespace verbena::server {
 namespace {
@@ -18,11 +19,14 @@ constexpr char kHandshakeFailed[] = "Handshake failed with fatal error ";
 // Function pointers are all that gRPC takes, so these are the process's.
 std::mutex mutex;
 AuditLog* handshake_audit = nullptr;  // guarded by mutex
+// Never destroyed: gRPC's threads may outlive static objects.
+PeerLog* const lines =
+    new PeerLog([](const std::string& line) { spdlog::debug("grpc: {}", line); });
 
 void OnLine(gpr_log_func_args* args) {
   // What gRPC finds worth an error line is mostly a peer that is not there yet, which is reported
   // by whoever called it.
-  spdlog::debug("grpc: {}", args->message);
+  lines->Write(args->message);
   absl::string_view said = args->message;
   if (!absl::ConsumePrefix(&said, kHandshakeFailed)) return;
   const std::lock_guard<std::mutex> lock(mutex);

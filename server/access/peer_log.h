@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -42,6 +43,14 @@ class PeerLog {
   std::mutex mutex_;
   RateLimit limit_;  // guarded by mutex_
 };
+
+// `sink` behind a PeerLog of its own.
+inline std::function<void(const std::string&)> Bounded(
+    std::function<void(const std::string&)> sink) {
+  return [log = std::make_shared<PeerLog>(std::move(sink))](const std::string& line) {
+    log->Write(line);
+  };
+}
 
 }  // namespace verbena::server
 

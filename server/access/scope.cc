@@ -115,6 +115,10 @@ Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView&) {
   return {.about = absl::StrCat("token ", Shown(request.id()))};
 }
 
+Scope ScopeOf(const v1::ForgetJobRequest& request, const v1::ClusterView&) {
+  return {.job = request.job(), .about = absl::StrCat("forget job '", Shown(request.job()), "'")};
+}
+
 Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
   return {.job = request.job(),
           .about = absl::StrCat("limits of job '", Shown(request.job()), "'")};

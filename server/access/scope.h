@@ -22,6 +22,7 @@ Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView& view
 Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::RenewRestoreRequest& request, const v1::ClusterView& view);
+Scope ScopeOf(const v1::ForgetJobRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view);
 Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view);

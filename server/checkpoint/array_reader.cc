@@ -8,35 +8,29 @@
 
 namespace verbena::checkpoint {
 
-absl::StatusOr<ArrayReader> ArrayReader::Open(Disk* disk, const CheckpointReader& checkpoint,
+absl::StatusOr<ArrayReader> ArrayReader::Open(const CheckpointReader& checkpoint,
                                               const std::string& table, const std::string& array) {
   ArrayReader reader;
   reader.what_ = absl::StrCat(checkpoint.path(), ": table ", Quoted(table), ": array ", array);
   const v1::CheckpointTable* found = checkpoint.FindTable(table);
-  for (const v1::CheckpointFile& file : checkpoint.manifest().files()) {
-    const SafetensorsReader* opened = nullptr;
-    for (const v1::CheckpointTensor& tensor : file.tensors()) {
-      if (tensor.table() != table || tensor.array() != array) continue;
-      if (opened == nullptr) {
-        absl::StatusOr<SafetensorsReader> made = OpenTensorFile(disk, checkpoint.path(), file);
-        if (!made.ok()) return made.status();
-        reader.files_.push_back(std::make_unique<SafetensorsReader>(*std::move(made)));
-        opened = reader.files_.back().get();
-      }
-      absl::StatusOr<TensorCursor> cursor = TensorCursor::Open(*opened, tensor);
-      if (!cursor.ok()) return cursor.status();
-      const size_t number = reader.cursors_.size();
-      reader.cursors_.push_back(*std::move(cursor));
-      reader.type_ = *ParseType(tensor.dtype());
-      uint64_t at = 0;
-      for (const v1::CheckpointTensor::Range& range : tensor.ranges()) {
-        reader.pieces_.push_back({range.first(), range.count(), number, at});
-        at += range.count();
-      }
-      if (!tensor.ranges().empty()) continue;
-      const uint64_t all = *ElementsOf(tensor.shape(), BytesOf(reader.type_));
-      reader.pieces_.push_back({0, all, number, 0});
+  const size_t link = checkpoint.links() - 1;
+  for (const TensorPlace& part : checkpoint.index(link).Find(table, array)) {
+    auto file = checkpoint.OpenFile(link, *part.file);
+    if (!file.ok()) return file.status();
+    reader.files_.push_back(*std::move(file));
+    absl::StatusOr<TensorCursor> cursor = TensorCursor::Open(*reader.files_.back(), *part.tensor);
+    if (!cursor.ok()) return cursor.status();
+    const size_t number = reader.cursors_.size();
+    reader.cursors_.push_back(*std::move(cursor));
+    reader.type_ = *ParseType(part.tensor->dtype());
+    uint64_t at = 0;
+    for (const v1::CheckpointTensor::Range& range : part.tensor->ranges()) {
+      reader.pieces_.push_back({range.first(), range.count(), number, at});
+      at += range.count();
     }
+    if (!part.tensor->ranges().empty()) continue;
+    const uint64_t all = *ElementsOf(part.tensor->shape(), BytesOf(reader.type_));
+    reader.pieces_.push_back({0, all, number, 0});
   }
   if (reader.pieces_.empty() || found == nullptr || found->spec().dim() > 0) {
     return absl::NotFoundError(absl::StrCat(reader.what_, " is none of a dense table there"));

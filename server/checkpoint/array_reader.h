@@ -26,7 +26,7 @@ class ArrayReader {
  public:
   // Opens the array's files and checks that their headers are as the manifest says. NOT_FOUND:
   // there is no such array. The checkpoint outlives it.
-  static absl::StatusOr<ArrayReader> Open(Disk* disk, const CheckpointReader& checkpoint,
+  static absl::StatusOr<ArrayReader> Open(const CheckpointReader& checkpoint,
                                           const std::string& table, const std::string& array);
 
   TensorType type() const { return type_; }
@@ -47,7 +47,7 @@ class ArrayReader {
   uint64_t elements_ = 0;
   std::vector<Piece> pieces_;  // by `first`; without holes
   // Cursors refer to files, and to entries of the checkpoint's manifest, which outlives this.
-  std::vector<std::unique_ptr<SafetensorsReader>> files_;
+  std::vector<std::shared_ptr<const SafetensorsReader>> files_;
   std::vector<TensorCursor> cursors_;
 };
 

@@ -57,6 +57,31 @@ uint64_t Place(const Listed& listed) {
   return listed.manifest->step() > 0 ? listed.manifest->step() : listed.number;
 }
 
+// Whether one of the two continues the other, as far as their tables show: a table that is made
+// anew, or restored, has another id.
+bool SameRun(const v1::CheckpointManifest& a, const v1::CheckpointManifest& b) {
+  if (a.cluster_id() != b.cluster_id()) return false;
+  std::set<uint32_t> ids;
+  for (const v1::CheckpointTable& table : a.tables()) ids.insert(table.id());
+  return std::any_of(b.tables().begin(), b.tables().end(),
+                     [&](const v1::CheckpointTable& table) { return ids.contains(table.id()); });
+}
+
+// What Retention::keep_former_runs keeps. At most two, whatever the number of runs.
+void KeepFormerRuns(const std::vector<Listed>& all, std::set<std::string>* kept) {
+  const Listed* newest = nullptr;
+  const Listed* former = nullptr;
+  const Listed* farthest = nullptr;
+  for (auto i = all.rbegin(); i != all.rend(); ++i) {
+    if (!i->manifest.ok()) continue;
+    if (newest == nullptr) newest = &*i;
+    if (farthest == nullptr || i->manifest->step() > farthest->manifest->step()) farthest = &*i;
+    if (former == nullptr && !SameRun(*i->manifest, *newest->manifest)) former = &*i;
+  }
+  if (farthest != nullptr) kept->insert(farthest->name);
+  if (former != nullptr) kept->insert(former->name);
+}
+
 // Newest first, so that what is based on another goes before it.
 std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention& retention) {
   std::set<std::string> kept;
@@ -73,6 +98,9 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
     if (!i->manifest.ok()) continue;
     kept.insert(i->name);
     ++last;
+  }
+  if (retention.keep_former_runs && !planted_bugs().forget_former_runs) {
+    KeepFormerRuns(all, &kept);
   }
   // From the newest on: a base is older than what is based on it. What one is based on whose
   // manifest cannot be read is not known: all older ones stay.

@@ -25,7 +25,8 @@
 //     so what has a final name can be restored as far as the disk keeps what it was given.
 //  3. The directory of an attempt has files of that attempt alone.
 //  4. A job's newest checkpoint, and what it is based on, is never removed; nor is what one may be
-//     based on whose manifest cannot be read now.
+//     based on whose manifest cannot be read now. With Retention::keep_former_runs the same holds
+//     for the newest checkpoint of its greatest step, and of the run before the last one.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_DIRECTORY_H_
 
@@ -71,6 +72,10 @@ struct Retention {
   uint64_t keep_every = 0;
   // Whose checkpoints are counted and removed; others stay. Empty: of the only job that has some.
   std::string job = {};
+  // Set where no operator chose the removal: a run that starts over (on a new cluster, or with new
+  // tables) does not push out what the runs before it reached. The newest checkpoint of the
+  // greatest step stays, and the newest one without any table of the newest checkpoint's.
+  bool keep_former_runs = false;
 };
 
 // The jobs of those whose manifest can be read, each once.

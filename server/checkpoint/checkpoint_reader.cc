@@ -22,13 +22,6 @@ constexpr uint64_t kBatchBytes = uint64_t{4} << 20;  // of all columns together
 
 using KeySet = absl::flat_hash_set<uint64_t>;
 
-const v1::CheckpointTable* Find(const v1::CheckpointManifest& manifest, const std::string& name) {
-  for (const v1::CheckpointTable& table : manifest.tables()) {
-    if (table.spec().name() == name) return &table;
-  }
-  return nullptr;
-}
-
 // Elements of the array that lie behind byte `at` of the tensor, and how many bytes of them are in
 // one piece: by the tensor's ranges.
 class Places {
@@ -104,8 +97,7 @@ bool RowFilter::Counts(size_t link, uint64_t key) const {
 }
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(Disk* disk, const std::string& path) {
-  CheckpointReader reader;
-  reader.disk_ = disk;
+  CheckpointReader reader(disk);
   std::string next = path;
   std::string wanted;
   while (true) {
@@ -124,7 +116,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(Disk* disk, const std::s
     }
     const bool has_base = listed.manifest->has_base();
     const v1::CheckpointBase base = listed.manifest->base();
-    reader.links_.push_back({next, *std::move(listed.manifest), listed.checksum});
+    reader.links_.push_back({next, *std::move(listed.manifest), listed.checksum, nullptr});
     if (!has_base) break;
     if (reader.links_.size() == kMostLinks) {
       return absl::DataLossError(
@@ -134,6 +126,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(Disk* disk, const std::s
     wanted = base.checksum();
   }
   std::reverse(reader.links_.begin(), reader.links_.end());
+  for (Link& link : reader.links_) link.index = std::make_unique<ManifestIndex>(link.manifest);
   for (size_t i = 1; i < reader.links_.size(); ++i) {
     const absl::Status same = CheckBase(reader.links_[i].manifest, reader.links_[i - 1].manifest);
     if (same.ok()) continue;
@@ -144,7 +137,12 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(Disk* disk, const std::s
 }
 
 const v1::CheckpointTable* CheckpointReader::FindTable(const std::string& name) const {
-  return Find(manifest(), name);
+  return links_.back().index->FindTable(name);
+}
+
+absl::StatusOr<std::shared_ptr<const SafetensorsReader>> CheckpointReader::OpenFile(
+    size_t link, const v1::CheckpointFile& file) const {
+  return files_->Open(links_[link].path, file);
 }
 
 uint64_t CheckpointReader::bytes() const {
@@ -208,22 +206,17 @@ absl::Status CheckpointReader::Verify(const Progress& read) const {
 
 absl::Status CheckpointReader::ReadArray(const std::string& table, const std::string& array,
                                          const TakeElements& take) const {
-  bool any = false;
-  for (const v1::CheckpointFile& file : manifest().files()) {
-    for (const v1::CheckpointTensor& tensor : file.tensors()) {
-      if (tensor.table() != table || tensor.array() != array) continue;
-      any = true;
-      const absl::StatusOr<SafetensorsReader> reader =
-          OpenTensorFile(disk_, links_.back().path, file);
-      if (!reader.ok()) return reader.status();
-      Places places(tensor, BytesOf(*ParseType(tensor.dtype())));
-      const absl::Status status = ReadChecked(
-          *reader, tensor,
-          [&](uint64_t, absl::Span<const std::byte> bytes) { return places.Give(bytes, take); });
-      if (!status.ok()) return status;
-    }
+  const absl::Span<const TensorPlace> parts = links_.back().index->Find(table, array);
+  for (const TensorPlace& part : parts) {
+    const auto reader = OpenFile(links() - 1, *part.file);
+    if (!reader.ok()) return reader.status();
+    Places places(*part.tensor, BytesOf(*ParseType(part.tensor->dtype())));
+    const absl::Status status = ReadChecked(
+        **reader, *part.tensor,
+        [&](uint64_t, absl::Span<const std::byte> bytes) { return places.Give(bytes, take); });
+    if (!status.ok()) return status;
   }
-  if (any) return absl::OkStatus();
+  if (!parts.empty()) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat(path(), " has no array ", Quoted(array), " of a table ", Quoted(table)));
 }
@@ -231,11 +224,8 @@ absl::Status CheckpointReader::ReadArray(const std::string& table, const std::st
 std::vector<RowFile> CheckpointReader::RowFiles(const std::string& table) const {
   std::vector<RowFile> files;
   for (size_t link = 0; link < links_.size(); ++link) {
-    for (const v1::CheckpointFile& file : links_[link].manifest.files()) {
-      for (const v1::CheckpointTensor& tensor : file.tensors()) {
-        if (tensor.table() != table || tensor.array() != kKeys) continue;
-        files.push_back({link, &file, tensor.shape(0)});
-      }
+    for (const TensorPlace& keys : links_[link].index->Find(table, kKeys)) {
+      files.push_back({link, keys.file, keys.tensor->shape(0)});
     }
   }
   return files;
@@ -246,7 +236,7 @@ RowFilter CheckpointReader::RowFilterOf(const std::string& table) const {
   if (newest == nullptr || links_.size() == 1 || planted_bugs().merge_key_by_key) return {};
   std::vector<size_t> first(manifest().partitions());
   for (size_t link = 1; link < links_.size(); ++link) {
-    const v1::CheckpointTable* here = Find(links_[link].manifest, table);
+    const v1::CheckpointTable* here = links_[link].index->FindTable(table);
     if (here == nullptr) continue;
     // The chain was checked: all its manifests have as many partitions, and name some of them.
     for (const uint32_t partition : here->whole_partitions()) first[partition] = link;
@@ -258,7 +248,7 @@ absl::Status CheckpointReader::ReadRowFile(const RowFile& file, const TakeRows& 
   const Link& link = links_[file.link];
   const absl::StatusOr<SafetensorsReader> reader = OpenTensorFile(disk_, link.path, *file.file);
   if (!reader.ok()) return reader.status();
-  const v1::CheckpointTable* table = Find(link.manifest, file.file->tensors(0).table());
+  const v1::CheckpointTable* table = link.index->FindTable(file.file->tensors(0).table());
   std::vector<TensorCursor> columns;
   std::vector<size_t> row_bytes;
   size_t all_bytes = 0;

@@ -1,19 +1,21 @@
 // Reads a committed checkpoint, with those that it is based on, and checks all that it reads.
 //
-// **Thread safety**: const methods may be called by any threads at once, as each opens its files
-// itself.
+// **Thread safety**: const methods may be called by any threads at once.
 //
 // Invariants:
 //  1. No byte is passed on before the checksum of its block was compared; of a checkpoint of format
 //     version 1, that of its tensor.
 //  2. Errors name file, tensor and offset.
-//  3. Of a partition that a checkpoint of the chain has whole no row of an older one counts.
+//  3. Work is proportional to what is read: a file's header is parsed once for all of its tensors,
+//     and nothing is looked for by passing over a manifest.
+//  4. Of a partition that a checkpoint of the chain has whole no row of an older one counts.
 #ifndef VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 #define VERBENA_SERVER_CHECKPOINT_CHECKPOINT_READER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,8 @@
 #include "proto/verbena/v1/checkpoint.pb.h"
 #include "server/checkpoint/disk.h"
 #include "server/checkpoint/manifest.h"
+#include "server/checkpoint/manifest_index.h"
+#include "server/checkpoint/open_tensor_files.h"
 
 namespace verbena::checkpoint {
 
@@ -82,6 +86,11 @@ class CheckpointReader {
   const std::string& path_of(size_t link) const { return links_[link].path; }
   // Null: it has no such table.
   const v1::CheckpointTable* FindTable(const std::string& name) const;
+  // Of that link's own manifest.
+  const ManifestIndex& index(size_t link) const { return *links_[link].index; }
+  // `file` is of the link's manifest. The file stays open while others are read, too.
+  absl::StatusOr<std::shared_ptr<const SafetensorsReader>> OpenFile(
+      size_t link, const v1::CheckpointFile& file) const;
   // Of all files of all links.
   uint64_t bytes() const;
 
@@ -118,11 +127,15 @@ class CheckpointReader {
     std::string path;
     v1::CheckpointManifest manifest;
     std::string checksum;
+    // Of `manifest`, whose entries stay where they are when the link is moved.
+    std::unique_ptr<const ManifestIndex> index;
   };
-  CheckpointReader() = default;
+  explicit CheckpointReader(Disk* disk)
+      : disk_(disk), files_(std::make_unique<OpenTensorFiles>(disk)) {}
 
-  Disk* disk_ = nullptr;
+  Disk* disk_;
   std::vector<Link> links_;  // oldest first
+  std::unique_ptr<OpenTensorFiles> files_;
 };
 
 }  // namespace verbena::checkpoint

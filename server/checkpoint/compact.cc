@@ -91,8 +91,7 @@ class Compaction {
 
   absl::Status JoinArray(const v1::CheckpointTensor& tensor, size_t index,
                          TensorFileWriter* writer) const {
-    absl::StatusOr<ArrayReader> array =
-        ArrayReader::Open(disk_, from_, tensor.table(), tensor.array());
+    absl::StatusOr<ArrayReader> array = ArrayReader::Open(from_, tensor.table(), tensor.array());
     if (!array.ok()) return array.status();
     const uint64_t element = BytesOf(array->type());
     const uint64_t piece = kDefaultBlockBytes / element;

@@ -1,6 +1,7 @@
 #include "server/checkpoint/export.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -86,6 +87,7 @@ class Exporter {
       : disk_(disk), reader_(reader), options_(options), plan_(plan), written_(written) {
     temporary_ = absl::StrCat(options.to, ".tmp");
     places_.resize(plan.size());
+    for (size_t i = 0; i < plan.size(); ++i) of_table_[plan[i].table].push_back(i);
   }
 
   absl::StatusOr<ExportReport> Run() {
@@ -219,11 +221,12 @@ class Exporter {
 
   absl::Status FillRows(const std::string& table) {
     const std::vector<ArraySpec> arrays = RowArrays(reader_.FindTable(table)->spec(), 1);
+    const std::vector<size_t>& planned = of_table_[table];
     uint64_t row = 0;
     return reader_.ReadRows(table, [&](const RowBatch& batch) {
       for (size_t c = 0; c < arrays.size(); ++c) {
-        for (size_t i = 0; i < plan_.size(); ++i) {
-          if (plan_[i].table != table || plan_[i].array != arrays[c].name) continue;
+        for (const size_t i : planned) {
+          if (plan_[i].array != arrays[c].name) continue;
           const absl::Status status = Put(i, row * arrays[c].elements, batch.columns[c]);
           if (!status.ok()) return status;
         }
@@ -264,6 +267,7 @@ class Exporter {
   bool made_ = false;
   std::vector<std::unique_ptr<WritableFile>> files_;
   std::vector<Place> places_;
+  std::map<std::string, std::vector<size_t>> of_table_;  // places in the plan
   std::vector<std::byte> converted_;
   JsonWriter index_;
   uint64_t index_bytes_ = 0;
@@ -330,12 +334,10 @@ absl::StatusOr<std::vector<ExportedTensor>> PlanExport(const CheckpointReader& r
                                                        const ExportOptions& options) {
   if (absl::Status status = CheckNames(reader, options); !status.ok()) return status;
   std::vector<ExportedTensor> plan;
+  const std::set<std::string> named(options.tables.begin(), options.tables.end());
   for (const v1::CheckpointTable& table : reader.manifest().tables()) {
     const std::string& name = table.spec().name();
-    const bool wanted =
-        options.tables.empty() ||
-        std::find(options.tables.begin(), options.tables.end(), name) != options.tables.end();
-    if (!wanted) continue;
+    if (!named.empty() && !named.contains(name)) continue;
     const bool dense = table.spec().dim() == 0;
     const absl::StatusOr<uint64_t> rows =
         dense ? absl::StatusOr<uint64_t>(0) : reader.CountRows(name);

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "proto/spec_text.h"
 #include "proto/table_spec.h"
 #include "server/checkpoint/checksum.h"
@@ -317,18 +319,23 @@ absl::Status CheckBase(const v1::CheckpointManifest& manifest, const v1::Checkpo
     return absl::FailedPreconditionError(absl::StrCat(
         "it is of ", manifest.partitions(), " partitions, and its base of ", base.partitions()));
   }
+  absl::flat_hash_map<absl::string_view, const v1::CheckpointTable*> older_tables;
+  for (const v1::CheckpointTable& older : base.tables()) {
+    older_tables.emplace(older.spec().name(), &older);
+  }
   for (const v1::CheckpointTable& table : manifest.tables()) {
     const v1::TableSpec& spec = table.spec();
-    for (const v1::CheckpointTable& older : base.tables()) {
-      const bool same = manifest.cluster_id() == base.cluster_id() && table.id() == older.id() &&
-                        spec.dim() == older.spec().dim() &&
-                        spec.optimizer().name() == older.spec().optimizer().name();
-      if (older.spec().name() != spec.name() || spec.dim() == 0 || same) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("table ", Quoted(spec.name()),
-                       " is another one in the base: its cluster, id, "
-                       "dim or optimizer differ, so its rows there are not its own"));
-    }
+    const auto found = older_tables.find(spec.name());
+    if (found == older_tables.end() || spec.dim() == 0) continue;
+    const v1::CheckpointTable& older = *found->second;
+    const bool same = manifest.cluster_id() == base.cluster_id() && table.id() == older.id() &&
+                      spec.dim() == older.spec().dim() &&
+                      spec.optimizer().name() == older.spec().optimizer().name();
+    if (same) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("table ", Quoted(spec.name()),
+                     " is another one in the base: its cluster, id, "
+                     "dim or optimizer differ, so its rows there are not its own"));
   }
   return absl::OkStatus();
 }

@@ -18,7 +18,8 @@ struct PlantedBugs {
   bool keep_former_steps = false;  // a save waits for steps that the job had before it began anew
   bool save_at_one_pace = false;   // a slow table is to come as far as the fastest one moves
   bool reload_unread = false;      // a shard waits for a window that it could not read to be loaded
-  bool share_directories = false;  // jobs "a/b" and "a_b" save into one directory
+  bool forget_former_runs = false;  // a run that starts over pushes out what the last one reached
+  bool share_directories = false;   // jobs "a/b" and "a_b" save into one directory
 };
 
 // All false outside tests.

@@ -9,22 +9,24 @@
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <iterator>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 
 namespace verbena::server {
 namespace {
@@ -168,6 +170,11 @@ RocksStore::~RocksStore() { Stop(); }
 absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const RocksStoreOptions& options) {
   auto impl = std::make_unique<Impl>();
   impl->options = options;
+  // RocksDB's files are for all to read; its directory is not.
+  if (mkdir(options.directory.c_str(), 0700) != 0 && errno != EEXIST) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot make the directory for cold rows ", options.directory, ": ", std::strerror(errno)));
+  }
   rocksdb::DB* db = nullptr;
   rocksdb::Options settings = OptionsOf();
   if (options.env != nullptr) settings.env = options.env;
@@ -183,12 +190,10 @@ absl::StatusOr<std::unique_ptr<RocksStore>> RocksStore::Open(const RocksStoreOpt
 void RocksStore::SetWake(std::function<void()> wake) { impl_->options.wake = std::move(wake); }
 
 absl::Status RocksStore::Start() {
-  try {
-    impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start thread ", impl_->options.name, ": ", error.what()));
-  }
+  absl::StatusOr<std::thread> started =
+      StartThread(impl_->options.name, [impl = impl_.get()] { impl->Run(); });
+  if (!started.ok()) return started.status();
+  impl_->thread = *std::move(started);
   return absl::OkStatus();
 }
 

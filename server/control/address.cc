@@ -31,14 +31,34 @@ absl::StatusOr<AddressList> Resolve(const HostAndPort& address) {
   return AddressList(found, &freeaddrinfo);
 }
 
-// "address already in use": lower case reads better inside a sentence.
+}  // namespace
+
 std::string ErrnoText(int error) {
   std::string text = std::strerror(error);
   if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
   return text;
 }
 
-}  // namespace
+absl::StatusOr<std::vector<sockaddr_storage>> ResolveAll(const HostAndPort& address) {
+  absl::StatusOr<AddressList> found = Resolve(address);
+  if (!found.ok()) return found.status();
+  std::vector<sockaddr_storage> all;
+  for (const addrinfo* info = found->get(); info != nullptr; info = info->ai_next) {
+    if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
+    std::memcpy(&all.emplace_back(), info->ai_addr, info->ai_addrlen);
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<sockaddr_storage>> WildcardAddresses(uint16_t port) {
+  std::vector<sockaddr_storage> all;
+  for (const char* host : {"::", "0.0.0.0"}) {
+    absl::StatusOr<std::vector<sockaddr_storage>> found = ResolveAll({host, port});
+    if (found.ok()) all.insert(all.end(), found->begin(), found->end());
+  }
+  if (all.empty()) return absl::NotFoundError("this host has neither IPv6 nor IPv4");
+  return all;
+}
 
 absl::StatusOr<std::string> ResolveNumeric(const std::string& host) {
   absl::StatusOr<AddressList> found = Resolve({host, 0});

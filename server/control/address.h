@@ -4,7 +4,11 @@
 #ifndef VERBENA_SERVER_CONTROL_ADDRESS_H_
 #define VERBENA_SERVER_CONTROL_ADDRESS_H_
 
+#include <sys/socket.h>
+
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,6 +18,14 @@ namespace verbena::server {
 
 // The first address of a host, as digits. NOT_FOUND with the resolver's words.
 absl::StatusOr<std::string> ResolveNumeric(const std::string& host);
+
+// Every address of HOST:PORT, and those of a wildcard: IPv6 (which takes IPv4, too), then IPv4 for
+// a host without IPv6.
+absl::StatusOr<std::vector<sockaddr_storage>> ResolveAll(const HostAndPort& address);
+absl::StatusOr<std::vector<sockaddr_storage>> WildcardAddresses(uint16_t port);
+
+// strerror(error), to be read inside a sentence: "address already in use".
+std::string ErrnoText(int error);
 
 // Binds and gives back: servers in libraries say that listening failed, but not why. UNAVAILABLE:
 // "cannot listen on 127.0.0.1:7000: Address already in use".

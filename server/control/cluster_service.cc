@@ -4,8 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "proto/token.h"
 #include "server/access/scope.h"
 #include "server/control/unary_call.h"
 
@@ -31,21 +29,18 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
-// Whose calls wait in one queue: those with one token, or without one those of a host.
-std::string CallerKey(const Caller& caller) {
-  const absl::StatusOr<std::string> token = TokenId(caller.token);
-  return token.ok() ? absl::StrCat("token ", *token) : HostOf(caller.peer);
-}
-
 // run(coordinator, request, who, reply) on the coordinator's thread, if whoever calls may.
 template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
              const Request* request, Response* response, Run run,
              absl::Duration timeout = kTimeout) {
-  const auto post = [machine, call](Inbox::Closure& closure) -> absl::Status {
+  const auto post = [machine, call](Inbox::Closure& closure,
+                                    FairQueue::Refuse refuse) -> absl::Status {
     // A lease must not end because of others' calls.
     if constexpr (!std::is_same_v<Request, v1::HeartbeatRequest>) {
-      return machine->Post(CallerKey(call->caller()), closure);
+      absl::Status posted = machine->Post(QueueOf(call->caller()), closure, std::move(refuse));
+      if (!posted.ok()) CountExceeded(Budget::kCoordinatorQueue);
+      return posted;
     }
     machine->inbox().Post(std::move(closure));
     return absl::OkStatus();
@@ -93,8 +88,9 @@ void Forward(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
 
 }  // namespace
 
-ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
-    : machine_(machine), gate_(audit) {
+ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit,
+                               const FailingSaves* failing)
+    : machine_(machine), failing_(failing), gate_(audit) {
   using Self = ClusterService;
   Add(&Self::JoinServer);
   Add(&Self::JoinWorker);
@@ -104,6 +100,7 @@ ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
   Add(&Self::FinishRestore);
   Add(&Self::RenewRestore);
   Add(&Self::DropTable);
+  Add(&Self::ForgetJob);
   Add(&Self::RemoveServer);
   Add(&Self::ResetTable);
   Add(&Self::Reconfigure);
@@ -114,7 +111,7 @@ ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit)
   Add(&Self::SetJobLimits);
 }
 
-absl::Status ClusterService::Admit(const Caller& caller, const std::string& method) const {
+absl::Status ClusterService::Admit(Caller* caller, const std::string& method) const {
   return gate_.Admit(machine_->access().get(), caller, method);
 }
 
@@ -166,6 +163,11 @@ void ClusterService::DropTable(ControlCall* call, const v1::DropTableRequest* re
   return Forward(machine_, &gate_, call, request, response, &Coordinator::DropTable);
 }
 
+void ClusterService::ForgetJob(ControlCall* call, const v1::ForgetJobRequest* request,
+                               v1::ForgetJobResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::ForgetJob);
+}
+
 void ClusterService::RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
                                   v1::RemoveServerResponse* response) {
   return Forward(machine_, &gate_, call, request, response, &Coordinator::RemoveServer);
@@ -185,9 +187,19 @@ void ClusterService::GetView(ControlCall* call, const v1::GetViewRequest* reques
                              v1::GetViewResponse* response) {
   return Guarded(
       machine_, &gate_, call, request, response,
-      [](Coordinator* coordinator, const v1::GetViewRequest& copy, const Principal& who,
-         Coordinator::Reply<v1::GetViewResponse> reply) {
-        coordinator->GetView(WithProof(copy, who), std::move(reply));
+      [failing = failing_](Coordinator* coordinator, const v1::GetViewRequest& copy,
+                           const Principal& who, Coordinator::Reply<v1::GetViewResponse> reply) {
+        // Operators ask at once; the answers of members wait for a change of the view.
+        if (failing == nullptr || !ChecksTokens(who) || copy.wait_ms() > 0 ||
+            copy.incarnation() != 0) {
+          return coordinator->GetView(WithProof(copy, who), std::move(reply));
+        }
+        coordinator->GetView(
+            WithProof(copy, who),
+            [failing, reply = std::move(reply)](absl::StatusOr<v1::GetViewResponse> view) mutable {
+              if (view.ok()) failing->AddTo(&*view);
+              reply(std::move(view));
+            });
       },
       // Held until something changes: that long, and the usual on top.
       kTimeout + absl::Milliseconds(request->wait_ms()));

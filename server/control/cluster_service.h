@@ -8,13 +8,15 @@
 #include "server/access/gate.h"
 #include "server/control/control_call.h"
 #include "server/control/coordinator_machine.h"
+#include "server/saves/failing_saves.h"
 
 namespace verbena::server {
 
 class ClusterService final : public ControlService {
  public:
-  // Both outlive it.
-  ClusterService(CoordinatorMachine* machine, AuditLog* audit);
+  // All outlive it. `failing` may be null.
+  ClusterService(CoordinatorMachine* machine, AuditLog* audit,
+                 const FailingSaves* failing = nullptr);
 
   void JoinServer(ControlCall* call, const v1::JoinServerRequest* request,
                   v1::JoinServerResponse* response);
@@ -31,6 +33,8 @@ class ClusterService final : public ControlService {
                     v1::RenewRestoreResponse* response);
   void DropTable(ControlCall* call, const v1::DropTableRequest* request,
                  v1::DropTableResponse* response);
+  void ForgetJob(ControlCall* call, const v1::ForgetJobRequest* request,
+                 v1::ForgetJobResponse* response);
   void RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
                     v1::RemoveServerResponse* response);
   void ResetTable(ControlCall* call, const v1::ResetTableRequest* request,
@@ -48,9 +52,10 @@ class ClusterService final : public ControlService {
                     v1::SetJobLimitsResponse* response);
 
  private:
-  absl::Status Admit(const Caller& caller, const std::string& method) const override;
+  absl::Status Admit(Caller* caller, const std::string& method) const override;
 
   CoordinatorMachine* const machine_;
+  const FailingSaves* const failing_;
   const Gate gate_;
 };
 

@@ -25,7 +25,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "server/access/budget.h"
 #include "server/access/gate.h"
+#include "server/control/control_port.h"
 
 namespace verbena::server {
 
@@ -72,6 +74,7 @@ class JudgedCall final : public grpc::ServerReadReactor<Request>, public Control
                 const std::lock_guard<std::mutex> lock(reading->mutex);
                 JudgedCall* const call = std::exchange(reading->call, nullptr);
                 if (call == nullptr) return;
+                CountExceeded(Budget::kIncompleteRequest);
                 call->Finish({grpc::StatusCode::DEADLINE_EXCEEDED,
                               "the request was not complete within 10 s of its headers"});
               });
@@ -107,9 +110,14 @@ class JudgedCall final : public grpc::ServerReadReactor<Request>, public Control
 
 // A service of such calls.
 class ControlService : public grpc::Service {
+ public:
+  // Before calls come; outlives them.
+  void SetPort(ControlPort* port) { port_ = port; }
+
  protected:
-  // Whether the request of a call is read; what is refused has been audited. From any thread.
-  virtual absl::Status Admit(const Caller& caller, const std::string& method) const = 0;
+  // Whether the request of a call is read; what is refused has been audited (Gate::Admit()). From
+  // any thread.
+  virtual absl::Status Admit(Caller* caller, const std::string& method) const = 0;
 
   // Serves MethodOf<Request>() by `handler` of the derived class.
   template <typename Self, typename Request, typename Response>
@@ -123,7 +131,10 @@ class ControlService : public grpc::Service {
                    [this, self = static_cast<Self*>(this), handler, &name](
                        grpc::CallbackServerContext* context, Response* response) {
                      Caller caller = CallerOf(*context);
-                     const absl::Status admitted = Admit(caller, name);
+                     const absl::Status admitted = Admit(&caller, name);
+                     if (admitted.ok() && port_ != nullptr) {
+                       port_->Admitted(caller.peer, QueueOf(caller));
+                     }
                      return new JudgedCall<Request, Response>(
                          std::move(caller), admitted, response,
                          [self, handler](ControlCall* call, const Request* request, Response* r) {
@@ -133,6 +144,7 @@ class ControlService : public grpc::Service {
   }
 
  private:
+  ControlPort* port_ = nullptr;
   std::deque<std::string> names_;  // gRPC keeps pointers to them
 };
 

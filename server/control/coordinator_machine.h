@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "rdma/base/clock.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 #include "server/executor/driver.h"
@@ -32,9 +33,9 @@ class CoordinatorMachine final : public Machine {
 
   Inbox& inbox() { return inbox_; }
   // A call of `caller` (a token's id, or a host), after what the inbox has and in turn with the
-  // calls of other callers. UNAVAILABLE: too many wait.
-  absl::Status Post(const std::string& caller, Inbox::Closure& closure) {
-    absl::Status status = calls_.Post(caller, closure);
+  // calls of other callers (FairQueue::Post()). UNAVAILABLE: too many wait.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure, FairQueue::Refuse refuse) {
+    absl::Status status = calls_.Post(caller, closure, std::move(refuse));
     if (status.ok()) inbox_.Post([] {});  // wakes the owner
     return status;
   }
@@ -99,13 +100,15 @@ class CoordinatorMachine final : public Machine {
   }
   void NoteRefusal() {
     refuses_ = true;
+    // Once a process life.
     spdlog::error("{}", std::string(coordinator_->status().message()));
     const std::lock_guard<std::mutex> lock(mutex_);
     status_ = coordinator_->status();
   }
 
+  const MonotonicClock clock_;
   Inbox inbox_;
-  FairQueue calls_;
+  FairQueue calls_{&clock_};
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
   bool refuses_ = false;

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/grpc_control_channel.h"
-#include "server/control/address.h"
+#include "proto/threads.h"
 
 namespace verbena::server {
 
@@ -26,6 +26,7 @@ constexpr int kMostStreams = 4096;
 // Also the bytes that a call may hold before it is admitted.
 constexpr int kStreamWindow = 65535;
 constexpr int kMostControlHeaders = 8192;
+constexpr int kMostReflectionThreads = 8;
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleConnectionMs = 300'000;
 // A restore of 60,000 tables; views, which are larger, are answers. gRPC compares the size once it
@@ -36,6 +37,9 @@ constexpr int kMostControlRequest = 16 << 20;
 void LimitPeers(uint64_t memory, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("verbena-control");
   quota.Resize(memory);
+  // Reflection alone is served by threads of gRPC's: one for each of its calls.
+  quota.SetMaxThreads(kMostReflectionThreads);
+  builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMostControlRequest);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
@@ -58,29 +62,40 @@ uint64_t ControlMemory(uint64_t memory_limit) {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
     const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
-    uint64_t memory, const std::vector<grpc::Service*>& services) {
+    uint64_t memory, const std::vector<ControlService*>& services) {
   absl::StatusOr<HostAndPort> parsed = SplitHostPort(listen);
   if (!parsed.ok()) return parsed.status();
-  // gRPC says only that it failed; the reason comes from trying ourselves.
-  if (absl::Status status = CheckCanListen(listen); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<ControlPort>> port =
+      ControlPort::Listen(listen, {.caller_bytes = memory / 2});
+  if (!port.ok()) return port.status();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  std::unique_ptr<GrpcServer> result(new GrpcServer);
   grpc::ServerBuilder builder;
   ConfigureControlServer(&builder);
   LimitPeers(memory, &builder);
-  // With port reuse a second daemon would take half of the first one's connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  int port = 0;
-  builder.AddListeningPort(listen, credentials, &port);
-  for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<GrpcServer> result(new GrpcServer);
+  result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  for (ControlService* service : services) {
+    service->SetPort(port->get());
+    builder.RegisterService(service);
+  }
   result->credentials_ = std::move(credentials);
   result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr || port == 0) {
+  if (result->server_ == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC refused it"));
   }
-  result->address_ = JoinHostPort(parsed->host, static_cast<uint16_t>(port));
+  result->address_ = JoinHostPort(parsed->host, (*port)->port());
   result->SetServing(false);
+  result->port_ = *std::move(port);
+  const absl::Status serves =
+      result->port_->Serve([acceptor = result->acceptor_.get()](int listener, int connection) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+        taken.listener_fd = listener;
+        taken.fd = connection;
+        acceptor->HandleNewConnection(&taken);
+      });
+  if (!serves.ok()) return serves;
   return result;
 }
 
@@ -99,18 +114,25 @@ void GrpcServer::SetServing(bool serving) {
 
 void GrpcServer::Stop(const std::function<void()>& drain) {
   if (server_ == nullptr) return;
+  // Ends the port's thread first, so there is room for the one below.
+  if (port_ != nullptr) port_->Stop();
   std::atomic<bool> stopped{false};
   // Shutdown() returns when every call has been finished, and finishing takes our drain().
-  std::thread shutdown([&] {
+  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [&] {
     server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
     server_->Wait();
     stopped.store(true, std::memory_order_release);
   });
+  if (!shutdown.ok()) {
+    // The process ends, and calls with it.
+    (void)server_.release();
+    return;
+  }
   while (!stopped.load(std::memory_order_acquire)) {
     drain();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  shutdown.join();
+  shutdown->join();
   server_.reset();
 }
 

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/control/control_call.h"
+#include "server/control/control_port.h"
 
 namespace verbena::server {
 
@@ -26,10 +28,11 @@ class GrpcServer {
   // HOST:PORT: address already in use".
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const std::string& listen, std::shared_ptr<grpc::ServerCredentials> credentials,
-      uint64_t memory, const std::vector<grpc::Service*>& services);
+      uint64_t memory, const std::vector<ControlService*>& services);
   ~GrpcServer();
 
   const std::string& address() const { return address_; }  // host:port, with the port taken
+  size_t connections() const { return port_->connections(); }
   // What health checking answers, for all services.
   void SetServing(bool serving);
   // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
@@ -40,6 +43,8 @@ class GrpcServer {
   GrpcServer() = default;
   std::string address_;
   std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlive the server
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<ControlPort> port_;
   std::unique_ptr<grpc::Server> server_;
 };
 

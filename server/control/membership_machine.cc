@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace verbena::server {
 
 bool MembershipMachine::RunOnce() {
@@ -22,15 +24,16 @@ bool MembershipMachine::RunOnce() {
   const absl::StatusCode failed_before = std::exchange(failed_, membership_.last_error().code());
   // Once when calls begin to fail, and once when the reason is one that somebody has to remove;
   // others come and go with every attempt.
+  const bool for_an_operator = failed_ == absl::StatusCode::kUnauthenticated ||
+                               failed_ == absl::StatusCode::kFailedPrecondition;
   const bool fails_newly =
-      failed_ != failed_before &&
-      (failed_before == absl::StatusCode::kOk || failed_ == absl::StatusCode::kUnauthenticated);
+      failed_ != failed_before && (failed_before == absl::StatusCode::kOk || for_an_operator);
   if (before.incarnation != now.incarnation) {
-    spdlog::info("joined the cluster as incarnation {}", now.incarnation);
+    said_.Write(absl::StrCat("joined the cluster as incarnation ", now.incarnation));
   } else if (fails_newly && !now.status.ok() && !now.ended) {
-    spdlog::warn("{}", std::string(now.status.message()));
+    wrong_.Write(std::string(now.status.message()));
   } else if (!before.status.ok() && now.status.ok()) {
-    spdlog::info("the coordinator answers again");
+    said_.Write("the coordinator answers again");
   }
   return worked;
 }

@@ -4,10 +4,16 @@
 #ifndef VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_
 #define VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_
 
+#include <spdlog/spdlog.h>
+
+#include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "proto/grpc_control_channel.h"
+#include "server/access/peer_log.h"
 #include "server/executor/driver.h"
 #include "server/executor/inbox.h"
 #include "server/membership.h"
@@ -20,7 +26,9 @@ class MembershipMachine final : public Machine {
                     std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
                     Membership::OnView on_view)
       : control_(std::move(tls), std::move(token)),
-        membership_(options, clock, &control_, std::move(on_view)) {}
+        membership_(options, clock, &control_, std::move(on_view)),
+        said_([](const std::string& line) { spdlog::info("{}", line); }),
+        wrong_([](const std::string& line) { spdlog::warn("{}", line); }) {}
 
   Inbox& inbox() { return inbox_; }
   Membership& membership() { return membership_; }
@@ -49,6 +57,7 @@ class MembershipMachine final : public Machine {
   GrpcControlChannel control_;
   Membership membership_;
   absl::StatusCode failed_ = absl::StatusCode::kOk;  // the last call, as of the last RunOnce()
+  PeerLog said_, wrong_;                             // a coordinator that comes and goes
   mutable std::mutex mutex_;
   State state_;  // guarded by mutex_
 };

@@ -90,6 +90,16 @@ std::string OpenerOf(const v1::OpenLaneRequest& request, bool of_server) {
                       request.incarnation());
 }
 
+// Takes a call to the shard's thread, in turn with those of other callers.
+auto InTurn(ShardExecutor* executor, const ControlCall& call) {
+  return [executor, queue = QueueOf(call.caller())](Inbox::Closure& closure,
+                                                    FairQueue::Refuse refuse) {
+    absl::Status posted = executor->Post(queue, closure, std::move(refuse));
+    if (!posted.ok()) CountExceeded(Budget::kShardQueue);
+    return posted;
+  };
+}
+
 }  // namespace
 
 ShardService::ShardService(const ShardSet* set, const AccessState* access, AuditLog* audit)
@@ -109,15 +119,15 @@ ShardService::ShardService(const ShardSet* set, const AccessState* access, Audit
   Add(&Self::GetStatistics);
 }
 
-absl::Status ShardService::Admit(const Caller& caller, const std::string& method) const {
+absl::Status ShardService::Admit(Caller* caller, const std::string& method) const {
   const AccessState::Known known = access_->Get();
   if (known.view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
   // A token that is newer than our view comes with the next one.
-  if (caller.revision > known.view->revision() &&
-      !Authenticate(known.rules.get(), caller.token).ok()) {
-    return IsNewer(*known.view, caller.revision);
+  if (caller->revision > known.view->revision() &&
+      !Authenticate(known.rules.get(), caller->token).ok()) {
+    return IsNewer(*known.view, caller->revision);
   }
   return gate_.Admit(known.rules.get(), caller, method);
 }
@@ -130,7 +140,7 @@ absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Reques
   }
   const bool may_be_newer = RevisionOf(request) > known.view->revision();
   const Scope scope = ScopeOf(request, *known.view);
-  if (known.rules == nullptr) return Principal{};
+  if (known.rules == nullptr) return gate_.Judge(nullptr, caller, MethodOf<Request>(), scope);
   if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) {
     return IsNewer(*known.view, RevisionOf(request));
   }
@@ -167,8 +177,8 @@ void ShardService::OpenLane(ControlCall* call, const v1::OpenLaneRequest* reques
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
   const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
-  return HandleOn(
-      &executor->inbox(), call, *request, response, kShardTimeout,
+  return HandleBy(
+      InTurn(executor, *call), call, *request, response, kShardTimeout,
       absl::StrCat("shard ", request->shard()),
       [this, executor, of_server, caller = std::move(caller), who = *std::move(who)](
           const v1::OpenLaneRequest& copy, Answerer<v1::OpenLaneResponse> answer) {
@@ -197,8 +207,8 @@ void ShardService::CloseLane(ControlCall* call, const v1::CloseLaneRequest* requ
     return FinishNow(call, status);
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
-  return HandleOn(
-      &executor->inbox(), call, *request, response, kShardTimeout,
+  return HandleBy(
+      InTurn(executor, *call), call, *request, response, kShardTimeout,
       absl::StrCat("shard ", request->shard()),
       [executor](const v1::CloseLaneRequest& copy, Answerer<v1::CloseLaneResponse> answer) {
         const absl::Status status = executor->CloseLane(copy);
@@ -215,8 +225,27 @@ void ShardService::GetStatistics(ControlCall* call, const v1::GetStatisticsReque
   auto unary = std::make_shared<Call>(call, response);
   unary->SetDeadline(kStatisticsTimeout, absl::StrCat("not every shard answered within ",
                                                       absl::FormatDuration(kStatisticsTimeout)));
-  auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(std::move(unary));
-  RequestSnapshots(*set_, [set = set_, answer](const Snapshots& snapshots) {
+  auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(unary);
+  Inbox::Closure closure = [this, answer] { Gather(answer); };
+  const auto refuse = [unary](const absl::Status& status) { unary->Finish(status); };
+  if (const absl::Status posted = statistics_.Post(QueueOf(call->caller()), closure, refuse);
+      !posted.ok()) {
+    CountExceeded(Budget::kStatisticsQueue);
+    return unary->Finish(posted);
+  }
+  GatherNext();
+}
+
+void ShardService::GatherNext() {
+  // Posted by another thread between the two looks: that thread saw `gathering_` set.
+  while (!statistics_.empty() && !gathering_.exchange(true)) {
+    if (statistics_.RunOne()) return;
+    gathering_ = false;
+  }
+}
+
+void ShardService::Gather(const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer) {
+  RequestSnapshots(*set_, [this, set = set_, answer](const Snapshots& snapshots) {
     v1::GetStatisticsResponse result;
     result.set_incarnation(set->incarnation.load(std::memory_order_acquire));
     for (size_t i = 0; i < snapshots.size(); ++i) {
@@ -226,6 +255,8 @@ void ShardService::GetStatistics(ControlCall* call, const v1::GetStatisticsReque
       if (snapshots[i].has_value()) Fill(*snapshots[i], out);
     }
     (*answer)(std::move(result));
+    gathering_ = false;
+    GatherNext();
   });
 }
 
@@ -251,7 +282,7 @@ void ShardService::OnShard(ControlCall* call, const Request* request, Response* 
   const absl::StatusOr<ShardExecutor*> executor = ExecutorOf(*request);
   if (!executor.ok()) return FinishNow(call, executor.status());
   const Asked asked{*executor, std::move(caller), *std::move(who)};
-  return HandleOn(&(*executor)->inbox(), call, *request, response, timeout,
+  return HandleBy(InTurn(*executor, *call), call, *request, response, timeout,
                   absl::StrCat("shard ", request->shard()),
                   [asked, handle](const Request& copy, Answerer<Response> answer) {
                     handle(asked, copy, std::move(answer));

@@ -5,11 +5,16 @@
 #ifndef VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 #define VERBENA_SERVER_CONTROL_SHARD_SERVICE_H_
 
+#include <atomic>
+#include <memory>
+
 #include "proto/verbena/v1/shard.pb.h"
 #include "server/access/gate.h"
 #include "server/access/peer_log.h"
 #include "server/control/control_call.h"
 #include "server/control/shard_set.h"
+#include "server/control/unary_call.h"
+#include "server/executor/fair_queue.h"
 
 namespace verbena::server {
 
@@ -35,7 +40,7 @@ class ShardService final : public ControlService {
                      v1::GetStatisticsResponse* response);
 
  private:
-  absl::Status Admit(const Caller& caller, const std::string& method) const override;
+  absl::Status Admit(Caller* caller, const std::string& method) const override;
   // INVALID_ARGUMENT naming the shards there are.
   absl::Status CheckShard(uint32_t shard) const;
   // Of a call about a save: whose it is.
@@ -61,10 +66,18 @@ class ShardService final : public ControlService {
   void Wait(ControlCall* call, const Request* request, Response* response,
             void (ShardExecutor::*wait_for)(const Request&, Reply));
 
+  // Statistics of all shards: one at a time, the callers in turn, so that requests for them take a
+  // bounded share of the shards' time.
+  void GatherNext();
+  void Gather(const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer);
+
   const ShardSet* const set_;
   const AccessState* const access_;
   const Gate gate_;
   PeerLog lane_log_, refusal_log_;
+  const MonotonicClock clock_;
+  FairQueue statistics_{&clock_};
+  std::atomic<bool> gathering_{false};  // one of statistics_ is at the shards
 };
 
 }  // namespace verbena::server

@@ -75,8 +75,9 @@ class Answerer {
   std::shared_ptr<UnaryCall<Response>> call_;
 };
 
-// Runs handler(request, answerer) on the thread that post(closure) reaches, which takes the closure
-// or answers an error. `who` is named at the deadline.
+// Runs handler(request, answerer) on the thread that post(closure, refuse) reaches, which takes the
+// closure or answers an error. One that it has taken may end by refuse(status) instead. `who` is
+// named at the deadline.
 template <typename Post, typename Request, typename Response, typename Handler>
 void HandleBy(Post post, ControlCall* control, const Request& request, Response* response,
               absl::Duration timeout, const std::string& who, Handler handler) {
@@ -88,18 +89,8 @@ void HandleBy(Post post, ControlCall* control, const Request& request, Response*
                             answer = Answerer<Response>(call)]() mutable {
     if (!answer.finished()) handler(request, std::move(answer));
   };
-  if (const absl::Status posted = post(closure); !posted.ok()) call->Finish(posted);
-}
-
-// The same on the owner of `inbox`.
-template <typename Request, typename Response, typename Handler>
-void HandleOn(Inbox* inbox, ControlCall* control, const Request& request, Response* response,
-              absl::Duration timeout, const std::string& who, Handler handler) {
-  const auto post = [inbox](Inbox::Closure& closure) {
-    inbox->Post(std::move(closure));
-    return absl::OkStatus();
-  };
-  HandleBy(post, control, request, response, timeout, who, std::move(handler));
+  const auto refuse = [call](const absl::Status& status) { call->Finish(status); };
+  if (const absl::Status posted = post(closure, refuse); !posted.ok()) call->Finish(posted);
 }
 
 // Ends a call at once.

@@ -34,33 +34,62 @@ absl::Status CheckEnoughServers(const CoordinatorOptions& options, const v1::Clu
 }
 
 // One norm has one limit.
-absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced,
-                             const v1::ClusterView& view) {
+absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced, const ViewEditor& view) {
   const double wanted = spec.optimizer().clip_global_norm();
   if (wanted == 0) return absl::OkStatus();
-  for (const v1::Table& existing : view.tables()) {
-    const double value = existing.spec().optimizer().clip_global_norm();
-    if (existing.spec().job() != spec.job() || value == 0 || value == wanted) continue;
-    if (existing.id() == replaced) continue;
+  for (const auto& [id, existing] : view.TablesOf(spec.job())) {
+    const double value = existing->spec().optimizer().clip_global_norm();
+    if (value == 0 || value == wanted || id == replaced) continue;
     return absl::FailedPreconditionError(absl::StrCat(
         "table '", spec.name(), "': optimizer.clip_global_norm is ", wanted, "; allowed: ", value,
-        ", as in table '", existing.spec().name(), "' of the same job '", spec.job(),
+        ", as in table '", existing->spec().name(), "' of the same job '", spec.job(),
         "', or 0: the gradients of these tables are clipped by one norm"));
   }
   return absl::OkStatus();
 }
 
+// A partition may come to any server, so all of them need a disk for rows that are not in memory.
+absl::Status CheckColdTier(const v1::TableSpec& spec, const v1::ClusterView& view) {
+  if (spec.cold_tier().hot_bytes() == 0 || coordinator_planted_bugs().cold_tier_anywhere) {
+    return absl::OkStatus();
+  }
+  std::string without;
+  for (const v1::Server& server : view.servers()) {
+    if (server.cold_tier() || server.state() != v1::Server::ALIVE) continue;
+    absl::StrAppend(&without, without.empty() ? "" : ", ", server.name());
+  }
+  if (without.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "table '", spec.name(), "': cold_tier.hot_bytes is ", spec.cold_tier().hot_bytes(),
+      ", but these servers have no --cold-dir: ", without,
+      "; start them with --cold-dir DIR, or leave hot_bytes 0"));
+}
+
+// What drops a table under workers is agreed to, or refused.
+absl::Status CheckUnused(const v1::Table& table, const char* done, const ViewEditor& view) {
+  if (coordinator_planted_bugs().drop_used) return absl::OkStatus();
+  const v1::Job* job = view.FindJob(table.spec().job());
+  if (job == nullptr || !HasWorkers(*job)) return absl::OkStatus();
+  const auto workers = std::count_if(job->members().begin(), job->members().end(),
+                                     [](const v1::Worker& w) { return w.rank() >= 0; });
+  return absl::FailedPreconditionError(
+      absl::StrCat("table '", table.spec().name(), "' is used by ", workers,
+                   workers == 1 ? " worker" : " workers", " of job '", job->name(),
+                   "', and was not ", done, "; end them first, or agree to that (--yes)"));
+}
+
 // Whatever says that a valid specification cannot become a table now.
 absl::Status CheckNewTable(const v1::TableSpec& spec, uint32_t replaced,
-                           const CoordinatorOptions& options, CoordinatorState* state) {
-  if (absl::Status status = CheckEnoughServers(options, state->view); !status.ok()) return status;
-  if (absl::Status status = CheckGlobalNorm(spec, replaced, state->view); !status.ok())
-    return status;
+                           const CoordinatorOptions& options, const CoordinatorState& state,
+                           const ViewEditor& view) {
+  if (absl::Status status = CheckEnoughServers(options, view.view()); !status.ok()) return status;
+  if (absl::Status status = CheckGlobalNorm(spec, replaced, view); !status.ok()) return status;
+  if (absl::Status status = CheckColdTier(spec, view.view()); !status.ok()) return status;
   if (spec.consistency() == v1::CONSISTENCY_SYNC) {
-    absl::Status status = CheckJobOfSyncTable(spec, &state->view);
+    absl::Status status = CheckJobOfSyncTable(spec, view);
     if (!status.ok()) return status;
   }
-  if (state->next_table == std::numeric_limits<uint32_t>::max()) {
+  if (state.next_table == std::numeric_limits<uint32_t>::max()) {
     return absl::ResourceExhaustedError("all 2^32 table ids have been used");
   }
   return absl::OkStatus();
@@ -83,6 +112,7 @@ bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& 
 }
 
 constexpr size_t kLongestRestorer = 200;
+constexpr size_t kTablesNamed = 10;
 
 absl::Status CheckRestorer(const std::string& restorer) {
   const bool printable = std::all_of(restorer.begin(), restorer.end(),
@@ -97,33 +127,35 @@ absl::Status CheckRestorer(const std::string& restorer) {
 absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& request,
                                                 const std::string& name,
                                                 const CoordinatorOptions& options,
-                                                const v1::ClusterView& view) {
+                                                const ViewEditor& view) {
   if (absl::Status status = CheckRestorer(request.restorer()); !status.ok()) return status;
-  if (const v1::Table* other = FindTableNamed(name, true, view)) {
+  if (const v1::Table* other = view.FindTable(name, true)) {
     return absl::FailedPreconditionError(
         absl::StrCat(BeingRestored(*other),
                      "; wait for its end. (When that program is gone the coordinator drops what it "
                      "was restoring, ",
                      RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
   }
-  const v1::Table* served = FindTableNamed(name, false, view);
+  const v1::Table* served = view.FindTable(name, false);
+  if (served != nullptr && request.replace() && request.only_unused()) {
+    if (absl::Status unused = CheckUnused(*served, "replaced", view); !unused.ok()) return unused;
+  }
   if (served == nullptr || request.replace()) return served;
   return absl::AlreadyExistsError(
       absl::StrCat("there is a table '", name, "' of job '", served->spec().job(), "'"));
 }
 
-void EraseTable(uint32_t id, v1::ClusterView* view) {
-  auto* tables = view->mutable_tables();
-  tables->erase(std::remove_if(tables->begin(), tables->end(),
-                               [&](const v1::Table& table) { return table.id() == id; }),
-                tables->end());
+// By its name: the one that is served, else the one that is being restored.
+const v1::Table* FindNamed(const std::string& name, const ViewEditor& view) {
+  const v1::Table* served = view.FindTable(name, false);
+  return served != nullptr ? served : view.FindTable(name, true);
 }
 
 }  // namespace
 
 absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
-                                 v1::JoinServerResponse* response) {
+                                 ViewEditor* view, v1::JoinServerResponse* response) {
   if (absl::Status status = CheckJoinServer(request); !status.ok()) return status;
   v1::Server joined;
   joined.set_incarnation(state->next_incarnation++);
@@ -132,9 +164,10 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   joined.set_shards(request.shards());
   joined.set_state(v1::Server::ALIVE);
   joined.set_zone(request.zone());
+  joined.set_cold_tier(request.cold_tier());
   response->set_incarnation(joined.incarnation());
   response->set_lease_ms(options.lease_ms);
-  for (v1::Server& server : *state->view.mutable_servers()) {
+  for (v1::Server& server : *view->EditServers()) {
     if (server.name() != request.name()) continue;
     if (server.state() == v1::Server::ALIVE && server.address() != request.address()) {
       return absl::AlreadyExistsError(absl::StrCat(
@@ -143,17 +176,17 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
           "when its lease (",
           options.lease_ms, " ms) has ended"));
     }
-    ReplaceServer(server.incarnation(), joined, &state->view);
+    ReplaceServer(server.incarnation(), joined, view);
     server = std::move(joined);
     return Effect::kChanged;
   }
-  *state->view.add_servers() = std::move(joined);
+  *view->EditServers()->Add() = std::move(joined);
   return Effect::kChanged;
 }
 
 absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                                  const CoordinatorOptions& options, CoordinatorState* state,
-                                 v1::JoinWorkerResponse* response) {
+                                 ViewEditor* view, v1::JoinWorkerResponse* response) {
   v1::JoinWorkerRequest named = request;
   if (named.job().empty()) named.set_job("default");
   if (absl::Status status = CheckName("job", named.job()); !status.ok()) return status;
@@ -165,8 +198,7 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
   for (const v1::Token& known : state->access.tokens()) {
     if (known.id() == token) only_job = known.job();
   }
-  const absl::StatusOr<int32_t> rank =
-      AdmitWorker(named, incarnation, token, only_job, &state->view);
+  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, token, only_job, view);
   if (!rank.ok()) return rank.status();
   response->set_incarnation(incarnation);
   response->set_rank(*rank);
@@ -174,21 +206,22 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state) {
+absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state,
+                                    ViewEditor* view) {
   if (incarnation == 0 || incarnation >= state->next_incarnation) {
     return absl::NotFoundError(absl::StrCat("incarnation ", incarnation, " was never given out"));
   }
-  if (v1::Server* server = FindServer(incarnation, &state->view)) {
+  if (const v1::Server* server = FindServer(incarnation, view->view())) {
     if (server->state() == v1::Server::SILENT) return Effect::kNone;
-    server->set_state(v1::Server::SILENT);
+    SetServerState(incarnation, v1::Server::SILENT, view);
     return Effect::kChanged;
   }
-  return RetireWorker(incarnation, &state->view) ? Effect::kChanged : Effect::kNone;
+  return RetireWorker(incarnation, view) ? Effect::kChanged : Effect::kNone;
 }
 
 absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
                                 const CoordinatorOptions& options, CoordinatorState* state,
-                                v1::Table* table) {
+                                ViewEditor* view, v1::Table* table) {
   v1::TableSpec wanted = request.spec();
   if (wanted.job().empty()) wanted.set_job("default");
   absl::StatusOr<v1::TableSpec> spec = NormalizeTableSpec(std::move(wanted));
@@ -200,21 +233,21 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
   uint32_t replaced = 0;
   if (request.restoring()) {
     const absl::StatusOr<const v1::Table*> other =
-        TableToReplace(request, spec->name(), options, state->view);
+        TableToReplace(request, spec->name(), options, *view);
     if (!other.ok()) return other.status();
     if (*other != nullptr) replaced = (*other)->id();
-  } else if (const v1::Table* served = FindTableNamed(spec->name(), false, state->view)) {
+  } else if (const v1::Table* served = view->FindTable(spec->name(), false)) {
     if (absl::Status status = CheckSameSpec(served->spec(), *spec); !status.ok()) return status;
     *table = *served;
     return Effect::kNone;
-  } else if (const v1::Table* other = FindTableNamed(spec->name(), true, state->view)) {
+  } else if (const v1::Table* other = view->FindTable(spec->name(), true)) {
     return absl::UnavailableError(
         absl::StrCat(BeingRestored(*other), "; it is there when all of it is loaded"));
   }
-  absl::Status status = CheckNewTable(*spec, replaced, options, state);
+  absl::Status status = CheckNewTable(*spec, replaced, options, *state, *view);
   if (!status.ok()) return status;
-  if (coordinator_planted_bugs().replace_at_once) EraseTable(replaced, &state->view);
-  if (state->view.tables_size() == 0) PlaceAllPartitions(&state->view);
+  if (coordinator_planted_bugs().replace_at_once) view->RemoveTable(replaced);
+  if (view->view().tables_size() == 0) PlaceAllPartitions(view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
   table->set_restoring(request.restoring());
@@ -223,56 +256,90 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
     table->set_restorer(request.restorer());
     table->set_replaces(replaced);
   }
-  absl::Status allowed = CheckLimits(*table, options.chunk_memory, state->view);
+  absl::Status allowed = CheckLimits(*table, options.chunk_memory, *view);
   if (!allowed.ok()) return allowed;
-  *state->view.add_tables() = *table;
+  view->AddTable(*table);
   return Effect::kChanged;
 }
 
 absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
-                                     CoordinatorState* state, v1::FinishRestoreResponse* response) {
+                                     CoordinatorState* state, ViewEditor* view,
+                                     v1::FinishRestoreResponse* response) {
   Effect effect = Effect::kNone;
   for (const uint32_t id : request.tables()) {
-    auto* tables = state->view.mutable_tables();
-    const auto it = std::find_if(tables->begin(), tables->end(),
-                                 [&](const v1::Table& t) { return t.id() == id; });
-    if (it == tables->end()) return absl::NotFoundError(absl::StrCat("there is no table ", id));
-    if (!it->restoring()) continue;
-    const v1::Table* served = FindTableNamed(it->spec().name(), false, state->view);
-    if (served != nullptr && served->id() != it->replaces()) {
+    const v1::Table* table = view->FindTable(id);
+    if (table == nullptr) return absl::NotFoundError(absl::StrCat("there is no table ", id));
+    if (!table->restoring()) continue;
+    const v1::Table* served = view->FindTable(table->spec().name(), false);
+    if (served != nullptr && served->id() != table->replaces()) {
       return absl::AlreadyExistsError(absl::StrCat("there is a table '", served->spec().name(),
                                                    "' of job '", served->spec().job(), "'"));
     }
-    it->set_restoring(false);
-    it->clear_restorer();
-    it->clear_replaces();
-    if (served != nullptr) EraseTable(served->id(), &state->view);
+    if (served != nullptr && request.only_unused()) {
+      absl::Status unused = CheckUnused(*served, "replaced", *view);
+      if (!unused.ok()) return unused;
+    }
+    if (served != nullptr) view->RemoveTable(served->id());
+    view->SetServed(id);
     effect = Effect::kChanged;
   }
   response->set_revision(state->view.revision());
   return effect;
 }
 
-absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, CoordinatorState* state) {
-  const v1::Table* table = request.id() != 0 ? FindTableById(request.id(), state->view)
-                                             : FindTableNamed(request.name(), state->view);
+absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view) {
+  const v1::Table* table =
+      request.id() != 0 ? view->FindTable(request.id()) : FindNamed(request.name(), *view);
   if (table == nullptr) {
     return absl::NotFoundError(request.id() != 0
                                    ? absl::StrCat("there is no table with id ", request.id())
                                    : absl::StrCat("there is no table '", request.name(), "'"));
   }
   const bool by_name = coordinator_planted_bugs().drop_by_name;
-  if (by_name) table = FindTableNamed(table->spec().name(), state->view);
+  if (by_name) table = FindNamed(table->spec().name(), *view);
   if (request.only_restoring() && !table->restoring() && !by_name) {
     return absl::FailedPreconditionError(
         absl::StrCat("table '", table->spec().name(), "' is served, not being restored"));
   }
-  EraseTable(table->id(), &state->view);
+  if (request.only_unused() && !table->restoring()) {
+    absl::Status unused = CheckUnused(*table, "dropped", *view);
+    if (!unused.ok()) return unused;
+  }
+  view->RemoveTable(table->id());
+  return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
+                                 v1::ForgetJobResponse* response) {
+  const v1::Job* job = view->FindJob(request.job());
+  if (job == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no job '", request.job(), "'"));
+  }
+  if (job->members_size() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job->name(), "' has ", job->members_size(),
+                     " members (workers and observers): end them first"));
+  }
+  std::vector<std::string> tables;
+  for (const auto& [id, table] : view->TablesOf(job->name())) {
+    tables.push_back(table->spec().name());
+  }
+  if (!tables.empty()) {
+    const size_t more = tables.size() > kTablesNamed ? tables.size() - kTablesNamed : 0;
+    tables.resize(tables.size() - more);
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", job->name(), "' has tables (", absl::StrJoin(tables, ", "),
+                     more > 0 ? absl::StrCat(" and ", more, " more") : "",
+                     "): drop them first ('verbena table drop')"));
+  }
+  view->EditJob(request.job())->clear_limits();
+  view->RemoveIfEnded(request.job());
+  response->set_revision(view->view().revision());
   return Effect::kChanged;
 }
 
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
-                                    v1::RemoveServerResponse* response) {
+                                    ViewEditor* view, v1::RemoveServerResponse* response) {
   if (absl::Status status = CheckName("server name", request.name()); !status.ok()) return status;
   const auto& servers = state->view.servers();
   const auto it = std::find_if(servers.begin(), servers.end(),
@@ -285,7 +352,7 @@ absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, Coor
         absl::StrCat("server '", request.name(), "' at ", it->address(),
                      " is alive; only a server that is silent can be removed: stop it first"));
   }
-  absl::StatusOr<std::vector<std::string>> lost = ForgetServer(it->incarnation(), &state->view);
+  absl::StatusOr<std::vector<std::string>> lost = ForgetServer(it->incarnation(), view);
   if (!lost.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("server '", request.name(), "': ", lost.status().message()));
@@ -296,18 +363,14 @@ absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, Coor
 }
 
 absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
-                                  v1::ResetTableResponse* response) {
-  auto* tables = state->view.mutable_tables();
-  const auto table = std::find_if(tables->begin(), tables->end(), [&](const v1::Table& t) {
-    return t.spec().name() == request.name() && !t.restoring() &&
-           (request.id() == 0 || t.id() == request.id());
-  });
-  if (table == tables->end()) {
+                                  ViewEditor* view, v1::ResetTableResponse* response) {
+  const v1::Table* table = view->FindTable(request.name(), false);
+  if (table == nullptr || (request.id() != 0 && request.id() != table->id())) {
     return absl::NotFoundError(absl::StrCat("there is no table '", request.name(), "'",
                                             request.id() != 0 ? " with id " : "",
                                             request.id() != 0 ? absl::StrCat(request.id()) : ""));
   }
-  auto* lost = table->mutable_lost_partitions();
+  const auto* lost = &table->lost_partitions();
   std::set<uint32_t> reset(request.partitions().begin(), request.partitions().end());
   for (const uint32_t partition : reset) {
     if (std::find(lost->begin(), lost->end(), partition) != lost->end()) continue;
@@ -315,7 +378,7 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, Coordina
         "partitions has ", partition, ", which table '", request.name(),
         "' has not lost; allowed: ", lost->empty() ? "none" : absl::StrJoin(*lost, ", ")));
   }
-  v1::Job* job = FindJob(table->spec().job(), &state->view);
+  const v1::Job* job = view->FindJob(table->spec().job());
   if (job != nullptr && HasWorkers(*job)) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job->name(), "' of table '", request.name(), "' has workers (",
@@ -325,17 +388,18 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, Coordina
   // The caller has begun a revision, which nothing will have come of.
   response->set_revision(state->view.revision() - (reset.empty() ? 1 : 0));
   if (reset.empty()) return Effect::kNone;
-  lost->erase(std::remove_if(lost->begin(), lost->end(),
-                             [&](uint32_t partition) { return reset.contains(partition); }),
-              lost->end());
+  auto* edited = view->EditTable(table->id())->mutable_lost_partitions();
+  edited->erase(std::remove_if(edited->begin(), edited->end(),
+                               [&](uint32_t partition) { return reset.contains(partition); }),
+                edited->end());
   response->mutable_partitions()->Add(reset.begin(), reset.end());
-  if (job != nullptr) StartGeneration(job);
+  if (job != nullptr) StartGeneration(view->EditJob(job->name()));
   return Effect::kChanged;
 }
 
 absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request, int64_t now_ns,
                                             int64_t lease_ns, LearnerBars* bars,
-                                            CoordinatorState* state,
+                                            CoordinatorState* state, ViewEditor* view,
                                             v1::ReconfigureResponse* response) {
   const v1::Server* server = FindServer(request.incarnation(), state->view);
   if (server == nullptr || server->state() != v1::Server::ALIVE) {
@@ -355,7 +419,7 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
       continue;
     }
     const absl::StatusOr<bool> made =
-        Reconfigure(change, request.incarnation(), now_ns + lease_ns, bars, &state->view);
+        Reconfigure(change, request.incarnation(), now_ns + lease_ns, bars, view);
     if (!made.ok()) return made.status();
     response->add_made(*made);
     any |= *made;
@@ -365,9 +429,9 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
 }
 
 absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
-                                    v1::SetJobLimitsResponse* response) {
+                                    ViewEditor* view, v1::SetJobLimitsResponse* response) {
   if (absl::Status status = CheckName("job", request.job()); !status.ok()) return status;
-  const bool changed = SetLimits(request.job(), request.limits(), &state->view);
+  const bool changed = SetLimits(request.job(), request.limits(), view);
   // The caller has begun a revision, which nothing will have come of.
   response->set_revision(state->view.revision() - (changed ? 0 : 1));
   return changed ? Effect::kChanged : Effect::kNone;

@@ -12,6 +12,7 @@
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -25,48 +26,52 @@ inline uint64_t RestoreLeaseMillis(const CoordinatorOptions& options) {
 
 absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
-                                 v1::JoinServerResponse* response);
+                                 ViewEditor* view, v1::JoinServerResponse* response);
 
 // `token`: the id of the one that it showed.
 absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                                  const CoordinatorOptions& options, CoordinatorState* state,
-                                 v1::JoinWorkerResponse* response);
+                                 ViewEditor* view, v1::JoinWorkerResponse* response);
 
 // A worker is retired, a server becomes silent. kNone when that was so before; NOT_FOUND when the
 // incarnation was never given out.
-absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state);
+absl::StatusOr<Effect> RemoveMember(uint64_t incarnation, CoordinatorState* state,
+                                    ViewEditor* view);
 
 // kNone when the table exists with the same specification. One that is to be restored must not
 // exist, or be replaced.
 absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
                                 const CoordinatorOptions& options, CoordinatorState* state,
-                                v1::Table* table);
+                                ViewEditor* view, v1::Table* table);
 
 // kNone when all are served.
 absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
-                                     CoordinatorState* state, v1::FinishRestoreResponse* response);
+                                     CoordinatorState* state, ViewEditor* view,
+                                     v1::FinishRestoreResponse* response);
 
-absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, CoordinatorState* state);
+absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view);
 
 // NOT_FOUND; FAILED_PRECONDITION: the server is alive, or nobody could take what it has.
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
+                                 v1::ForgetJobResponse* response);
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
-                                    v1::RemoveServerResponse* response);
+                                    ViewEditor* view, v1::RemoveServerResponse* response);
 
 // A table's lost partitions start again, and its job with a new generation: servers forget what
 // they know of its steps and sequences. kNone when nothing is lost and none was named.
 absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
-                                  v1::ResetTableResponse* response);
+                                  ViewEditor* view, v1::ResetTableResponse* response);
 
 // All changes or, after an error, none; those that need a newer ticket than the request has are
 // passed over. kNone when none could be made. See configurations.h.
 absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request, int64_t now_ns,
                                             int64_t lease_ns, LearnerBars* bars,
-                                            CoordinatorState* state,
+                                            CoordinatorState* state, ViewEditor* view,
                                             v1::ReconfigureResponse* response);
 
 // kNone when the job has these limits.
 absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
-                                    v1::SetJobLimitsResponse* response);
+                                    ViewEditor* view, v1::SetJobLimitsResponse* response);
 
 }  // namespace verbena::server
 

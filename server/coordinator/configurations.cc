@@ -93,13 +93,14 @@ std::optional<v1::Replica> Heir(const v1::Partition& partition, const v1::Cluste
 }
 
 // For every table that has chunks there. `names` gets those that had not lost it before.
-void Lose(uint32_t partition, v1::ClusterView* view, std::set<std::string>* names) {
-  const auto partitions = static_cast<uint32_t>(view->partitions_size());
-  for (v1::Table& table : *view->mutable_tables()) {
+void Lose(uint32_t partition, ViewEditor* view, std::set<std::string>* names) {
+  const auto partitions = static_cast<uint32_t>(view->view().partitions_size());
+  for (const v1::Table& table : view->view().tables()) {
     if (!HasChunkIn(table, partition, partitions)) continue;
-    auto* lost = table.mutable_lost_partitions();
+    const auto& before = table.lost_partitions();
+    if (std::binary_search(before.begin(), before.end(), partition)) continue;
+    auto* lost = view->EditTable(table.id())->mutable_lost_partitions();
     const auto at = std::lower_bound(lost->begin(), lost->end(), partition);
-    if (at != lost->end() && *at == partition) continue;
     const auto index = at - lost->begin();
     lost->Add(partition);
     std::rotate(lost->begin() + index, lost->end() - 1, lost->end());
@@ -212,11 +213,11 @@ void LearnerBars::EndDue(int64_t now_ns) {
   for (const auto& [place, until] : until_) next_ = std::min(next_, until);
 }
 
-void PlaceAllPartitions(v1::ClusterView* view) {
-  Loads loads(*view, /*partitions=*/false);
+void PlaceAllPartitions(ViewEditor* view) {
+  Loads loads(view->view(), /*partitions=*/false);
   const std::vector<v1::Replica> shards = loads.Shards();
   if (shards.empty()) return;
-  std::vector<v1::Partition> placed(view->partitions_size());
+  std::vector<v1::Partition> placed(view->view().partitions_size());
   for (size_t i = 0; i < placed.size(); ++i) {
     placed[i].set_primary(shards[i % shards.size()].server());
     placed[i].set_shard(shards[i % shards.size()].shard());
@@ -224,41 +225,43 @@ void PlaceAllPartitions(v1::ClusterView* view) {
   }
   for (size_t i = 0; i < placed.size(); ++i) {
     v1::Partition& wanted = placed[i];
-    if (view->replicas() > 1) {
+    if (view->view().replicas() > 1) {
       const auto follower = loads.ForCopy(wanted, [](uint64_t) { return true; });
       if (follower) {
         *wanted.add_followers() = *follower;
         loads.AddCopy(wanted.primary(), *follower);
       }
     }
-    Become(wanted, view->mutable_partitions(static_cast<int>(i)));
+    Become(wanted, view->EditPartition(static_cast<int>(i)));
   }
 }
 
-void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view) {
-  for (v1::Partition& partition : *view->mutable_partitions()) {
+void ReplaceServer(uint64_t before, const v1::Server& now, ViewEditor* view) {
+  for (const v1::Partition& partition : view->view().partitions()) {
     if (partition.primary() != before) continue;
-    if (const auto heir = Heir(partition, *view)) {
-      Promote(*heir, &partition);
+    v1::Partition* changed = view->EditPartition(static_cast<int>(partition.id()));
+    if (const auto heir = Heir(partition, view->view())) {
+      Promote(*heir, changed);
       continue;
     }
-    MakePrimary(now.incarnation(), partition.shard() % now.shards(), &partition);
+    MakePrimary(now.incarnation(), partition.shard() % now.shards(), changed);
     Lose(partition.id(), view, nullptr);
   }
 }
 
-absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, v1::ClusterView* view) {
+absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, ViewEditor* view) {
   std::vector<v1::Partition*> sole;
-  for (v1::Partition& partition : *view->mutable_partitions()) {
+  for (const v1::Partition& partition : view->view().partitions()) {
     if (partition.primary() != server) continue;
-    if (const auto heir = Heir(partition, *view)) {
-      Promote(*heir, &partition);
+    v1::Partition* changed = view->EditPartition(static_cast<int>(partition.id()));
+    if (const auto heir = Heir(partition, view->view())) {
+      Promote(*heir, changed);
     } else {
-      sole.push_back(&partition);
+      sole.push_back(changed);
     }
   }
-  Loads loads(*view, /*partitions=*/true);
-  if (!sole.empty() && view->tables_size() > 0 && !loads.ForPrimary()) {
+  Loads loads(view->view(), /*partitions=*/true);
+  if (!sole.empty() && view->view().tables_size() > 0 && !loads.ForPrimary()) {
     return absl::FailedPreconditionError(absl::StrCat("no server is alive that could take its ",
                                                       sole.size(),
                                                       " partitions: start another one first"));
@@ -271,56 +274,66 @@ absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, v1::Clust
     loads.Add(*partition);
     Lose(partition->id(), view, &lost);
   }
-  auto* servers = view->mutable_servers();
+  auto* servers = view->EditServers();
   servers->erase(std::remove_if(servers->begin(), servers->end(),
                                 [&](const v1::Server& s) { return s.incarnation() == server; }),
                  servers->end());
   return std::vector<std::string>(lost.begin(), lost.end());
 }
 
-bool FollowServers(v1::ClusterView* view) {
+bool FollowServers(ViewEditor* view) {
   std::map<uint64_t, bool> alive;
-  for (const v1::Server& server : view->servers()) {
+  for (const v1::Server& server : view->view().servers()) {
     alive[server.incarnation()] = server.state() == v1::Server::ALIVE;
   }
   const auto gone = [&](const v1::Replica& r) { return !alive.contains(r.server()); };
   const auto not_alive = [&](const v1::Replica& r) { return gone(r) || !alive[r.server()]; };
   bool changed = false;
-  for (v1::Partition& partition : *view->mutable_partitions()) {
+  for (const v1::Partition& partition : view->view().partitions()) {
+    const auto& followers = partition.followers();
+    const auto& learners = partition.learners();
     // Who is silent here may be well, and be heard by the other copy: the two of them judge that.
-    const bool dropped = DropIf(gone, partition.mutable_followers()) |
-                         DropIf(not_alive, partition.mutable_learners());
-    if (dropped) Grow(&partition);
-    changed |= dropped;
+    if (std::none_of(followers.begin(), followers.end(), gone) &&
+        std::none_of(learners.begin(), learners.end(), not_alive)) {
+      continue;
+    }
+    v1::Partition* edited = view->EditPartition(static_cast<int>(partition.id()));
+    DropIf(gone, edited->mutable_followers());
+    DropIf(not_alive, edited->mutable_learners());
+    Grow(edited);
+    changed = true;
   }
   return changed;
 }
 
-void HandOver(uint64_t server, v1::ClusterView* view) {
-  for (v1::Partition& partition : *view->mutable_partitions()) {
+void HandOver(uint64_t server, ViewEditor* view) {
+  for (const v1::Partition& partition : view->view().partitions()) {
     if (partition.primary() != server) continue;
     const auto follower =
         std::find_if(partition.followers().begin(), partition.followers().end(),
-                     [&](const v1::Replica& r) { return IsAlive(r.server(), *view); });
-    if (follower != partition.followers().end()) Promote(*follower, &partition);
+                     [&](const v1::Replica& r) { return IsAlive(r.server(), view->view()); });
+    if (follower == partition.followers().end()) continue;
+    Promote(*follower, view->EditPartition(static_cast<int>(partition.id())));
   }
 }
 
-bool AddLearners(const LearnerBars& bars, int64_t now_ns, v1::ClusterView* view) {
-  if (view->replicas() < 2 || AliveServers(*view) < 2) return false;
+bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
+  const v1::ClusterView& now = view->view();
+  if (now.replicas() < 2 || AliveServers(now) < 2) return false;
   std::optional<Loads> loads;
   bool added = false;
-  for (v1::Partition& partition : *view->mutable_partitions()) {
+  for (const v1::Partition& partition : now.partitions()) {
     const int copies = 1 + partition.followers_size() + partition.learners_size();
-    if (copies >= static_cast<int>(view->replicas())) continue;
-    if (!IsAlive(partition.primary(), *view)) continue;
-    if (!loads) loads.emplace(*view, /*partitions=*/true);
+    if (copies >= static_cast<int>(now.replicas())) continue;
+    if (!IsAlive(partition.primary(), now)) continue;
+    if (!loads) loads.emplace(now, /*partitions=*/true);
     const auto learner = loads->ForCopy(
         partition, [&](uint64_t server) { return !bars.Has(partition.id(), server, now_ns); });
     if (!learner) continue;
-    *partition.add_learners() = *learner;
-    Grow(&partition);
-    Date(partition.mutable_learners(), partition.configuration());
+    v1::Partition* edited = view->EditPartition(static_cast<int>(partition.id()));
+    *edited->add_learners() = *learner;
+    Grow(edited);
+    Date(edited->mutable_learners(), edited->configuration());
     loads->AddCopy(partition.primary(), *learner);
     added = true;
   }
@@ -328,7 +341,7 @@ bool AddLearners(const LearnerBars& bars, int64_t now_ns, v1::ClusterView* view)
 }
 
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
-                                 int64_t bar_until_ns, LearnerBars* bars, v1::ClusterView* view) {
+                                 int64_t bar_until_ns, LearnerBars* bars, ViewEditor* view) {
   const bool known = change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
                      change.kind() == v1::ConfigurationChange::ADMIT ||
                      change.kind() == v1::ConfigurationChange::PROMOTE;
@@ -336,12 +349,14 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
     return WrongField("kind", absl::StrCat(static_cast<int>(change.kind())),
                       "DROP_REPLICA (1), ADMIT (2), PROMOTE (3)");
   }
-  if (change.partition() >= static_cast<uint32_t>(view->partitions_size())) {
+  const v1::ClusterView& now = view->view();
+  if (change.partition() >= static_cast<uint32_t>(now.partitions_size())) {
     return WrongField("partition", absl::StrCat(change.partition()),
-                      absl::StrCat("0 to ", view->partitions_size() - 1));
+                      absl::StrCat("0 to ", now.partitions_size() - 1));
   }
-  v1::Partition* partition = view->mutable_partitions(static_cast<int>(change.partition()));
-  if (partition->configuration() != change.configuration()) return false;
+  const auto index = static_cast<int>(change.partition());
+  if (now.partitions(index).configuration() != change.configuration()) return false;
+  v1::Partition* partition = view->EditPartition(index);
   if (change.kind() == v1::ConfigurationChange::PROMOTE) {
     const v1::Replica* follower = FindReplica(partition->followers(), server);
     if (follower == nullptr) {

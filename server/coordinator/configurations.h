@@ -12,7 +12,8 @@
 // Silence changes no configuration that has data twice: the other copy may hear who is silent here,
 // and asks for what it wants when it does not, either.
 //
-// **Thread safety**: pure functions on a view; LearnerBars: one owner thread.
+// **Thread safety**: functions without state of their own, on a view; LearnerBars: one owner
+// thread.
 //
 // Invariants:
 //  1. A server has at most one copy of a partition; a partition has at most two.
@@ -34,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -54,34 +56,34 @@ class LearnerBars {
 };
 
 // Spreads all partitions evenly over the shards of the servers that are alive, each with
-// `view->replicas()` copies as far as there are servers. Only for a cluster without tables: nothing
+// `replicas` copies as far as there are servers. Only for a cluster without tables: nothing
 // is copied.
-void PlaceAllPartitions(v1::ClusterView* view);
+void PlaceAllPartitions(ViewEditor* view);
 
 // `now` has taken the name of `before` and is empty. What had a follower is the follower's; the
 // rest is `now`'s, and lost for every table that has chunks in it.
-void ReplaceServer(uint64_t before, const v1::Server& now, v1::ClusterView* view);
+void ReplaceServer(uint64_t before, const v1::Server& now, ViewEditor* view);
 
 // Removes a server that is silent from the view. What had a follower is the follower's; the rest
 // goes to servers that are alive and is lost. Returns the names of the tables that lost something.
 // FAILED_PRECONDITION: nobody is alive to take it.
-absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, v1::ClusterView* view);
+absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, ViewEditor* view);
 
 // A server leaves: what has a follower that is alive is the follower's.
-void HandOver(uint64_t server, v1::ClusterView* view);
+void HandOver(uint64_t server, ViewEditor* view);
 
 // What follows from who is alive, silent and gone. Whether anything changed.
-bool FollowServers(v1::ClusterView* view);
+bool FollowServers(ViewEditor* view);
 
 // A learner for every partition that has fewer copies than wanted, whose primary is alive, and for
 // which there is a server. Whether there was any.
-bool AddLearners(const LearnerBars& bars, int64_t now_ns, v1::ClusterView* view);
+bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 
 // Makes one change that `server`, which is alive, asks for; false: the configuration is another one
 // by now. Who is dropped is barred until `bar_until_ns`. INVALID_ARGUMENT names the field.
 // FAILED_PRECONDITION: it is not this server's to ask for.
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
-                                 int64_t bar_until_ns, LearnerBars* bars, v1::ClusterView* view);
+                                 int64_t bar_until_ns, LearnerBars* bars, ViewEditor* view);
 
 // DATA_LOSS when the invariants do not hold.
 absl::Status CheckConfigurations(const v1::ClusterView& view);

@@ -70,37 +70,70 @@ absl::Status Coordinator::Impl::OtherCluster(const v1::Seen& seen, uint64_t inca
 
 // ---- changes ----
 
-Coordinator::Impl::Undo Coordinator::Impl::BeginChange() {
-  Undo undo{state.view, state.access, state.next_incarnation, state.next_table, bars};
-  state.view.set_revision(state.view.revision() + 1);
-  return undo;
+void Coordinator::Impl::BeginChange() {
+  undo = {std::nullopt, state.next_incarnation, state.next_table, bars};
+  editor.Begin();
 }
 
-void Coordinator::Impl::Restore(Undo undo) {
-  state.view = std::move(undo.view);
-  state.access = std::move(undo.access);
+void Coordinator::Impl::UndoChange() {
+  editor.Undo();
+  if (undo.access) state.access = *std::move(undo.access);
   state.next_incarnation = undo.next_incarnation;
   state.next_table = undo.next_table;
   bars = std::move(undo.bars);
 }
 
-absl::Status Coordinator::Impl::EndChange(Undo undo, CoordinatorState::Answered* answered) {
-  FollowServers(view());
-  AddLearners(bars, Now(), view());
-  if (answered != nullptr) state.answered.push_back(*answered);
-  const absl::Status saved = store->Save(state, answered);
-  if (!saved.ok()) {
-    if (answered != nullptr) state.answered.pop_back();
-    Restore(std::move(undo));
-    return saved;
+absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, Extent extent) {
+  FollowServers(&editor);
+  AddLearners(bars, Now(), &editor);
+  ViewEditor::Change change = editor.Describe();
+  const bool whole = extent == Extent::kWhole;
+  if (whole) change.described = false;
+  StateChange saved;
+  saved.view = whole ? nullptr : &change.view;
+  saved.gone_members = change.gone_members;
+  saved.access = whole || undo.access.has_value();
+  saved.answered = answered;
+  if (absl::Status status = store->Save(state, saved); !status.ok()) {
+    UndoChange();
+    return status;
   }
-  if (state.answered.size() > kAnswersKept) {
-    state.answered.erase(state.answered.begin(), state.answered.end() - kAnswersKept);
+  editor.Commit();
+  if (answered != nullptr) {
+    state.answered.push_back(*answered);
+    if (state.answered.size() > kAnswersKept) state.answered.pop_front();
   }
-  changes.Add(undo.view, state.view);
-  FollowView();
-  FollowTokens();
+  changes.Add(change, state.view);
+  if (whole || change.servers) {
+    FollowView();
+  } else {
+    FollowChange(change);
+  }
+  if (saved.access) FollowTokens();
   return absl::OkStatus();
+}
+
+void Coordinator::Impl::GrantLease(uint64_t incarnation) {
+  // Members that were cut off by a restart look for the coordinator for a while.
+  const int64_t found_by = in_office_since_ns + options.find_again_ns;
+  if (!leases.Has(incarnation)) {
+    leases.Grant(incarnation, std::max(Now(), found_by) + LeaseNanos());
+  }
+}
+
+void Coordinator::Impl::FollowChange(const ViewEditor::Change& change) {
+  for (const uint64_t gone : change.gone_members) leases.End(gone);
+  for (const v1::JobChange& job : change.view.jobs()) {
+    for (const v1::Worker& member : job.members()) GrantLease(member.incarnation());
+  }
+  for (const uint32_t table : change.view.removed_tables()) restores.End(table);
+  for (const v1::Table& table : change.view.tables()) {
+    if (!table.restoring()) {
+      restores.End(table.id());
+    } else if (!restores.Has(table.id())) {
+      restores.Grant(table.id(), Now() + RestoreLeaseNanos());
+    }
+  }
 }
 
 // Whoever the view calls alive has a lease, and nobody else; so has what is being restored.
@@ -114,14 +147,9 @@ void Coordinator::Impl::FollowView() {
   }
   leases.Retain(alive);
   std::erase_if(unheard, [&](uint64_t server) { return !alive.contains(server); });
-  std::erase_if(heard, [&](const auto& h) { return FindServer(h.first, view()) == nullptr; });
-  std::erase_if(left, [&](uint64_t server) { return FindServer(server, view()) == nullptr; });
-  // Members that were cut off by a restart look for the coordinator for a while.
-  const int64_t found_by = in_office_since_ns + options.find_again_ns;
-  const int64_t until = std::max(Now(), found_by) + LeaseNanos();
-  for (const uint64_t incarnation : alive) {
-    if (!leases.Has(incarnation)) leases.Grant(incarnation, until);
-  }
+  std::erase_if(heard, [&](const auto& h) { return FindServer(h.first, state.view) == nullptr; });
+  std::erase_if(left, [&](uint64_t server) { return FindServer(server, state.view) == nullptr; });
+  for (const uint64_t incarnation : alive) GrantLease(incarnation);
   std::set<uint64_t> restoring;
   for (const v1::Table& table : state.view.tables()) {
     if (table.restoring()) restoring.insert(table.id());
@@ -310,11 +338,17 @@ absl::Status Coordinator::Impl::TakeOffice() {
   }
   if (absl::Status status = CheckState(state); !status.ok()) return status;
   if (absl::Status status = CheckTokens(state); !status.ok()) return status;
-  Undo undo = BeginChange();
-  for (v1::Partition& partition : *state.view.mutable_partitions()) {
+  editor.Index();
+  BeginChange();
+  for (const v1::Partition& partition : state.view.partitions()) {
+    if (partition.configuration() != 0) continue;
     // An older version wrote none.
-    if (partition.configuration() == 0) partition.set_configuration(partition.epoch());
+    editor.EditPartition(static_cast<int>(partition.id()))->set_configuration(partition.epoch());
   }
+  // An older version kept jobs that had ended.
+  std::vector<std::string> jobs;
+  for (const v1::Job& job : state.view.jobs()) jobs.push_back(job.name());
+  for (const std::string& job : jobs) editor.RemoveIfEnded(job);
   if (absl::Status status = BeginTerm(); !status.ok()) return status;
   in_office_since_ns = Now();
   if (absl::Status status = KeepSettings(); !status.ok()) return status;
@@ -322,7 +356,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);
   state.view.set_min_replicas(options.min_replicas);
-  if (absl::Status status = EndChange(std::move(undo), nullptr); !status.ok()) return status;
+  if (absl::Status status = EndChange(nullptr, Extent::kWhole); !status.ok()) return status;
   // One that an operator has accepted is known to be old.
   if (state.terms.rbegin()->accepted()) return absl::OkStatus();
   for (const v1::Server& server : state.view.servers()) {
@@ -347,11 +381,11 @@ void Coordinator::Impl::ExtendLeases(int64_t pause_ns, int64_t now) {
 
 bool Coordinator::Impl::EndLeases(int64_t now) {
   if (leases.NextDueNanos() > now || next_save_ns > now) return false;
-  Undo undo = BeginChange();
+  BeginChange();
   // An incarnation with a lease is known, so there is no error to look at.
   for (const uint64_t incarnation : leases.Due(now))
-    RemoveMember(incarnation, &state).IgnoreError();
-  const absl::Status saved = EndChange(std::move(undo), nullptr);
+    RemoveMember(incarnation, &state, &editor).IgnoreError();
+  const absl::Status saved = EndChange(nullptr);
   next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
   return true;
 }
@@ -359,14 +393,14 @@ bool Coordinator::Impl::EndLeases(int64_t now) {
 // Nobody loads them any more.
 bool Coordinator::Impl::EndRestores(int64_t now) {
   if (restores.NextDueNanos() > now || next_save_ns > now) return false;
-  Undo undo = BeginChange();
+  BeginChange();
   for (const uint64_t table : restores.Due(now)) {
     v1::DropTableRequest request;
     request.set_id(static_cast<uint32_t>(table));
     request.set_only_restoring(true);
-    RemoveTable(request, &state).IgnoreError();  // one with a lease is in the view
+    RemoveTable(request, &editor).IgnoreError();  // one with a lease is in the view
   }
-  const absl::Status saved = EndChange(std::move(undo), nullptr);
+  const absl::Status saved = EndChange(nullptr);
   next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
   return true;
 }
@@ -374,14 +408,14 @@ bool Coordinator::Impl::EndRestores(int64_t now) {
 // Learners may be put again where they were dropped a lease ago.
 bool Coordinator::Impl::EndBars(int64_t now) {
   if (bars.NextDueNanos() > now || next_save_ns > now) return false;
-  Undo undo = BeginChange();
-  if (AddLearners(bars, now, view())) {
-    if (!EndChange(std::move(undo), nullptr).ok()) {
+  BeginChange();
+  if (AddLearners(bars, now, &editor)) {
+    if (!EndChange(nullptr).ok()) {
       next_save_ns = now + kSaveRetryNanos;
       return true;
     }
   } else {
-    Restore(std::move(undo));
+    UndoChange();
   }
   bars.EndDue(now);
   return true;
@@ -403,14 +437,15 @@ void Coordinator::Impl::FollowTokens() {
 
 bool Coordinator::Impl::EndTokens(int64_t now) {
   if (next_token_ns > now) return false;
-  Undo undo = BeginChange();
-  if (EndExpiredTokens(options.wall_clock(), &state) == Effect::kNone) {
-    Restore(std::move(undo));
+  BeginChange();
+  KeepAccess();
+  if (EndExpiredTokens(options.wall_clock(), &state, &editor) == Effect::kNone) {
+    UndoChange();
     FollowTokens();
     return false;
   }
-  undo.access = state.access;  // they are over, saved or not
-  const absl::Status saved = EndChange(std::move(undo), nullptr);
+  KeepAccess();  // they are over, saved or not
+  const absl::Status saved = EndChange(nullptr);
   if (!saved.ok()) {
     FollowTokens();
     next_token_ns = now + kSaveRetryNanos;

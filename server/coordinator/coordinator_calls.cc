@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/view_tables.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/placement.h"
@@ -26,9 +25,11 @@ constexpr uint32_t kMaxWaitMs = 30000;
 // the current one.
 void SetView(const v1::ClusterView& view, v1::JoinServerResponse* r) { *r->mutable_view() = view; }
 void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutable_view() = view; }
-void SetView(const v1::ClusterView& view, v1::CreateTableResponse* r) { *r->mutable_view() = view; }
+// A caller asks for the view's changes when it needs them: with many tables the view is large.
+void SetView(const v1::ClusterView&, v1::CreateTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
 void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
+void SetView(const v1::ClusterView&, v1::ForgetJobResponse*) {}
 void SetView(const v1::ClusterView&, v1::RemoveServerResponse*) {}
 void SetView(const v1::ClusterView&, v1::ResetTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::ReconfigureResponse*) {}
@@ -79,18 +80,18 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
     return;
   }
   if (absl::Status status = MayChange(request); !status.ok()) return reply(std::move(status));
-  Undo undo = BeginChange();
+  BeginChange();
   Response response;
   const absl::StatusOr<Effect> effect = apply(&response);
   if (!effect.ok() || *effect == Effect::kNone) {
-    Restore(std::move(undo));
+    UndoChange();
     if (!effect.ok()) {
       reply(effect.status());
       return;
     }
   } else {
     answered.response = response.SerializeAsString();
-    if (absl::Status saved = EndChange(std::move(undo), &answered); !saved.ok()) {
+    if (absl::Status saved = EndChange(&answered); !saved.ok()) {
       reply(std::move(saved));
       return;
     }
@@ -120,7 +121,8 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(const Coordinat
 void Coordinator::JoinServer(const v1::JoinServerRequest& request,
                              Reply<v1::JoinServerResponse> reply) {
   impl_->Mutate("JoinServer", request, std::move(reply), [&](v1::JoinServerResponse* response) {
-    absl::StatusOr<Effect> effect = AddServer(request, impl_->options, &impl_->state, response);
+    absl::StatusOr<Effect> effect =
+        AddServer(request, impl_->options, &impl_->state, &impl_->editor, response);
     if (effect.ok()) impl_->heard[response->incarnation()] = impl_->Now();
     return effect;
   });
@@ -129,7 +131,7 @@ void Coordinator::JoinServer(const v1::JoinServerRequest& request,
 void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                              Reply<v1::JoinWorkerResponse> reply) {
   impl_->Mutate("JoinWorker", request, std::move(reply), [&](v1::JoinWorkerResponse* response) {
-    return AddWorker(request, token, impl_->options, &impl_->state, response);
+    return AddWorker(request, token, impl_->options, &impl_->state, &impl_->editor, response);
   });
 }
 
@@ -154,9 +156,9 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
                        "incarnation has joined under its name, or an operator has removed it")));
       return;
     }
-    Impl::Undo undo = impl.BeginChange();
-    FindServer(incarnation, impl.view())->set_state(v1::Server::ALIVE);
-    if (absl::Status saved = impl.EndChange(std::move(undo), nullptr); !saved.ok()) {
+    impl.BeginChange();
+    SetServerState(incarnation, v1::Server::ALIVE, &impl.editor);
+    if (absl::Status saved = impl.EndChange(nullptr); !saved.ok()) {
       reply(std::move(saved));
       return;
     }
@@ -178,10 +180,11 @@ void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse
                            " leaves, and a follower of its partitions has not been heard for half "
                            "a lease; retry"));
         }
-        absl::StatusOr<Effect> effect = RemoveMember(request.incarnation(), &impl_->state);
+        absl::StatusOr<Effect> effect =
+            RemoveMember(request.incarnation(), &impl_->state, &impl_->editor);
         if (effect.ok() && FindServer(request.incarnation(), impl_->view()) != nullptr) {
           impl_->left.insert(request.incarnation());
-          HandOver(request.incarnation(), impl_->view());
+          HandOver(request.incarnation(), &impl_->editor);
         }
         return effect;
       });
@@ -195,7 +198,8 @@ void Coordinator::CreateTable(const v1::CreateTableRequest& request,
     }
     // Table ids are few: a term in which no table is made skips none.
     impl_->state.next_table = std::max(impl_->state.next_table, impl_->first_table);
-    return AddTable(request, impl_->options, &impl_->state, response->mutable_table());
+    return AddTable(request, impl_->options, &impl_->state, &impl_->editor,
+                    response->mutable_table());
   });
 }
 
@@ -203,7 +207,7 @@ void Coordinator::FinishRestore(const v1::FinishRestoreRequest& request,
                                 Reply<v1::FinishRestoreResponse> reply) {
   impl_->Mutate("FinishRestore", request, std::move(reply),
                 [&](v1::FinishRestoreResponse* response) {
-                  return server::FinishRestore(request, &impl_->state, response);
+                  return server::FinishRestore(request, &impl_->state, &impl_->editor, response);
                 });
 }
 
@@ -214,7 +218,7 @@ void Coordinator::RenewRestore(const v1::RenewRestoreRequest& request,
   for (const uint32_t id : request.tables()) {
     impl_->restores.Renew(id, impl_->Now() + impl_->RestoreLeaseNanos());
     // One that is served already needs no lease.
-    if (FindTableById(id, impl_->state.view) == nullptr) response.add_missing(id);
+    if (impl_->editor.FindTable(id) == nullptr) response.add_missing(id);
   }
   reply(std::move(response));
 }
@@ -223,21 +227,28 @@ void Coordinator::DropTable(const v1::DropTableRequest& request,
                             Reply<v1::DropTableResponse> reply) {
   impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
     response->set_revision(impl_->state.view.revision());
-    return RemoveTable(request, &impl_->state);
+    return RemoveTable(request, &impl_->editor);
+  });
+}
+
+void Coordinator::ForgetJob(const v1::ForgetJobRequest& request,
+                            Reply<v1::ForgetJobResponse> reply) {
+  impl_->Mutate("ForgetJob", request, std::move(reply), [&](v1::ForgetJobResponse* response) {
+    return server::ForgetJob(request, &impl_->editor, response);
   });
 }
 
 void Coordinator::RemoveServer(const v1::RemoveServerRequest& request,
                                Reply<v1::RemoveServerResponse> reply) {
   impl_->Mutate("RemoveServer", request, std::move(reply), [&](v1::RemoveServerResponse* response) {
-    return server::RemoveServer(request, &impl_->state, response);
+    return server::RemoveServer(request, &impl_->state, &impl_->editor, response);
   });
 }
 
 void Coordinator::ResetTable(const v1::ResetTableRequest& request,
                              Reply<v1::ResetTableResponse> reply) {
   impl_->Mutate("ResetTable", request, std::move(reply), [&](v1::ResetTableResponse* response) {
-    return server::ResetTable(request, &impl_->state, response);
+    return server::ResetTable(request, &impl_->state, &impl_->editor, response);
   });
 }
 
@@ -245,14 +256,14 @@ void Coordinator::Reconfigure(const v1::ReconfigureRequest& request,
                               Reply<v1::ReconfigureResponse> reply) {
   impl_->Mutate("Reconfigure", request, std::move(reply), [&](v1::ReconfigureResponse* response) {
     return ChangeConfigurations(request, impl_->Now(), impl_->LeaseNanos(), &impl_->bars,
-                                &impl_->state, response);
+                                &impl_->state, &impl_->editor, response);
   });
 }
 
 void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
                                Reply<v1::SetJobLimitsResponse> reply) {
   impl_->Mutate("SetJobLimits", request, std::move(reply), [&](v1::SetJobLimitsResponse* response) {
-    return ChangeLimits(request, &impl_->state, response);
+    return ChangeLimits(request, &impl_->state, &impl_->editor, response);
   });
 }
 
@@ -285,6 +296,7 @@ void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
                         "this cluster asks for no tokens: start its coordinator with "
                         "--operator-token-file");
                   }
+                  impl_->KeepAccess();
                   return AddToken(request, impl_->options.wall_clock(), &impl_->state, response);
                 });
 }
@@ -307,7 +319,9 @@ void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
               "that is the token in the coordinator's --operator-token-file: put another one there "
               "and start the coordinator again");
         }
-        return EndToken(request.id(), impl_->options.wall_clock(), &impl_->state, response);
+        impl_->KeepAccess();
+        return EndToken(request.id(), impl_->options.wall_clock(), &impl_->state, &impl_->editor,
+                        response);
       });
 }
 

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "server/coordinator/store.h"
 #include "server/coordinator/turns.h"
 #include "server/coordinator/view_changes.h"
+#include "server/coordinator/view_editor.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -36,12 +38,11 @@ struct Coordinator::Impl {
     bool takes_changes;
     Reply<v1::GetViewResponse> reply;
   };
-  // What a mutation may change and a failed one gets back.
+  // What a mutation may change, beside the view, and a failed one gets back.
   struct Undo {
-    v1::ClusterView view;
-    v1::AccessRules access;
-    uint64_t next_incarnation;
-    uint32_t next_table;
+    std::optional<v1::AccessRules> access;  // none: the change has not touched the tokens
+    uint64_t next_incarnation = 0;
+    uint32_t next_table = 0;
     LearnerBars bars;
   };
 
@@ -49,6 +50,8 @@ struct Coordinator::Impl {
   const Clock* clock;
   Store* store;
   CoordinatorState state;
+  ViewEditor editor{&state.view, &state.ended_generation};  // all changes of the view
+  Undo undo;                                                // of the change that has begun
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
   Leases leases;
@@ -75,7 +78,7 @@ struct Coordinator::Impl {
   int64_t RestoreLeaseNanos() const {
     return static_cast<int64_t>(RestoreLeaseMillis(options)) * kNanosPerMilli;
   }
-  v1::ClusterView* view() { return &state.view; }
+  const v1::ClusterView& view() const { return state.view; }
 
   absl::Status TakeOffice();
   // Replaces options that are 0 by what the state has.
@@ -103,10 +106,16 @@ struct Coordinator::Impl {
   absl::Status OtherCluster(const v1::Seen& seen, uint64_t incarnation) const;
   // Every call is refused from now on, those that wait included.
   void Refuse(const v1::Seen& seen, bool server, uint64_t incarnation);
-  Undo BeginChange();
-  void Restore(Undo undo);
-  absl::Status EndChange(Undo undo, CoordinatorState::Answered* answered);
+  void BeginChange();
+  void KeepAccess() { undo.access = state.access; }  // before tokens are changed
+  void UndoChange();
+  // kWhole: it changed what no record of the editor describes.
+  enum class Extent { kRecorded, kWhole };
+  absl::Status EndChange(CoordinatorState::Answered* answered, Extent extent = Extent::kRecorded);
   void FollowView();
+  // The same, by what is different.
+  void FollowChange(const ViewEditor::Change& change);
+  void GrantLease(uint64_t incarnation);
   // Read half a lease ago at most, and not right after a pause: it had not waited for long.
   bool WasHeard(uint64_t server) const;
   // Whether a server that leaves has a follower that is alive by its lease, but was not heard.

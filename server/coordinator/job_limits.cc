@@ -7,7 +7,6 @@
 #include "proto/job_limits.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
-#include "server/coordinator/jobs.h"
 
 namespace verbena::server {
 namespace {
@@ -21,13 +20,12 @@ bool HasLimits(const v1::JobLimits& limits) {
 }
 
 // One that replaces another comes in its place. (Their memory is taken twice meanwhile.)
-absl::Status CheckTables(const v1::Job& job, const v1::Table& added, const v1::ClusterView& view) {
+absl::Status CheckTables(const v1::Job& job, const v1::Table& added, const ViewEditor& view) {
   const uint32_t limit = job.limits().tables();
   if (limit == 0 || added.replaces() != 0) return absl::OkStatus();
-  const auto tables =
-      std::count_if(view.tables().begin(), view.tables().end(), [&](const v1::Table& table) {
-        return table.spec().job() == job.name() && table.replaces() == 0;
-      });
+  const auto& all = view.TablesOf(job.name());
+  const auto tables = std::count_if(
+      all.begin(), all.end(), [](const auto& table) { return table.second->replaces() == 0; });
   if (tables < static_cast<int64_t>(limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("job '", job.name(), "' is at its limit of tables: it has ", tables,
@@ -59,12 +57,13 @@ std::string ServerName(uint64_t incarnation, const v1::ClusterView& view) {
 }
 
 absl::Status CheckMemory(const v1::Job& job, const v1::Table& added,
-                         const ChunkMemory& chunk_memory, const v1::ClusterView& view) {
+                         const ChunkMemory& chunk_memory, const ViewEditor& editor) {
+  const v1::ClusterView& view = editor.view();
   const uint64_t limit = job.limits().memory_bytes();
   if (limit == 0 || added.spec().dim() > 0) return absl::OkStatus();
   std::map<uint64_t, uint64_t> before, after, partitions;
-  for (const v1::Table& table : view.tables()) {
-    if (table.spec().job() == job.name()) AddMemory(table, chunk_memory, view, &before);
+  for (const auto& [id, table] : editor.TablesOf(job.name())) {
+    AddMemory(*table, chunk_memory, view, &before);
   }
   after = before;
   AddMemory(added, chunk_memory, view, &after);
@@ -86,34 +85,26 @@ absl::Status CheckMemory(const v1::Job& job, const v1::Table& added,
 
 }  // namespace
 
-bool SetLimits(const std::string& name, const v1::JobLimits& limits, v1::ClusterView* view) {
-  v1::Job* job = FindJob(name, view);
+bool SetLimits(const std::string& name, const v1::JobLimits& limits, ViewEditor* view) {
+  const v1::Job* job = view->FindJob(name);
   const v1::JobLimits before = job == nullptr ? v1::JobLimits() : job->limits();
   if (Same(before, limits)) return false;
-  if (job == nullptr) job = AddJob(name, view);
+  if (job == nullptr) view->AddJob(name);
   if (HasLimits(limits)) {
-    *job->mutable_limits() = limits;
+    *view->EditJob(name)->mutable_limits() = limits;
     return true;
   }
-  job->clear_limits();
-  const bool nothing = job->generation() == 1 && job->expected_workers() == 0 &&
-                       job->members_size() == 0 && job->departed_ranks_size() == 0;
-  if (nothing) {
-    auto* jobs = view->mutable_jobs();
-    jobs->erase(std::find_if(jobs->begin(), jobs->end(),
-                             [&](const v1::Job& other) { return other.name() == name; }));
-  }
+  view->EditJob(name)->clear_limits();
+  view->RemoveIfEnded(name);
   return true;
 }
 
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
-                         const v1::ClusterView& view) {
-  for (const v1::Job& job : view.jobs()) {
-    if (job.name() != table.spec().job() || !job.has_limits()) continue;
-    if (absl::Status status = CheckTables(job, table, view); !status.ok()) return status;
-    return CheckMemory(job, table, chunk_memory, view);
-  }
-  return absl::OkStatus();
+                         const ViewEditor& view) {
+  const v1::Job* job = view.FindJob(table.spec().job());
+  if (job == nullptr || !job->has_limits()) return absl::OkStatus();
+  if (absl::Status status = CheckTables(*job, table, view); !status.ok()) return status;
+  return CheckMemory(*job, table, chunk_memory, view);
 }
 
 }  // namespace verbena::server

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -21,13 +22,13 @@ using ChunkMemory = std::function<uint64_t(const v1::TableSpec&)>;
 
 // All limits of the job from now on; it is made when it is new, and forgotten when there was
 // nothing to it but its limits and it has none any more. False: they were so before.
-bool SetLimits(const std::string& job, const v1::JobLimits& limits, v1::ClusterView* view);
+bool SetLimits(const std::string& job, const v1::JobLimits& limits, ViewEditor* view);
 
 // Whether the job may have `table`, too, which is not in the view yet: RESOURCE_EXHAUSTED names the
 // limit, what there is, and what to do. Partitions have been placed. `chunk_memory` may be empty:
 // parameters alone are counted then.
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
-                         const v1::ClusterView& view);
+                         const ViewEditor& view);
 
 }  // namespace verbena::server
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
+#include "server/coordinator/planted_bugs.h"
 
 namespace verbena::server {
 namespace {
@@ -15,14 +16,11 @@ bool HasDeparted(const v1::Job& job, int32_t rank) {
 }
 
 // What a rank beyond expected_workers depends on: somebody to train with, and nobody who waits.
-bool NoSyncTables(const v1::Job& job, const v1::ClusterView& view) {
-  bool any = false;
-  for (const v1::Table& table : view.tables()) {
-    if (table.spec().job() != job.name()) continue;
-    if (table.spec().consistency() == v1::CONSISTENCY_SYNC) return false;
-    any = true;
-  }
-  return any;
+bool NoSyncTables(const v1::Job& job, const ViewEditor& view) {
+  const auto& tables = view.TablesOf(job.name());
+  return !tables.empty() && std::none_of(tables.begin(), tables.end(), [](const auto& table) {
+    return table.second->spec().consistency() == v1::CONSISTENCY_SYNC;
+  });
 }
 
 absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
@@ -49,10 +47,15 @@ absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
   return rank;
 }
 
-absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view) {
-  std::set<int32_t> used(job.departed_ranks().begin(), job.departed_ranks().end());
-  for (const v1::Worker& member : job.members()) used.insert(member.rank());
+// A rank beyond the expected ones is free again when its worker has gone: no step waits for it. So
+// a run without an end has ranks for all who come.
+absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
   const auto expected = static_cast<int32_t>(job.expected_workers());
+  std::set<int32_t> used;
+  for (const int32_t rank : job.departed_ranks()) {
+    if (rank < expected) used.insert(rank);
+  }
+  for (const v1::Worker& member : job.members()) used.insert(member.rank());
   for (int32_t rank = 0; rank < expected; ++rank) {
     if (!used.contains(rank)) return rank;
   }
@@ -60,12 +63,13 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const v1::ClusterView& view
     return absl::FailedPreconditionError(
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "
-                     "a job without sync tables"));
+                     "once it has tables, none of which is sync"));
   }
-  const int32_t next = std::max(expected, *used.rbegin() + 1);
+  int32_t next = expected;
+  while (used.contains(next)) ++next;
   if (next >= static_cast<int32_t>(kMaxWorkers)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("job '", job.name(), "' has given out all of its ", kMaxWorkers, " ranks"));
+        absl::StrCat("job '", job.name(), "' has ", kMaxWorkers, " workers, as many as may be"));
   }
   return next;
 }
@@ -88,12 +92,12 @@ uint64_t EntriesOf(const v1::TableSpec& spec, uint64_t partitions) {
 }
 
 // `added`: a table that the job is to have, too; may be null.
-absl::Status CheckContributions(const v1::Job& job, const v1::ClusterView& view,
+absl::Status CheckContributions(const v1::Job& job, const ViewEditor& view,
                                 const v1::TableSpec* added) {
-  const auto partitions = static_cast<uint64_t>(view.partitions_size());
+  const auto partitions = static_cast<uint64_t>(view.view().partitions_size());
   uint64_t entries = added == nullptr ? 0 : EntriesOf(*added, partitions);
-  for (const v1::Table& table : view.tables()) {
-    if (table.spec().job() == job.name()) entries += EntriesOf(table.spec(), partitions);
+  for (const auto& [id, table] : view.TablesOf(job.name())) {
+    entries += EntriesOf(table->spec(), partitions);
   }
   const uint64_t allowed = kMaxContributions / std::max(job.expected_workers(), 1u);
   if (entries <= allowed) return absl::OkStatus();
@@ -104,7 +108,7 @@ absl::Status CheckContributions(const v1::Job& job, const v1::ClusterView& view,
 }
 
 // Starts the job or its next generation where this join does so.
-absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const v1::ClusterView& view,
+absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const ViewEditor& view,
                             v1::Job* job) {
   if (absl::Status status = CheckExpected(request); !status.ok()) return status;
   if (!HasWorkers(*job)) {
@@ -122,20 +126,6 @@ absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const v1::Clus
 
 }  // namespace
 
-v1::Job* FindJob(const std::string& name, v1::ClusterView* view) {
-  for (v1::Job& job : *view->mutable_jobs()) {
-    if (job.name() == name) return &job;
-  }
-  return nullptr;
-}
-
-v1::Job* AddJob(const std::string& name, v1::ClusterView* view) {
-  v1::Job* job = view->add_jobs();
-  job->set_name(name);
-  job->set_generation(1);
-  return job;
-}
-
 bool HasWorkers(const v1::Job& job) {
   return std::any_of(job.members().begin(), job.members().end(),
                      [](const v1::Worker& w) { return w.rank() >= 0; });
@@ -149,42 +139,38 @@ void StartGeneration(v1::Job* job) {
 
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
                                     const std::string& token, const std::string& only_job,
-                                    v1::ClusterView* view) {
-  v1::Job* job = FindJob(request.job(), view);
-  if (job == nullptr) job = AddJob(request.job(), view);
+                                    ViewEditor* view) {
+  if (view->FindJob(request.job()) == nullptr) view->AddJob(request.job());
   int32_t rank = -1;
   if (!request.observer()) {
+    v1::Job* job = view->EditJob(request.job());
     if (absl::Status status = OpenGeneration(request, *view, job); !status.ok()) return status;
     absl::StatusOr<int32_t> given =
         request.rank() >= 0 ? NamedRank(request.rank(), *job) : FreeRank(*job, *view);
     if (!given.ok()) return given.status();
     rank = *given;
+    // Earlier versions kept those beyond the expected ones, too.
+    auto* departed = job->mutable_departed_ranks();
+    departed->erase(std::remove(departed->begin(), departed->end(), rank), departed->end());
   }
-  v1::Worker* member = job->add_members();
-  member->set_incarnation(incarnation);
-  member->set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
-  member->set_rank(rank);
-  member->set_token(token);
-  member->set_only_job(only_job);
+  v1::Worker member;
+  member.set_incarnation(incarnation);
+  member.set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
+  member.set_rank(rank);
+  member.set_token(token);
+  member.set_only_job(only_job);
+  view->AddMember(request.job(), member);
   return rank;
 }
 
-bool RetireWorker(uint64_t incarnation, v1::ClusterView* view) {
-  for (v1::Job& job : *view->mutable_jobs()) {
-    auto* members = job.mutable_members();
-    const auto it = std::find_if(members->begin(), members->end(), [&](const v1::Worker& w) {
-      return w.incarnation() == incarnation;
-    });
-    if (it == members->end()) continue;
-    if (it->rank() >= 0) job.add_departed_ranks(it->rank());
-    members->erase(it);
-    return true;
-  }
-  return false;
+bool RetireWorker(uint64_t incarnation, ViewEditor* view) {
+  if (view->JobOf(incarnation) == nullptr) return false;
+  view->RemoveMember(incarnation);
+  return true;
 }
 
-absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, v1::ClusterView* view) {
-  const v1::Job* job = FindJob(spec.job(), view);
+absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, const ViewEditor& view) {
+  const v1::Job* job = view.FindJob(spec.job());
   if (job == nullptr) return absl::OkStatus();
   for (const v1::Worker& member : job->members()) {
     if (member.rank() < static_cast<int32_t>(job->expected_workers())) continue;
@@ -193,7 +179,7 @@ absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, v1::ClusterView* vie
                      member.name(), "' has rank ", member.rank(), ", beyond expected_workers (",
                      job->expected_workers(), "); use another job"));
   }
-  return CheckContributions(*job, *view, &spec);
+  return CheckContributions(*job, view, &spec);
 }
 
 }  // namespace verbena::server

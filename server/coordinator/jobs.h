@@ -1,10 +1,11 @@
 // Who counts in a job: ranks, departures, and when a new run (generation) of a job begins.
 //
-// **Thread safety**: pure functions on a view.
+// **Thread safety**: functions without state of their own, on a view.
 //
 // Invariants:
-//  1. A rank has at most one living member. Within a generation a rank that departed is not given
-//     out again: its steps are over for the servers, which no longer wait for it.
+//  1. A rank has at most one living member. Within a generation a rank below expected_workers that
+//     departed is not given out again: its steps are over for the servers, which no longer wait for
+//     it. One beyond is free again: servers wait for none of these.
 //  2. A generation ends when its last member that is not an observer has gone, or when an operator
 //     resets a table then.
 #ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_
@@ -16,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -24,10 +26,6 @@ inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 // when a table is made on. That counts against their memory limits but is never refused, so it ends
 // here: 3 GiB on all servers together.
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
-
-v1::Job* FindJob(const std::string& name, v1::ClusterView* view);
-// One that nobody has joined yet.
-v1::Job* AddJob(const std::string& name, v1::ClusterView* view);
 
 // Members that are not observers.
 bool HasWorkers(const v1::Job& job);
@@ -38,15 +36,15 @@ void StartGeneration(v1::Job* job);
 // -1 for an observer. `only_job`: the job that the token is restricted to; empty: none.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
                                     const std::string& token, const std::string& only_job,
-                                    v1::ClusterView* view);
+                                    ViewEditor* view);
 
 // Removes it from its job. False when no job has it.
-bool RetireWorker(uint64_t incarnation, v1::ClusterView* view);
+bool RetireWorker(uint64_t incarnation, ViewEditor* view);
 
 // Whether the job that `spec`, a sync table's, names can have it. A sync table waits for ranks
 // below expected_workers: FAILED_PRECONDITION when the job has members beyond (they joined while it
 // had only async tables). RESOURCE_EXHAUSTED: kMaxContributions.
-absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, v1::ClusterView* view);
+absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, const ViewEditor& view);
 
 }  // namespace verbena::server
 

@@ -22,18 +22,17 @@ bool HasCopy(const v1::Partition& partition, uint64_t server) {
 
 }  // namespace
 
-v1::Server* FindServer(uint64_t incarnation, v1::ClusterView* view) {
-  for (v1::Server& server : *view->mutable_servers()) {
-    if (server.incarnation() == incarnation) return &server;
-  }
-  return nullptr;
-}
-
 const v1::Server* FindServer(uint64_t incarnation, const v1::ClusterView& view) {
   for (const v1::Server& server : view.servers()) {
     if (server.incarnation() == incarnation) return &server;
   }
   return nullptr;
+}
+
+void SetServerState(uint64_t incarnation, v1::Server::State state, ViewEditor* view) {
+  for (v1::Server& server : *view->EditServers()) {
+    if (server.incarnation() == incarnation) server.set_state(state);
+  }
 }
 
 bool IsAlive(uint64_t incarnation, const v1::ClusterView& view) {

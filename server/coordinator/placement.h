@@ -13,11 +13,12 @@
 #include <vector>
 
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
-v1::Server* FindServer(uint64_t incarnation, v1::ClusterView* view);
 const v1::Server* FindServer(uint64_t incarnation, const v1::ClusterView& view);
+void SetServerState(uint64_t incarnation, v1::Server::State state, ViewEditor* view);
 bool IsAlive(uint64_t incarnation, const v1::ClusterView& view);
 uint32_t AliveServers(const v1::ClusterView& view);
 

@@ -1,8 +1,11 @@
 #include "server/coordinator/sqlite.h"
 
+#include <unistd.h>
+
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "proto/own_file.h"
 
 namespace verbena::server::sqlite {
 
@@ -39,6 +42,11 @@ std::string Statement::Blob(int column) {
 }
 
 int Database::Open(const std::string& path) {
+  // SQLite would make it for all to read, and its log with the same mode. What fails here fails
+  // below, with a reason; a link that the operator made is followed there.
+  const absl::StatusOr<int> made = OpenOwnFile(
+      path, [](int error) { return absl::ErrnoToStatus(error, "coordinator's state"); });
+  if (made.ok()) close(*made);
   sqlite3* db = nullptr;
   const int code = sqlite3_open_v2(
       path.c_str(), &db,

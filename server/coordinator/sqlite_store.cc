@@ -12,12 +12,13 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/coordinator/sqlite.h"
+#include "server/coordinator/sqlite_entries.h"
 #include "server/coordinator/state_directory.h"
 
 namespace verbena::server {
 namespace {
 
-constexpr int kSchemaVersion = 3;
+constexpr int kSchemaVersion = 4;
 constexpr int kApplicationId = 0x56524243;  // "VRBC"
 
 // `state` has exactly one row, from the first moment. Answers have numbers without gaps.
@@ -29,7 +30,9 @@ constexpr char kSchema[] = R"(
     next_table INTEGER NOT NULL,
     first_answer INTEGER NOT NULL,
     end_answer INTEGER NOT NULL,
-    checksum INTEGER NOT NULL);
+    checksum INTEGER NOT NULL,
+    ended_generation INTEGER NOT NULL DEFAULT 0,
+    entries_sum INTEGER NOT NULL DEFAULT 0);
   CREATE TABLE answered(
     number INTEGER PRIMARY KEY,
     request_id BLOB NOT NULL,
@@ -40,6 +43,13 @@ constexpr char kSchema[] = R"(
 // Since version 2, and 3. Each has exactly one row, too, which begins empty.
 constexpr char kTokens[] = "tokens";
 constexpr char kTerms[] = "terms";
+
+// Since version 4 the view of `state` has no tables and no jobs: each is an entry of its own, so
+// that a change writes what is different. An upgraded file has all in `state` until the first
+// Save().
+constexpr char kAddEntries[] =
+    "ALTER TABLE state ADD COLUMN ended_generation INTEGER NOT NULL DEFAULT 0; "
+    "ALTER TABLE state ADD COLUMN entries_sum INTEGER NOT NULL DEFAULT 0";
 
 class Checksum {
  public:
@@ -88,16 +98,19 @@ struct Ids {
   int64_t next_table = 1;
   int64_t first_answer = 0;
   int64_t end_answer = 0;
+  int64_t ended_generation = 0;
+  int64_t entries_sum = 0;  // of the checksums of all entries: none is missing
 };
 
-int64_t StateChecksum(const std::string& view, const Ids& ids) {
-  return Checksum()
-      .Add(view)
+int64_t StateChecksum(const std::string& view, const Ids& ids, int version) {
+  Checksum checksum;
+  checksum.Add(view)
       .Add(ids.next_incarnation)
       .Add(ids.next_table)
       .Add(ids.first_answer)
-      .Add(ids.end_answer)
-      .value();
+      .Add(ids.end_answer);
+  if (version >= 4) checksum.Add(ids.ended_generation).Add(ids.entries_sum);
+  return checksum.value();
 }
 
 int WriteState(sqlite::Statement* statement, const std::string& view, const Ids& ids) {
@@ -106,7 +119,9 @@ int WriteState(sqlite::Statement* statement, const std::string& view, const Ids&
   statement->BindInt(3, ids.next_table);
   statement->BindInt(4, ids.first_answer);
   statement->BindInt(5, ids.end_answer);
-  statement->BindInt(6, StateChecksum(view, ids));
+  statement->BindInt(6, StateChecksum(view, ids, kSchemaVersion));
+  statement->BindInt(7, ids.ended_generation);
+  statement->BindInt(8, ids.entries_sum);
   const int code = statement->Step();
   statement->Reset();
   return code;
@@ -122,7 +137,22 @@ int WriteRow(sqlite::Statement* statement, const std::string& content) {
 
 constexpr char kWriteState[] =
     "INSERT OR REPLACE INTO state(one, view, next_incarnation, next_table, first_answer, "
-    "end_answer, checksum) VALUES(1, ?, ?, ?, ?, ?, ?)";
+    "end_answer, checksum, ended_generation, entries_sum) VALUES(1, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+std::string WithoutEntries(const v1::ClusterView& view) {
+  v1::ClusterView rest;
+  rest.set_cluster_id(view.cluster_id());
+  rest.set_revision(view.revision());
+  rest.set_term(view.term());
+  rest.set_lease_ms(view.lease_ms());
+  rest.set_expected_servers(view.expected_servers());
+  rest.set_replicas(view.replicas());
+  rest.set_min_replicas(view.min_replicas());
+  *rest.mutable_servers() = view.servers();
+  *rest.mutable_partitions() = view.partitions();
+  *rest.mutable_terms() = view.terms();
+  return rest.SerializeAsString();
+}
 
 }  // namespace
 
@@ -131,6 +161,7 @@ struct SqliteStore::Impl {
   std::string file;
   // Declared before the statements: they go first.
   sqlite::Database db;
+  SqliteEntries entries;
   sqlite::Statement write_state, write_tokens, write_terms, add_answer, forget_answers;
   Ids ids;
   std::string tokens;      // as they are in the file
@@ -158,14 +189,15 @@ struct SqliteStore::Impl {
   absl::Status OpenFile();
   absl::Status CheckVersion();
   absl::Status Upgrade(int version);
+  absl::Status LoadState(int version, std::string* view, Ids* loaded);
   absl::Status PrepareAll();
   int WriteTerms(const Terms& terms);
   int WriteAnswer(const CoordinatorState::Answered& answered, const Ids& next);
-  int WriteAll(const CoordinatorState& state, const std::string& next_tokens, const Ids& next,
-               const CoordinatorState::Answered* answered);
+  int WriteAll(const CoordinatorState& state, const std::string* next_tokens,
+               const StateChange& change, Ids* next);
   // The one row of such a table; *content as it is in the file.
   absl::Status LoadRow(const char* table, std::string* content, google::protobuf::Message* into);
-  absl::Status LoadAnswers(std::vector<CoordinatorState::Answered>* answered);
+  absl::Status LoadAnswers(std::deque<CoordinatorState::Answered>* answered);
 };
 
 // A crash on the way leaves coordinator.db.new, which the next start overwrites.
@@ -181,6 +213,7 @@ absl::Status SqliteStore::Impl::MakeFile() {
   if (code == SQLITE_OK) code = fresh.Execute(kSchema);
   if (code == SQLITE_OK) code = fresh.Execute(MakeEmpty(kTokens));
   if (code == SQLITE_OK) code = fresh.Execute(MakeEmpty(kTerms));
+  if (code == SQLITE_OK) code = fresh.Execute(SqliteEntries::kSchema);
   if (code == SQLITE_OK) {
     code = fresh.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion,
                                       "; PRAGMA application_id=", kApplicationId));
@@ -223,11 +256,40 @@ absl::Status SqliteStore::Impl::CheckVersion() {
 absl::Status SqliteStore::Impl::Upgrade(int version) {
   int code = db.Execute("BEGIN IMMEDIATE");
   if (code == SQLITE_OK && version < 2) code = db.Execute(MakeEmpty(kTokens));
-  if (code == SQLITE_OK) code = db.Execute(MakeEmpty(kTerms));
+  if (code == SQLITE_OK && version < 3) code = db.Execute(MakeEmpty(kTerms));
+  if (code == SQLITE_OK) code = db.Execute(kAddEntries);
+  if (code == SQLITE_OK) code = db.Execute(SqliteEntries::kSchema);
+  if (code != SQLITE_OK) return Failed(code);
+  std::string view;
+  Ids all;
+  if (absl::Status status = LoadState(version, &view, &all); !status.ok()) return status;
+  sqlite::Statement write;
+  code = db.Prepare(kWriteState, &write);
+  if (code == SQLITE_OK)
+    code = WriteState(&write, view, all) == SQLITE_DONE ? SQLITE_OK : SQLITE_ERROR;
   if (code == SQLITE_OK) {
     code = db.Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion, "; COMMIT"));
   }
   return code == SQLITE_OK ? absl::OkStatus() : Failed(code);
+}
+
+// The one row of `state`, as `version` of the schema has it.
+absl::Status SqliteStore::Impl::LoadState(int version, std::string* view, Ids* loaded) {
+  sqlite::Statement read;
+  int code = db.Prepare(
+      "SELECT view, next_incarnation, next_table, first_answer, end_answer, checksum, "
+      "ended_generation, entries_sum FROM state",
+      &read);
+  if (code != SQLITE_OK) return Failed(code);
+  code = read.Step();
+  if (code == SQLITE_DONE) return Damaged("it has no state");
+  if (code != SQLITE_ROW) return Failed(code);
+  *view = read.Blob(0);
+  *loaded = {read.Int(1), read.Int(2), read.Int(3), read.Int(4), read.Int(6), read.Int(7)};
+  if (read.Int(5) != StateChecksum(*view, *loaded, version)) {
+    return Damaged("checksum of the state");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SqliteStore::Impl::OpenFile() {
@@ -276,6 +338,7 @@ absl::Status SqliteStore::Impl::PrepareAll() {
   if (code == SQLITE_OK) {
     code = db.Prepare("UPDATE terms SET content = ?, checksum = ?", &write_terms);
   }
+  if (code == SQLITE_OK) code = entries.Prepare(&db);
   return code == SQLITE_OK ? absl::OkStatus() : Failed(code);
 }
 
@@ -290,7 +353,9 @@ absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string
 SqliteStore::SqliteStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SqliteStore::~SqliteStore() = default;
 
-absl::Status SqliteStore::Impl::LoadAnswers(std::vector<CoordinatorState::Answered>* answered) {
+uint64_t SqliteStore::entries_written() const { return impl_->entries.rows_written(); }
+
+absl::Status SqliteStore::Impl::LoadAnswers(std::deque<CoordinatorState::Answered>* answered) {
   sqlite::Statement read;
   int code = db.Prepare(
       "SELECT number, request_id, method, response, checksum FROM answered ORDER BY number", &read);
@@ -329,21 +394,18 @@ absl::Status SqliteStore::Impl::LoadRow(const char* table, std::string* content,
 
 absl::StatusOr<CoordinatorState> SqliteStore::Load() {
   Impl& impl = *impl_;
-  sqlite::Statement read;
-  int code = impl.db.Prepare(
-      "SELECT view, next_incarnation, next_table, first_answer, end_answer, checksum FROM state",
-      &read);
-  if (code != SQLITE_OK) return impl.Failed(code);
-  code = read.Step();
-  if (code == SQLITE_DONE) return impl.Damaged("it has no state");
-  if (code != SQLITE_ROW) return impl.Failed(code);
-  const std::string view = read.Blob(0);
-  Ids ids{read.Int(1), read.Int(2), read.Int(3), read.Int(4)};
-  if (read.Int(5) != StateChecksum(view, ids)) return impl.Damaged("checksum of the state");
+  std::string view;
+  Ids ids;
+  if (absl::Status s = impl.LoadState(kSchemaVersion, &view, &ids); !s.ok()) return s;
   CoordinatorState state;
   if (!state.view.ParseFromString(view)) return impl.Damaged("the view is unreadable");
+  int64_t sum = 0;
+  const int code = impl.entries.Load(&state.view, &sum);
+  if (code != SQLITE_DONE) return impl.Failed(code);
+  if (sum != ids.entries_sum) return impl.Damaged("checksum of the tables and jobs");
   state.next_incarnation = static_cast<uint64_t>(ids.next_incarnation);
   state.next_table = static_cast<uint32_t>(ids.next_table);
+  state.ended_generation = static_cast<uint32_t>(ids.ended_generation);
   impl.ids = ids;
   v1::History history;
   std::string content;
@@ -379,30 +441,36 @@ int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, c
   return code;
 }
 
-int SqliteStore::Impl::WriteAll(const CoordinatorState& state, const std::string& next_tokens,
-                                const Ids& next, const CoordinatorState::Answered* answered) {
+// Adds what it does to the entries to next->entries_sum.
+int SqliteStore::Impl::WriteAll(const CoordinatorState& state, const std::string* next_tokens,
+                                const StateChange& change, Ids* next) {
   int code = db.Execute("BEGIN IMMEDIATE");
   if (code != SQLITE_OK) return code;
-  code = answered != nullptr ? WriteAnswer(*answered, next) : SQLITE_DONE;
+  code = change.answered != nullptr ? WriteAnswer(*change.answered, *next) : SQLITE_DONE;
   if (code == SQLITE_DONE) code = WriteTerms(state.terms);
-  if (code == SQLITE_DONE) code = WriteState(&write_state, state.view.SerializeAsString(), next);
-  if (code == SQLITE_DONE && next_tokens != tokens) code = WriteRow(&write_tokens, next_tokens);
+  if (code == SQLITE_DONE) {
+    code = change.view == nullptr
+               ? entries.WriteAll(state.view, &next->entries_sum)
+               : entries.Write(*change.view, change.gone_members, &next->entries_sum);
+  }
+  if (code == SQLITE_DONE) code = WriteState(&write_state, WithoutEntries(state.view), *next);
+  if (code == SQLITE_DONE && next_tokens != nullptr) code = WriteRow(&write_tokens, *next_tokens);
   return code == SQLITE_DONE ? db.Execute("COMMIT") : code;
 }
 
-absl::Status SqliteStore::Save(const CoordinatorState& state,
-                               const CoordinatorState::Answered* answered) {
+absl::Status SqliteStore::Save(const CoordinatorState& state, const StateChange& change) {
   Impl& impl = *impl_;
   Ids next = impl.ids;
   next.next_incarnation = static_cast<int64_t>(state.next_incarnation);
   next.next_table = state.next_table;
-  if (answered != nullptr) {
+  next.ended_generation = state.ended_generation;
+  if (change.answered != nullptr) {
     ++next.end_answer;
     const auto kept = static_cast<int64_t>(kAnswersKept);
     if (next.end_answer - next.first_answer > kept) next.first_answer = next.end_answer - kept;
   }
-  std::string tokens = state.access.SerializeAsString();
-  const int code = impl.WriteAll(state, tokens, next, answered);
+  std::string tokens = change.access ? state.access.SerializeAsString() : impl.tokens;
+  const int code = impl.WriteAll(state, tokens != impl.tokens ? &tokens : nullptr, change, &next);
   if (code == SQLITE_OK) {
     impl.ids = next;
     impl.tokens = std::move(tokens);

@@ -35,8 +35,9 @@ class SqliteStore final : public Store {
 
   absl::StatusOr<CoordinatorState> Load() override;
   // UNAVAILABLE when it could not be written (disk full, for one); nothing has changed then.
-  absl::Status Save(const CoordinatorState& state,
-                    const CoordinatorState::Answered* answered) override;
+  absl::Status Save(const CoordinatorState& state, const StateChange& change) override;
+  // Rows of tables, jobs and members that were written and removed since Open().
+  uint64_t entries_written() const;
 
  private:
   struct Impl;

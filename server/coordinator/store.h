@@ -5,11 +5,12 @@
 #define VERBENA_SERVER_COORDINATOR_STORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/cluster_history.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
@@ -25,31 +26,43 @@ struct CoordinatorState {
   v1::AccessRules access;  // without the operator's token, which a file has
   uint64_t next_incarnation = 1;
   uint32_t next_table = 1;
+  uint32_t ended_generation = 0;  // the greatest of the jobs that have left the view
   struct Answered {
     std::string request_id;
     std::string method;
     std::string response;  // serialised
   };
-  std::vector<Answered> answered;  // oldest first; the last kAnswersKept are kept
+  std::deque<Answered> answered;  // oldest first; the last kAnswersKept are kept
 };
 inline constexpr size_t kAnswersKept = 4096;
+
+// What a Save() has to write.
+struct StateChange {
+  // What is different in the view's tables and jobs since the last Save(). Null: anything may be.
+  const v1::ViewChange* view = nullptr;
+  absl::Span<const uint64_t> gone_members = {};  // with `view`: also those of jobs that it removes
+  bool access = true;                            // tokens may be different
+  const CoordinatorState::Answered* answered = nullptr;  // null: none
+};
 
 class Store {
  public:
   virtual ~Store() = default;
   // An empty state when there is none yet. DATA_LOSS with the file's name when it is corrupt.
   virtual absl::StatusOr<CoordinatorState> Load() = 0;
-  // Durable when it returns. Writes the view, new terms, the tokens, the ids and `answered` (may be
-  // null).
-  virtual absl::Status Save(const CoordinatorState& state,
-                            const CoordinatorState::Answered* answered) = 0;
+  // Durable when it returns. What is written is as much as `change`, beside servers, partitions,
+  // settings and ids.
+  virtual absl::Status Save(const CoordinatorState& state, const StateChange& change) = 0;
 };
+
+// Makes *kept, which is the state before the change, equal to `state`.
+void FollowChange(const CoordinatorState& state, const StateChange& change, CoordinatorState* kept);
 
 class MemoryStore final : public Store {
  public:
   absl::StatusOr<CoordinatorState> Load() override { return state_; }
-  absl::Status Save(const CoordinatorState& state, const CoordinatorState::Answered*) override {
-    state_ = state;
+  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
+    FollowChange(state, change, &state_);
     return absl::OkStatus();
   }
 

@@ -69,14 +69,14 @@ bool ForgetOne(v1::AccessRules* access) {
 }
 
 // Its workers may do nothing more.
-void RetireBearers(const std::string& id, CoordinatorState* state) {
+void RetireBearers(const std::string& id, ViewEditor* view) {
   std::vector<uint64_t> bearers;
-  for (const v1::Job& job : state->view.jobs()) {
+  for (const v1::Job& job : view->view().jobs()) {
     for (const v1::Worker& worker : job.members()) {
       if (worker.token() == id) bearers.push_back(worker.incarnation());
     }
   }
-  for (const uint64_t incarnation : bearers) RetireWorker(incarnation, &state->view);
+  for (const uint64_t incarnation : bearers) RetireWorker(incarnation, view);
 }
 
 }  // namespace
@@ -111,14 +111,14 @@ absl::StatusOr<Effect> AddToken(const v1::CreateTokenRequest& request, int64_t n
 }
 
 absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, CoordinatorState* state,
-                                v1::RevokeTokenResponse* response) {
+                                ViewEditor* view, v1::RevokeTokenResponse* response) {
   for (v1::Token& token : *state->access.mutable_tokens()) {
     if (token.id() != id) continue;
     const bool good = token.ended() == 0;
     if (good) {
       token.set_ended(std::max<int64_t>(now_s, 1));
       token.set_revoked(true);
-      RetireBearers(id, state);
+      RetireBearers(id, view);
     }
     *response->mutable_token() = token;
     response->mutable_token()->clear_hash();
@@ -127,12 +127,12 @@ absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, Coordinato
   return absl::NotFoundError("there is no token of that id; 'verbena token list' shows them");
 }
 
-Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state) {
+Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view) {
   Effect effect = Effect::kNone;
   for (v1::Token& token : *state->access.mutable_tokens()) {
     if (token.ended() != 0 || token.expires() == 0 || token.expires() > now_s) continue;
     token.set_ended(token.expires());
-    RetireBearers(token.id(), state);
+    RetireBearers(token.id(), view);
     effect = Effect::kChanged;
   }
   return effect;

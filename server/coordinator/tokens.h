@@ -15,6 +15,7 @@
 #include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/store.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -27,10 +28,10 @@ absl::StatusOr<Effect> AddToken(const v1::CreateTokenRequest& request, int64_t n
 
 // kNone when it has ended before; NOT_FOUND.
 absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, CoordinatorState* state,
-                                v1::RevokeTokenResponse* response);
+                                ViewEditor* view, v1::RevokeTokenResponse* response);
 
 // Those whose time is over.
-Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state);
+Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view);
 // Seconds since 1970; INT64_MAX: none has one.
 int64_t NextTokenExpiry(const CoordinatorState& state);
 

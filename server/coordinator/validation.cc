@@ -145,11 +145,10 @@ absl::Status CheckState(const CoordinatorState& state) {
   }
   if (absl::Status status = CheckConfigurations(view); !status.ok()) return status;
   std::set<std::pair<std::string_view, bool>> names;  // with whether it is being restored
-  std::set<uint32_t> ids;
+  uint32_t last_id = 0;
   for (const v1::Table& table : view.tables()) {
-    if (table.id() >= state.next_table || !ids.insert(table.id()).second) {
-      return Senseless("table ids");
-    }
+    if (table.id() >= state.next_table || table.id() <= last_id) return Senseless("table ids");
+    last_id = table.id();
     if (!names.emplace(table.spec().name(), table.restoring()).second) {
       return Senseless("two tables of one name");
     }

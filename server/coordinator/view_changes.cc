@@ -1,23 +1,23 @@
 #include "server/coordinator/view_changes.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
-
-#include "proto/view_change.h"
 
 namespace verbena::server {
 
-void ViewChanges::Add(const v1::ClusterView& from, const v1::ClusterView& to) {
-  view_bytes_ = to.ByteSizeLong();
-  std::optional<v1::ViewChange> change = ViewChangeOf(from, to);
-  if (!change) {
+void ViewChanges::Add(const ViewEditor::Change& change, const v1::ClusterView& view) {
+  const size_t bytes = change.view.ByteSizeLong();
+  // Counting passes over the whole view.
+  since_bytes_ += bytes;
+  if (since_bytes_ >= view_bytes_ / 8) {
+    view_bytes_ = view.ByteSizeLong();
+    since_bytes_ = 0;
+  }
+  if (!change.described) {
     kept_.clear();
     bytes_ = 0;
     return;
   }
-  const size_t bytes = change->ByteSizeLong();
-  kept_.push_back({*std::move(change), bytes});
+  kept_.push_back({change.view, bytes});
   bytes_ += bytes;
   while (bytes_ > kViewChangeBytes) {
     bytes_ -= kept_.front().bytes;

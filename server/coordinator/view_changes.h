@@ -5,7 +5,8 @@
 //
 // **Invariants**
 //  1. The changes kept follow one another: each one's base is the result of the one before.
-//  2. They take at most kViewChangeBytes, and what a member gets is smaller than the view.
+//  2. They take at most kViewChangeBytes, and what a member gets is smaller than the view was when
+//     it was counted last: with a change of an eighth of its size since.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
 #define VERBENA_SERVER_COORDINATOR_VIEW_CHANGES_H_
 
@@ -14,6 +15,7 @@
 #include <deque>
 
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 
@@ -21,8 +23,8 @@ inline constexpr size_t kViewChangeBytes = size_t{256} << 10;
 
 class ViewChanges {
  public:
-  // `to` has replaced `from`, and is durable. One pass over both.
-  void Add(const v1::ClusterView& from, const v1::ClusterView& to);
+  // `change` made the view what it is now, and is durable.
+  void Add(const ViewEditor::Change& change, const v1::ClusterView& view);
   // Adds all changes since `revision` of the current term to the response. False, and the response
   // as it was: they are not kept any more, or the whole view is smaller.
   bool Since(uint64_t revision, v1::GetViewResponse* response) const;
@@ -32,9 +34,10 @@ class ViewChanges {
     v1::ViewChange change;
     size_t bytes;
   };
-  std::deque<Kept> kept_;  // oldest first
-  size_t bytes_ = 0;       // of all that is kept
-  size_t view_bytes_ = 0;  // of the current view
+  std::deque<Kept> kept_;   // oldest first
+  size_t bytes_ = 0;        // of all that is kept
+  size_t view_bytes_ = 0;   // of the view, as it was counted last
+  size_t since_bytes_ = 0;  // of all changes since then
 };
 
 }  // namespace verbena::server

@@ -25,9 +25,8 @@ class WatchedStore final : public Store {
       : store_(std::move(store)), say_(std::move(say)) {}
 
   absl::StatusOr<CoordinatorState> Load() override { return store_->Load(); }
-  absl::Status Save(const CoordinatorState& state,
-                    const CoordinatorState::Answered* answered) override {
-    absl::Status saved = store_->Save(state, answered);
+  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
+    absl::Status saved = store_->Save(state, change);
     // Relaxed: single values that a scrape reads, which order nothing else.
     if (!saved.ok()) failures_.fetch_add(1, std::memory_order_relaxed);
     if (failing_.exchange(!saved.ok(), std::memory_order_relaxed) == saved.ok()) {

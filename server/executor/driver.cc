@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 
 namespace verbena::server {
 namespace {
@@ -63,13 +64,22 @@ absl::Status Driver::Start() {
     return absl::ResourceExhaustedError(
         absl::StrCat("eventfd for thread ", options_.name, ": ", std::strerror(errno)));
   }
-  try {
-    thread_ = std::thread([this] { Run(); });
-  } catch (const std::system_error& error) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("cannot start thread ", options_.name, ": ", error.what()));
-  }
+  absl::StatusOr<std::thread> started = StartThread(options_.name, [this] { Run(); });
+  if (!started.ok()) return started.status();
+  thread_ = *std::move(started);
+  if (options_.cpu >= 0) Bind();
   return absl::OkStatus();
+}
+
+void Driver::Bind() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(options_.cpu), &set);
+  const int error = pthread_setaffinity_np(thread_.native_handle(), sizeof(set), &set);
+  if (error == 0) return;
+  binding_ =
+      absl::UnavailableError(absl::StrCat("thread ", options_.name, " is not bound to processor ",
+                                          options_.cpu, ": ", std::strerror(error)));
 }
 
 void Driver::Stop() {
@@ -100,12 +110,6 @@ double Driver::cpu_seconds() const {
 
 void Driver::Run() {
   pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
-  if (options_.cpu >= 0) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(static_cast<size_t>(options_.cpu), &set);
-    pthread_setaffinity_np(pthread_self(), sizeof(set), &set);
-  }
   while (!stop_.load(std::memory_order_acquire)) {
     if (machine_->RunOnce()) continue;
     if (Spin()) continue;

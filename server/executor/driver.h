@@ -57,6 +57,8 @@ class Driver {
   Driver& operator=(const Driver&) = delete;
 
   absl::Status Start();
+  // After Start(): why the thread is not bound to options.cpu. OK without such an option.
+  const absl::Status& binding() const { return binding_; }
   // Ends the thread after the round it is in and waits for it. The machine may then be used by the
   // caller. Idempotent.
   void Stop();
@@ -65,6 +67,7 @@ class Driver {
   const DriverCounters& counters() const { return counters_; }
 
  private:
+  void Bind();
   void Run();
   bool Spin();
   void Sleep();
@@ -74,6 +77,7 @@ class Driver {
   const Clock* const clock_;
   Machine* const machine_;
   int stop_fd_ = -1;
+  absl::Status binding_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
   std::atomic<double> final_cpu_seconds_{0};

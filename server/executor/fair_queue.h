@@ -1,21 +1,30 @@
 // Closures of many callers for one thread: each caller's in order, the callers in turn, so that one
 // of them with many does not hold up the others.
 //
+// Callers give up after some seconds and call again. A queue in order that takes longer than that
+// runs calls that nobody waits for any more, one after the other, and answers none. So where a
+// crowd waits, those that have waited for kLongestWaitNanos are refused instead of run: what is run
+// then is young enough for its answer to be taken.
+//
 // **Thread safety**: thread-safe; closures run on the thread that calls RunOne(), outside the lock.
 //
 // Invariants:
 //  1. At most kMostOfCaller closures of a caller wait, and kMostInAll.
+//  2. A closure that Post() has taken is run or refused, or destroyed with the queue.
 #ifndef VERBENA_SERVER_EXECUTOR_FAIR_QUEUE_H_
 #define VERBENA_SERVER_EXECUTOR_FAIR_QUEUE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <list>
 #include <map>
 #include <mutex>
 #include <string>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "rdma/base/clock.h"
 #include "server/executor/inbox.h"
 
 namespace verbena::server {
@@ -24,18 +33,34 @@ class FairQueue {
  public:
   static constexpr size_t kMostOfCaller = 2048;
   static constexpr size_t kMostInAll = 16384;
+  // So many of a caller are no crowd: they wait for a slow owner as long as it takes.
+  static constexpr size_t kCrowd = 64;
+  // Of the 5 s that a client gives an attempt (client/core/calls.cc), so that some are left.
+  static constexpr int64_t kLongestWaitNanos = 3'000'000'000;
 
-  // Takes the closure, unless it answers UNAVAILABLE: full.
-  absl::Status Post(const std::string& caller, Inbox::Closure& closure);
+  using Refuse = absl::AnyInvocable<void(const absl::Status&)>;
+
+  explicit FairQueue(const Clock* clock) : clock_(*clock) {}
+
+  // Takes both closures, unless it answers UNAVAILABLE: full. `refuse` is called instead of
+  // `closure`, by RunOne(), with UNAVAILABLE: it has waited for too long in a crowd.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure, Refuse refuse);
   // Runs the oldest closure of the caller whose turn it is. Returns whether there was one.
   bool RunOne();
   bool empty() const;
 
  private:
+  struct Waiting {
+    Inbox::Closure run;
+    Refuse refuse;
+    int64_t since_ns;
+  };
+
+  const Clock& clock_;
   mutable std::mutex mutex_;
   // All guarded by mutex_.
-  std::map<std::string, std::deque<Inbox::Closure>> waiting_;  // none is empty
-  std::list<std::string> turns_;                               // the keys of waiting_
+  std::map<std::string, std::deque<Waiting>> waiting_;  // none is empty
+  std::list<std::string> turns_;                        // the keys of waiting_
   size_t size_ = 0;
 };
 

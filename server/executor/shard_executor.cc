@@ -123,7 +123,18 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
 }
 
 Inbox& ShardExecutor::inbox() { return impl_->inbox; }
+absl::Status ShardExecutor::Post(const std::string& caller, Inbox::Closure& closure,
+                                 FairQueue::Refuse refuse) {
+  absl::Status status = impl_->calls.Post(caller, closure, std::move(refuse));
+  if (status.ok()) impl_->inbox.Post([] {});  // wakes the owner
+  return status;
+}
 const absl::Status& ShardExecutor::view_status() const { return impl_->view_status; }
+void ShardExecutor::Drain() {
+  impl_->inbox.RunOnce();
+  while (impl_->calls.RunOne()) {
+  }
+}
 PeerLinks& ShardExecutor::links() { return *impl_->peer_links; }
 const shard::Engine* ShardExecutor::engine() const { return impl_->engine.get(); }
 ReplicationCounters ShardExecutor::replication_counters() const {
@@ -271,6 +282,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
 bool ShardExecutor::RunOnce() {
   Impl& s = *impl_;
   bool worked = s.inbox.RunOnce();
+  worked |= s.calls.RunOne();
   if (s.control != nullptr) worked |= s.control->RunOnce();
   for (size_t i = 0; i < s.links.size(); ++i) {
     worked |= s.PollEvents(i);
@@ -318,7 +330,7 @@ int64_t ShardExecutor::NextTimerNanos() const { return impl_->NextTimer(); }
 
 bool ShardExecutor::Arm() {
   Impl& s = *impl_;
-  if (!s.inbox.Arm()) return false;
+  if (!s.calls.empty() || !s.inbox.Arm()) return false;
   for (size_t i = 0; i < s.links.size(); ++i) {
     if (s.links[i].endpoint->Arm(rdma::SleepUntil::kAnything)) continue;
     while (i > 0) s.links[--i].endpoint->Disarm();

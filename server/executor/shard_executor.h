@@ -1,7 +1,7 @@
 // One shard: its engine, its lanes on every transport, its links to shards that keep copies of its
 // partitions, and what connects them.
 //
-// **Thread safety**: one owner thread; inbox().Post() from any thread.
+// **Thread safety**: one owner thread; inbox().Post() and Post() from any thread.
 //
 // Invariants:
 //  1. A lane token is good once, for one worker or server, until lane_open_timeout.
@@ -48,6 +48,7 @@
 #include "rdma/lane/lane_config.h"
 #include "rdma/lane/write_watch.h"
 #include "rdma/transport.h"
+#include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
 #include "server/executor/job_memories.h"
 #include "server/executor/memory_budget.h"
@@ -162,6 +163,11 @@ class ShardExecutor {
   ~ShardExecutor();
 
   Inbox& inbox();
+  // A call of `caller` (a token's id, or a host): one runs in each RunOnce(), in turn with the
+  // calls of other callers (FairQueue::Post()). UNAVAILABLE: too many wait.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure, FairQueue::Refuse refuse);
+  // Runs all that has been posted; when no driver does.
+  void Drain();
 
   // ---- by the owner thread (from other threads: post to the inbox) ----
   // The incarnation this server got when it joined; before it nothing is owned.

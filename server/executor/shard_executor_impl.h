@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "rdma/lane/shard_lane.h"
+#include "server/executor/fair_queue.h"
 #include "server/executor/shard_executor.h"
 #include "server/executor/slab_allocator.h"
 #include "server/nanoseconds.h"
@@ -253,6 +254,7 @@ struct ShardExecutor::Impl final {
   const ShardExecutorOptions options;
   const Clock* const clock;
   Inbox inbox;
+  FairQueue calls{clock};
   SlabAllocator allocator;
   std::unique_ptr<ControlChannel> control;  // null: none
   std::vector<Link> links;

@@ -152,6 +152,20 @@ shard::Buffer SlabAllocator::From(Arena* arena, size_t bytes) {
   return Take(fresh, bytes, rounded);
 }
 
+shard::Buffer SlabAllocator::Allocate(size_t bytes) {
+  const shard::Buffer buffer = From(&tables_, bytes);
+  if (buffer.data != nullptr) tables_out_ += bytes;
+  return buffer;
+}
+
+// Not less than there is: the unused part of all slabs, and what the budget leaves.
+bool SlabAllocator::MayFit(uint64_t bytes) const {
+  if (budget_ == nullptr) return true;
+  const uint64_t room = budget_->room_for_tables();
+  const uint64_t unreserved = room - std::min(room, budget_->reserved());
+  return bytes <= unreserved + (reserved_bytes_ - std::min(reserved_bytes_, tables_out_));
+}
+
 shard::Buffer SlabAllocator::AllocateRows(size_t bytes, size_t unit) {
   const FreeExtents::Extent again = free_rows_.Take(bytes, unit);
   if (again.data != nullptr) {
@@ -169,6 +183,7 @@ void SlabAllocator::Free(const shard::Buffer& buffer) {
   const auto it = slabs_.find(buffer.handle);
   if (it == slabs_.end()) return;
   Slab* slab = it->second.get();
+  if (slab->arena == &tables_) tables_out_ -= buffer.bytes;
   // The current slab stays although empty: the next request would only make another.
   if (--slab->live == 0 && slab != slab->arena->current) {
     if (slab->arena->packed) free_rows_.Forget(slab);

@@ -36,7 +36,7 @@ class SlabAllocator final : public shard::Allocator {
   ~SlabAllocator() override;
 
   // `handle` of the buffer is its rdma::MemoryBlock.
-  shard::Buffer Allocate(size_t bytes) override { return From(&tables_, bytes); }
+  shard::Buffer Allocate(size_t bytes) override;
   // So many as the current slab has room for, if it has for one.
   shard::Buffer AllocateRows(size_t bytes, size_t unit) override;
   shard::Buffer AllocateScratch(size_t bytes) override { return From(&scratch_, bytes); }
@@ -44,6 +44,7 @@ class SlabAllocator final : public shard::Allocator {
     if (budget_ != nullptr) budget_->Count(bytes);
   }
   uint64_t limit_bytes() const override { return budget_ == nullptr ? 0 : budget_->limit(); }
+  bool MayFit(uint64_t bytes) const override;
   void Free(const shard::Buffer& buffer) override;
 
   // The block that `buffer` lies in.
@@ -87,6 +88,7 @@ class SlabAllocator final : public shard::Allocator {
   rdma::HugePages huge_pages_;
   MemoryBudget* const budget_;
   size_t reserved_bytes_ = 0;
+  uint64_t tables_out_ = 0;  // bytes of tables_ that are in use
   std::unordered_map<const void*, std::unique_ptr<Slab>> slabs_;
   Arena tables_{MemoryBudget::Use::kTables};
   Arena rows_{MemoryBudget::Use::kTables, true};

@@ -1,7 +1,10 @@
 #include "server/log/line_sink.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,20 +24,32 @@ bool HasRoom(int fd) {
   return ready == 1 && (room.revents & POLLOUT) != 0;
 }
 
-ssize_t WriteOnce(int fd, std::string_view bytes) {
-  ssize_t written = 0;
-  while ((written = write(fd, bytes.data(), bytes.size())) < 0 && errno == EINTR) {
-  }
-  return written;
+}  // namespace
+
+LineSink::LineSink(int fd) : fd_(fd) {
+  struct stat status = {};
+  if (fstat(fd, &status) != 0) return;
+  socket_ = S_ISSOCK(status.st_mode);
+  if (!S_ISFIFO(status.st_mode) && isatty(fd) == 0) return;
+  const std::string same = absl::StrCat("/proc/self/fd/", fd);
+  own_ = rdma::UniqueFd(open(same.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (own_.valid()) fd_ = own_.get();
 }
 
-}  // namespace
+ssize_t LineSink::WriteOnce(std::string_view bytes) const {
+  ssize_t written = 0;
+  do {
+    written = socket_ ? send(fd_, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL)
+                      : write(fd_, bytes.data(), bytes.size());
+  } while (written < 0 && errno == EINTR);
+  return written;
+}
 
 bool LineSink::Write(std::string_view line) {
   bool begun = false;
   while (!line.empty()) {
     const std::string_view piece = line.substr(0, PIPE_BUF);
-    const ssize_t bytes = HasRoom(fd_) ? WriteOnce(fd_, piece) : 0;
+    const ssize_t bytes = HasRoom(fd_) ? WriteOnce(piece) : 0;
     if (bytes <= 0) {
       broken_line_ |= begun;
       return begun;

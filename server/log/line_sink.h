@@ -5,16 +5,23 @@
 // descriptor has room for it; otherwise it is dropped and counted, and the next line that has room
 // is preceded by how many were dropped.
 //
+// A terminal, or a pipe with other writers, may have less room than poll(2) promises. They are
+// opened anew, without blocking: the flags of the descriptor itself are shared with other
+// processes. Where they cannot be opened (another user's), poll(2) is all there is.
+//
 // **Thread safety**: base_sink serializes; dropped() from any thread.
 #ifndef VERBENA_SERVER_LOG_LINE_SINK_H_
 #define VERBENA_SERVER_LOG_LINE_SINK_H_
 
 #include <spdlog/sinks/base_sink.h>
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string_view>
+
+#include "rdma/base/unique_fd.h"
 
 namespace verbena::server {
 
@@ -22,7 +29,7 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   // `fd` outlives the sink. A regular file always has room; a pipe or socket has when poll(2) says
   // so: then at least 4096 bytes (PIPE_BUF), and longer lines are written in pieces of that size.
-  explicit LineSink(int fd) : fd_(fd) {}
+  explicit LineSink(int fd);
 
   // Lines dropped so far.
   uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }  // a statistic
@@ -35,8 +42,11 @@ class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
   // False: there was no room for the first piece. A line that ends in the middle gets a newline
   // with the next one.
   bool Write(std::string_view line);
+  ssize_t WriteOnce(std::string_view bytes) const;
 
-  const int fd_;
+  rdma::UniqueFd own_;  // of a terminal or pipe
+  int fd_;              // own_, or the caller's
+  bool socket_ = false;
   bool broken_line_ = false;  // the last line was cut off
   uint64_t reported_ = 0;     // of dropped_: reported in the log
   std::atomic<uint64_t> dropped_{0};

@@ -23,7 +23,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/threads.h"
 #include "rdma/base/unique_fd.h"
+#include "server/access/budget.h"
 #include "server/control/address.h"
 
 namespace verbena::server {
@@ -33,6 +35,8 @@ using HttpClock = std::chrono::steady_clock;
 using Body = std::shared_ptr<const std::string>;
 
 constexpr std::chrono::seconds kHangUpTime{1};
+// Between two scrapes.
+constexpr std::chrono::seconds kLongestScrapePause{1};
 
 enum class HttpStage { kRequest, kScrape, kReply, kHangUp };
 
@@ -108,7 +112,7 @@ struct HttpServer::Impl {
   std::list<HttpConnection> connections;  // the oldest first
 
   std::mutex mutex;
-  std::condition_variable wanted;
+  std::condition_variable wanted, stopped;
   // Guarded by mutex.
   bool stop = false;
   bool scrape = false;  // somebody waits for one that has not begun
@@ -125,10 +129,15 @@ void HttpServer::Impl::Scrape() {
     if (stop) return;
     scrape = false;
     lock.unlock();
+    const HttpClock::time_point begin = HttpClock::now();
     Body text = std::make_shared<const std::string>(metrics());
+    const HttpClock::duration took = HttpClock::now() - begin;
     lock.lock();
     scraped = std::move(text);
     Wake();
+    // Scrapes take at most a tenth of this thread's time, whoever asks and how often.
+    stopped.wait_for(lock, std::min<HttpClock::duration>(9 * took, kLongestScrapePause),
+                     [this] { return stop; });
   }
 }
 
@@ -138,6 +147,7 @@ void HttpServer::Impl::EndOldest() {
   for (const HttpConnection& connection : connections) {
     most = std::max(most, ++of_host[connection.host]);
   }
+  CountExceeded(Budget::kHttpConnections);
   connections.erase(std::find_if(
       connections.begin(), connections.end(),
       [&](const HttpConnection& connection) { return of_host[connection.host] == most; }));
@@ -210,6 +220,7 @@ bool HttpServer::Impl::Read(HttpConnection* connection) {
   if (connection->request.find("\r\n\r\n") != std::string::npos) {
     Answer(connection);
   } else if (connection->request.size() > kMostRequestBytes) {
+    CountExceeded(Budget::kHttpRequest);
     Reply(connection, "431 Request Header Fields Too Large",
           std::make_shared<const std::string>(
               absl::StrCat("a request has at most ", kMostRequestBytes, " bytes\n")));
@@ -236,7 +247,11 @@ bool HttpServer::Impl::Write(HttpConnection* connection) {
 }
 
 bool HttpServer::Impl::Step(HttpConnection* connection) {
-  if (HttpClock::now() >= connection->deadline) return false;
+  if (HttpClock::now() >= connection->deadline) {
+    if (connection->stage == HttpStage::kRequest) CountExceeded(Budget::kHttpRequest);
+    if (connection->stage == HttpStage::kReply) CountExceeded(Budget::kHttpReply);
+    return false;
+  }
   // A client may close its sending side while it waits for a reply.
   const bool reads =
       connection->stage == HttpStage::kRequest || connection->stage == HttpStage::kHangUp;
@@ -281,10 +296,11 @@ HttpServer::~HttpServer() {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
     impl_->stop = true;
     impl_->wanted.notify_one();
+    impl_->stopped.notify_one();
   }
   impl_->Wake();
   impl_->serving.join();
-  impl_->scraping.join();
+  if (impl_->scraping.joinable()) impl_->scraping.join();
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }
@@ -309,9 +325,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   impl->listener = *std::move(listener);
   impl->address = JoinHostPort(parsed->host, port);
   Impl* const running = impl.get();
-  impl->serving = std::thread([running] { running->Serve(); });
-  impl->scraping = std::thread([running] { running->Scrape(); });
-  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+  absl::StatusOr<std::thread> serving = StartThread("of /healthz", [running] { running->Serve(); });
+  if (!serving.ok()) return serving.status();
+  impl->serving = *std::move(serving);
+  std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
+  absl::StatusOr<std::thread> scraping =
+      StartThread("of /metrics", [running] { running->Scrape(); });
+  if (!scraping.ok()) return scraping.status();
+  running->scraping = *std::move(scraping);
+  return server;
 }
 
 }  // namespace verbena::server

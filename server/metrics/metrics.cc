@@ -203,6 +203,19 @@ void AddCounter(const char* name, const char* help, uint64_t value,
   out->push_back(std::move(family));
 }
 
+void AddBudgets(const NodeMetrics& node, std::vector<MetricFamily>* out) {
+  MetricFamily exceeded = Family(
+      "verbena_budget_exceeded_total",
+      "Times that a peer was refused or cut off because a budget (docs/security.md) is used up.",
+      kCounter);
+  for (size_t i = 0; i < kBudgetNames.size(); ++i) {
+    Add(&exceeded, D(node.exceeded[i]), {{"budget", kBudgetNames[i]}});
+  }
+  out->push_back(std::move(exceeded));
+  AddGauge("verbena_control_connections", "Connections to the control port.",
+           D(node.control_connections), out);
+}
+
 }  // namespace
 
 std::string RenderMetrics(const NodeMetrics& node) {
@@ -223,6 +236,7 @@ std::string RenderMetrics(const NodeMetrics& node) {
       "verbena_audit_lines_left_out_total",
       "Audit lines of refusals beyond a host's rate, and those that the disk was too slow for.",
       node.audit_lines_left_out, &families);
+  AddBudgets(node, &families);
   if (node.memory_limit > 0) {
     AddGauge("verbena_memory_limit_bytes", "What --memory-limit allows for tables.",
              D(node.memory_limit), &families);

@@ -4,6 +4,7 @@
 #ifndef VERBENA_SERVER_METRICS_METRICS_H_
 #define VERBENA_SERVER_METRICS_METRICS_H_
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/statistics.h"
+#include "server/access/budget.h"
 #include "server/executor/shard_executor.h"
 
 namespace verbena::server {
@@ -53,6 +55,8 @@ struct NodeMetrics {
   std::optional<bool> joined;  // empty: this process has no shards, so it never joins
   rdma::MemoryStatistics memory;
   uint64_t log_lines_left_out = 0, audit_lines_left_out = 0;
+  std::array<uint64_t, kBudgetNames.size()> exceeded = {};  // by Budget
+  uint64_t control_connections = 0;
   uint64_t memory_limit = 0;     // 0: this process has no shards
   uint64_t memory_reserved = 0;  // of it
   std::vector<ShardMetrics> shards;

@@ -21,6 +21,15 @@ constexpr int64_t kLookNanos = 1'000'000'000;
 // Of a file's name on any file system in use: 255.
 constexpr size_t kMostNameBytes = 240;
 
+std::set<std::string> JobsWithTables(const v1::ClusterView& view) {
+  std::set<std::string> jobs;
+  for (const v1::Table& table : view.tables()) {
+    // One that is being restored is on a disk already.
+    if (!table.restoring()) jobs.insert(table.spec().job());
+  }
+  return jobs;
+}
+
 }  // namespace
 
 std::string CheckpointDirectoryOf(const std::string& job) {
@@ -68,11 +77,8 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
     options_.log(true, absl::StrCat("no checkpoints now: ", response.status().message()));
     return BeginNext();
   }
-  std::set<std::string> jobs;
-  for (const v1::Table& table : response->view().tables()) {
-    // One that is being restored is on a disk already.
-    if (!table.restoring()) jobs.insert(table.spec().job());
-  }
+  const std::set<std::string> jobs = JobsWithTables(response->view());
+  if (options_.failing != nullptr) options_.failing->KeepOnly(jobs);
   jobs_.assign(jobs.begin(), jobs.end());
   BeginNext();
 }
@@ -81,6 +87,7 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
 void PeriodicSaves::OnSteps(const StepWatch::Steps& steps) {
   asking_ = false;
   next_look_ns_ = clock_->NowNanos() + kLookNanos;
+  if (options_.failing != nullptr) options_.failing->KeepOnly(JobsWithTables(watch_.view()));
   for (const auto& [job, step] : steps) {
     const auto [seen, first] = steps_.try_emplace(job, step);
     const uint64_t before = std::exchange(seen->second, step);
@@ -122,12 +129,13 @@ void PeriodicSaves::Ended() {
       }
     }
   }
+  const std::string root = checkpoint::Join(options_.saver.root, CheckpointDirectoryOf(job_));
   if (!saver->status().ok()) {
+    if (options_.failing != nullptr) options_.failing->Failed(job_, root, saver->status());
     options_.log(true,
                  absl::StrCat("no checkpoint of job '", job_, "': ", saver->status().message()));
     return;
   }
-  const std::string root = checkpoint::Join(options_.saver.root, CheckpointDirectoryOf(job_));
   options_.log(false,
                absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
                             saver->manifest().step(), ", ", (now - began_ns_) / 1'000'000, " ms"));
@@ -136,13 +144,22 @@ void PeriodicSaves::Ended() {
   if (directory.ok()) {
     checkpoint::Retention retention = options_.retention;
     retention.job = job_;
+    retention.keep_former_runs = true;
     const auto removed = (*directory)->Prune(retention);
     pruned = removed.status();
     if (removed.ok() && !removed->empty()) {
       options_.log(false, absl::StrCat("removed ", absl::StrJoin(*removed, ", "), " of ", root));
     }
   }
-  if (!pruned.ok()) options_.log(true, absl::StrCat("old checkpoints stay: ", pruned.message()));
+  if (pruned.ok()) {
+    if (options_.failing != nullptr) options_.failing->Saved(job_);
+    return;
+  }
+  const std::string stay = absl::StrCat("old checkpoints stay: ", pruned.message());
+  if (options_.failing != nullptr) {
+    options_.failing->Failed(job_, root, absl::Status(pruned.code(), stay));
+  }
+  options_.log(true, stay);
 }
 
 void PeriodicSaves::Finish(std::function<void()> done) {

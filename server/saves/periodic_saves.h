@@ -22,6 +22,7 @@
 #include "rdma/base/clock.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/disk.h"
+#include "server/saves/failing_saves.h"
 #include "server/saves/saver.h"
 #include "server/saves/step_watch.h"
 
@@ -32,6 +33,7 @@ struct PeriodicSavesOptions {
   int64_t every_ns = 0;  // from the beginning of one to the beginning of the next; 0: not by time
   uint64_t every_steps = 0;  // a job also when it comes past a multiple of this; 0: not by steps
   checkpoint::Retention retention = {};
+  FailingSaves* failing = nullptr;  // outlives the saves; null: nobody asks
   // `failed`: something could not be made or removed.
   std::function<void(bool failed, const std::string&)> log = {};
 };

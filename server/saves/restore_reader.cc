@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<RestoreReader>> RestoreReader::Open(checkpoint::D
                                                                    const RestoreRead& wanted) {
   auto reader = CheckpointReader::Open(disk, wanted.path);
   if (!reader.ok()) return reader.status();
-  std::unique_ptr<RestoreReader> made(new RestoreReader(disk, *std::move(reader), wanted));
+  std::unique_ptr<RestoreReader> made(new RestoreReader(*std::move(reader), wanted));
   if (absl::Status status = made->Plan(); !status.ok()) return status;
   return made;
 }
@@ -78,46 +78,37 @@ absl::Status RestoreReader::PlanDense(size_t index, const v1::CheckpointTable& t
     const bool wanted = array.name == checkpoint::kParameters || wanted_.state;
     if (wanted && array.name != checkpoint::kApplies) arrays.push_back(array.name);
   }
-  const v1::CheckpointManifest& manifest = reader_.manifest();
-  for (const v1::CheckpointFile& file : manifest.files()) {
-    for (const v1::CheckpointTensor& parameters : file.tensors()) {
-      if (parameters.table() != table.spec().name() ||
-          parameters.array() != checkpoint::kParameters) {
-        continue;
-      }
-      Group group;
-      group.table = index;
-      group.link = reader_.links() - 1;
-      group.chunk_elements = layout.chunk_elements;
-      group.ranges.assign(parameters.ranges().begin(), parameters.ranges().end());
-      if (group.ranges.empty()) {
-        v1::CheckpointTensor::Range all;
-        all.set_count(layout.elements);
-        group.ranges.push_back(all);
-      }
-      for (const std::string& array : arrays) {
-        for (const v1::CheckpointFile& other : manifest.files()) {
-          for (const v1::CheckpointTensor& tensor : other.tensors()) {
-            if (tensor.table() != table.spec().name() || tensor.array() != array ||
-                !SameRanges(tensor, parameters)) {
-              continue;
-            }
-            group.files.push_back(&other);
-            group.tensors.push_back(&tensor);
-            group.element_bytes.push_back(BytesOfType(tensor.dtype()));
-          }
-        }
-      }
-      if (group.tensors.size() != arrays.size()) {
-        return absl::UnimplementedError(
-            absl::StrCat(reader_.path(), ": arrays of table '", table.spec().name(),
-                         "' are cut differently from one another; 'verbena checkpoint export' "
-                         "makes them whole"));
-      }
-      group.dtype = ParameterType(table.spec());
-      group.master = arrays.size() > 1 && arrays[1] == checkpoint::kMaster;
-      groups_.push_back(std::move(group));
+  const std::string& name = table.spec().name();
+  const size_t link = reader_.links() - 1;
+  const checkpoint::ManifestIndex& tensors = reader_.index(link);
+  for (const checkpoint::TensorPlace& parameters : tensors.Find(name, checkpoint::kParameters)) {
+    Group group;
+    group.table = index;
+    group.link = link;
+    group.chunk_elements = layout.chunk_elements;
+    group.ranges.assign(parameters.tensor->ranges().begin(), parameters.tensor->ranges().end());
+    if (group.ranges.empty()) {
+      v1::CheckpointTensor::Range all;
+      all.set_count(layout.elements);
+      group.ranges.push_back(all);
     }
+    for (const std::string& array : arrays) {
+      for (const checkpoint::TensorPlace& part : tensors.Find(name, array)) {
+        if (!SameRanges(*part.tensor, *parameters.tensor)) continue;
+        group.files.push_back(part.file);
+        group.tensors.push_back(part.tensor);
+        group.element_bytes.push_back(BytesOfType(part.tensor->dtype()));
+      }
+    }
+    if (group.tensors.size() != arrays.size()) {
+      return absl::UnimplementedError(
+          absl::StrCat(reader_.path(), ": arrays of table '", name,
+                       "' are cut differently from one another; 'verbena checkpoint export' "
+                       "makes them whole"));
+    }
+    group.dtype = ParameterType(table.spec());
+    group.master = arrays.size() > 1 && arrays[1] == checkpoint::kMaster;
+    groups_.push_back(std::move(group));
   }
   return absl::OkStatus();
 }
@@ -180,9 +171,9 @@ absl::Status RestoreReader::OpenGroup() {
   const Group& group = groups_[group_];
   auto reading = std::make_unique<Reading>();
   for (size_t i = 0; i < group.tensors.size(); ++i) {
-    auto file = checkpoint::OpenTensorFile(disk_, reader_.path_of(group.link), *group.files[i]);
+    auto file = reader_.OpenFile(group.link, *group.files[i]);
     if (!file.ok()) return file.status();
-    reading->files.push_back(std::make_unique<checkpoint::SafetensorsReader>(*std::move(file)));
+    reading->files.push_back(*std::move(file));
   }
   reading->cursors.resize(group.tensors.size());
   reading->first_ours =

@@ -94,7 +94,7 @@ class RestoreReader {
   };
   // A group that is being read.
   struct Reading {
-    std::vector<std::unique_ptr<checkpoint::SafetensorsReader>> files;
+    std::vector<std::shared_ptr<const checkpoint::SafetensorsReader>> files;
     // By column; null until something of it is ours.
     std::vector<std::unique_ptr<checkpoint::TensorCursor>> cursors;
     bool first_ours = false;  // the first element or row
@@ -103,9 +103,8 @@ class RestoreReader {
     uint64_t all = 0;   // elements or rows of the tensors that are behind us
   };
 
-  RestoreReader(checkpoint::Disk* disk, checkpoint::CheckpointReader reader,
-                const RestoreRead& wanted)
-      : disk_(disk), wanted_(wanted), reader_(std::move(reader)) {}
+  RestoreReader(checkpoint::CheckpointReader reader, const RestoreRead& wanted)
+      : wanted_(wanted), reader_(std::move(reader)) {}
   absl::Status Plan();
   absl::Status PlanDense(size_t index, const v1::CheckpointTable& table);
   absl::Status PlanRows(size_t index, const v1::CheckpointTable& table);
@@ -121,7 +120,6 @@ class RestoreReader {
   // Removes rows that later checkpoints of the chain replace with whole partitions.
   void DropReplaced(RestoreWindow* window) const;
 
-  checkpoint::Disk* const disk_;
   const RestoreRead wanted_;
   const checkpoint::CheckpointReader reader_;
   std::vector<Group> groups_;

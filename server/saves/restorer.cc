@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -103,6 +104,7 @@ void Restorer::MakeNext() {
   request.set_restored_steps(options_.state ? next->steps : 0);
   request.set_restorer(options_.restorer);
   request.set_replace(options_.replace);
+  request.set_only_unused(options_.replace && options_.only_unused);
   Tell<v1::CreateTableResponse>(
       options_.coordinator, "/verbena.v1.Cluster/CreateTable", request, kShardCallMillis,
       [this, i](const absl::StatusOr<v1::CreateTableResponse>& response) { OnMade(i, response); });
@@ -127,6 +129,7 @@ void Restorer::DropServedThenMake(size_t table) {
   v1::DropTableRequest request;
   request.set_request_id(ids_.RequestId());
   request.set_name(tables_[table].spec.name());
+  request.set_only_unused(options_.only_unused);
   Tell<v1::DropTableResponse>(options_.coordinator, "/verbena.v1.Cluster/DropTable", request,
                               kShardCallMillis,
                               [this](absl::StatusOr<v1::DropTableResponse> response) {
@@ -167,13 +170,15 @@ void Restorer::Renew() {
 // Of a table that has lost partitions before it was served nothing is lost, but no shard can load
 // them: it is made anew. Returns whether there are any.
 bool Restorer::ForgetLost(const v1::ClusterView& view) {
+  absl::flat_hash_set<uint32_t> lost;
+  for (const v1::Table& table : view.tables()) {
+    if (table.lost_partitions_size() > 0) lost.insert(table.id());
+  }
   bool any = false;
   for (Table& table : tables_) {
-    const bool lost = std::any_of(
-        view.tables().begin(), view.tables().end(),
-        [&](const v1::Table& t) { return t.id() == table.id && t.lost_partitions_size() > 0; });
-    if (lost) drops_.push_back(std::exchange(table.id, 0));
-    any |= lost;
+    if (!lost.contains(table.id)) continue;
+    drops_.push_back(std::exchange(table.id, 0));
+    any = true;
   }
   return any;
 }
@@ -294,6 +299,7 @@ void Restorer::Open() {
   }
   v1::FinishRestoreRequest request;
   request.set_request_id(open_id_);
+  request.set_only_unused(options_.only_unused);
   for (const Table& table : tables_) request.add_tables(table.id);
   Tell<v1::FinishRestoreResponse>(
       options_.coordinator, "/verbena.v1.Cluster/FinishRestore", request, kShardCallMillis,

@@ -56,6 +56,7 @@ struct RestorerOptions {
   bool state = true;                                // the optimizer's, too
   bool replace = false;       // tables of these names are dropped when all of this is loaded
   bool drop_first = false;    // they are dropped before: where there is no memory for both
+  bool only_unused = false;   // neither while workers of their job are there
   std::string restorer = {};  // what refusals of others call this, see CreateTableRequest
   uint64_t seed = 0;          // of ids; 0: from the system's random source
   int tries = 5;

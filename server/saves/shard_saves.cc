@@ -3,23 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
-namespace {
-
-const v1::Table* FindTable(const v1::ClusterView& view, uint32_t id) {
-  for (const v1::Table& table : view.tables()) {
-    if (table.id() == id) return &table;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 ShardSaves::ShardSaves(ShardSavesOptions options, const Clock* clock, Inbox* inbox)
     : options_(std::move(options)), clock_(clock), inbox_(inbox) {}
 ShardSaves::~ShardSaves() = default;
@@ -38,16 +28,18 @@ absl::StatusOr<std::vector<ShardWriter::Table>> ShardSaves::TablesOf(
     const v1::BeginSaveRequest& request, const World& world) const {
   const v1::ClusterView& view = *world.view;
   const auto partitions = static_cast<uint32_t>(view.partitions_size());
+  absl::flat_hash_map<uint32_t, const v1::Table*> by_id;
+  for (const v1::Table& table : view.tables()) by_id.emplace(table.id(), &table);
   std::vector<ShardWriter::Table> tables;
   for (const v1::SaveTable& wanted : request.tables()) {
-    const v1::Table* known = FindTable(view, wanted.table());
-    if (known == nullptr) {
+    const auto known = by_id.find(wanted.table());
+    if (known == by_id.end()) {
       return absl::NotFoundError(absl::StrCat("table ", wanted.table(), " is not known here"));
     }
     ShardWriter::Table& table = tables.emplace_back();
     table.id = wanted.table();
     table.position = wanted.position();
-    table.spec = known->spec();
+    table.spec = known->second->spec();
     if (table.spec.dim() > 0) continue;
     const DenseLayout layout = LayoutOf(table.spec);
     for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {

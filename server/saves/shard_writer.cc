@@ -30,13 +30,13 @@ uint64_t TensorBytes(const v1::CheckpointTensor& tensor) {
 
 ShardWriter::ShardWriter(checkpoint::Disk* disk, ShardWriterOptions options,
                          std::vector<Table> tables)
-    : disk_(disk), options_(std::move(options)), tables_(std::move(tables)) {}
+    : disk_(disk), options_(std::move(options)), tables_(std::move(tables)) {
+  for (const Table& table : tables_) by_id_.emplace(table.id, &table);
+}
 
 const ShardWriter::Table* ShardWriter::FindTable(uint32_t id) const {
-  for (const Table& table : tables_) {
-    if (table.id == id) return &table;
-  }
-  return nullptr;
+  const auto it = by_id_.find(id);
+  return it == by_id_.end() ? nullptr : it->second;
 }
 
 // ---- opening ------------------------------------------------------------------------------------

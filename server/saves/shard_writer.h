@@ -92,6 +92,7 @@ class ShardWriter {
   checkpoint::Disk* const disk_;
   const ShardWriterOptions options_;
   const std::vector<Table> tables_;
+  absl::flat_hash_map<uint32_t, const Table*> by_id_;
   std::vector<std::unique_ptr<checkpoint::TensorFileWriter>> files_;
   absl::flat_hash_map<uint32_t, Dense> dense_;
   absl::flat_hash_map<uint32_t, Rows> rows_;

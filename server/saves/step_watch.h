@@ -30,6 +30,8 @@ class StepWatch {
 
   // Not while it asks. Of a server that does not answer nothing is known this time.
   void Ask(Done done);
+  // That the last answer was made of; empty before.
+  const v1::ClusterView& view() const { return view_; }
 
  private:
   void OnView(absl::StatusOr<v1::GetViewResponse> response);

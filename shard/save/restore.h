@@ -59,6 +59,9 @@ class Restore {
     at(slice).last_record = last_record;
   }
   bool finished(uint32_t slice) const { return slice < slices_.size() && slices_[slice].finished; }
+  // Its partition was lost, and was reset after the table was served: it has initial values.
+  void SetReset(uint32_t slice) { at(slice).reset = true; }
+  bool reset(uint32_t slice) const { return slice < slices_.size() && slices_[slice].reset; }
   // Of the replica log: what its copy is to have.
   uint64_t last_record(uint32_t slice) { return at(slice).last_record; }
   void Forget(uint32_t slice) { at(slice) = {}; }
@@ -73,7 +76,7 @@ class Restore {
   struct Slice {
     std::map<uint32_t, Ranges> chunks;
     absl::flat_hash_set<uint32_t> told;
-    bool finished = false, inherited = false;
+    bool finished = false, inherited = false, reset = false;
     uint64_t last_record = 0;
   };
   Slice& at(uint32_t slice) {

@@ -23,12 +23,12 @@ void Save::Start() {
   for (const auto& table : tables_) table->Start();
 }
 
-bool Save::Saves(uint32_t table) const {
-  for (const auto& t : tables_) {
-    if (t->table() == table) return true;
-  }
-  return false;
+void Save::Add(std::unique_ptr<TableSave> table) {
+  by_id_[table->table()] = table.get();
+  tables_.push_back(std::move(table));
 }
+
+bool Save::Saves(uint32_t table) const { return by_id_.contains(table); }
 
 bool Save::Take(SavePiece* piece) {
   if (ended_) return false;
@@ -57,19 +57,18 @@ bool Save::Release(uint64_t piece) {
 }
 
 void Save::Abort(uint32_t table, Why why) {
-  for (const auto& t : tables_) {
-    if (t->table() != table) continue;
-    for (uint32_t slice = 0; slice < t->slices().size(); ++slice) {
-      const absl::Status status = why(slice, t->slices()[slice]);
-      if (!status.ok() && t->Abort(slice)) status_.Update(status);
-    }
+  const auto it = by_id_.find(table);
+  if (it == by_id_.end()) return;
+  TableSave* saved = it->second;
+  for (uint32_t slice = 0; slice < saved->slices().size(); ++slice) {
+    const absl::Status status = why(slice, saved->slices()[slice]);
+    if (!status.ok() && saved->Abort(slice)) status_.Update(status);
   }
 }
 
 void Save::Leave(uint32_t table) {
-  for (const auto& t : tables_) {
-    if (t->table() == table) t->Leave();
-  }
+  const auto it = by_id_.find(table);
+  if (it != by_id_.end()) it->second->Leave();
 }
 
 void Save::End(bool committed) {

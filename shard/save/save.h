@@ -32,7 +32,7 @@ class Save {
 
   SaveParts parts();
   // Its slices are added.
-  void Add(std::unique_ptr<TableSave> table) { tables_.push_back(std::move(table)); }
+  void Add(std::unique_ptr<TableSave> table);
   void Start();
   // As long as it is not over.
   bool Saves(uint32_t table) const;
@@ -66,6 +66,7 @@ class Save {
   SaveCounters& counters_;
   SaveBudget budget_;
   std::vector<std::unique_ptr<TableSave>> tables_;
+  absl::flat_hash_map<uint32_t, TableSave*> by_id_;
   size_t turn_ = 0;  // whose piece is next
   absl::flat_hash_map<uint64_t, Out> out_;
   uint64_t last_piece_ = 0;

@@ -110,6 +110,11 @@ BufferPool::Entry* BufferPool::Find(uint64_t pin) {
   return &entries_[id];
 }
 
+bool BufferPool::MayFit(uint64_t bytes, JobAccount* account) {
+  refused_by_job_ = account != nullptr && !account->job().MayTake(bytes, MemoryUse::kTables);
+  return !refused_by_job_ && allocator_->MayFit(bytes);
+}
+
 uint32_t BufferPool::NewParameters(size_t bytes, JobAccount* account) {
   const Buffer buffer = Allocate(bytes, account);
   return buffer.data == nullptr ? kNone : NewEntry(buffer, State::kCurrent);

@@ -56,6 +56,10 @@ class BufferPool {
   // Of the last time that there was no memory: the job's limit was in the way.
   bool refused_by_job() const { return refused_by_job_; }
 
+  // Whether so many bytes for tables, in several pieces, could be had now. False is certain.
+  // Sets refused_by_job().
+  bool MayFit(uint64_t bytes, JobAccount* account);
+
   // A buffer for a chunk's parameters; kNone when there is no memory.
   uint32_t NewParameters(size_t bytes, JobAccount* account = nullptr);
   void DropParameters(uint32_t id);

@@ -129,17 +129,49 @@ void DenseTable::Release(uint32_t slice, bool gone) {
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
 
+bool DenseTable::MayAcquire() const { return pool_->MayFit(missing_bytes_, account()); }
+
+// Chunks are counted before any is allocated: a table that does not fit would otherwise fill the
+// memory of all, to give it back at once.
+uint64_t DenseTable::BytesToAcquire(absl::Span<const Placement> placement) const {
+  const uint64_t bytes = parameter_buffer_bytes_ + array_bytes_ * StateArrays();
+  uint64_t wanted = 0;
+  for (uint32_t id = 0; id < layout_.chunks(); ++id) {
+    const uint32_t partition = partition_of(id);
+    if (local_chunk_[id] != kNone || !placement[partition].ours || placement[partition].lost)
+      continue;
+    const uint32_t index = slice_of(partition);
+    if (index == kNone || !gone(index)) wanted += bytes;
+  }
+  return wanted;
+}
+
+absl::Status DenseTable::NoMemory() const {
+  std::string whose;
+  if (pool_->refused_by_job()) {
+    whose = absl::StrCat(" within the memory limit of job \"", spec().job(), "\", whose share of ",
+                         "this server is ", account()->job().limit(), " bytes");
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory", whose, " for its ",
+                   layout_.elements * layout_.parameter_bytes, " bytes of parameters and ",
+                   layout_.elements * sizeof(float) * StateArrays(), " of optimizer state",
+                   has_master() ? " and master copies" : ""));
+}
+
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   const auto first_new = static_cast<uint32_t>(chunks_.size());
+  missing_bytes_ = BytesToAcquire(placement);
+  bool enough = MayAcquire();
   std::vector<uint32_t> wanted;
-  bool enough = true;
-  for (uint32_t id = 0; id < layout_.chunks() && enough; ++id) {
+  for (uint32_t id = 0; id < layout_.chunks(); ++id) {
     const uint32_t index = Claim(partition_of(id), placement[partition_of(id)]);
     if (index == kNone || local_chunk_[id] != kNone) continue;
     slices_.resize(slices());
     if (!ready(index)) wanted.push_back(index);
     set_state(index, SliceState::kReady);
-    enough = AllocateChunk(id, index);
+    enough = enough && AllocateChunk(id, index);
+    if (!enough) break;
   }
   if (!enough) {
     for (const uint32_t index : wanted) {
@@ -147,17 +179,7 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
       set_state(index, SliceState::kStarved);
     }
     chunks_.resize(first_new);
-    std::string whose;
-    if (pool_->refused_by_job()) {
-      whose =
-          absl::StrCat(" within the memory limit of job \"", spec().job(), "\", whose share of ",
-                       "this server is ", account()->job().limit(), " bytes");
-    }
-    return absl::ResourceExhaustedError(
-        absl::StrCat("table ", id(), " \"", spec().name(), "\": no memory", whose, " for its ",
-                     layout_.elements * layout_.parameter_bytes, " bytes of parameters and ",
-                     layout_.elements * sizeof(float) * StateArrays(), " of optimizer state",
-                     has_master() ? " and master copies" : ""));
+    return NoMemory();
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
     const Chunk& c = chunks_[i];

@@ -87,6 +87,7 @@ class DenseTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
+  bool MayAcquire() const override;
   void SetVersions(uint32_t slice, uint64_t version) override;
   uint64_t version(uint32_t slice) const override { return slices_[slice].min_version; }
   uint64_t parameter_bytes() const override;
@@ -133,6 +134,8 @@ class DenseTable final : public SlicedTable {
   DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
              std::unique_ptr<Optimizer> optimizer);
   bool AllocateChunk(uint32_t id, uint32_t slice);
+  uint64_t BytesToAcquire(absl::Span<const Placement> placement) const;
+  absl::Status NoMemory() const;
   // What an apply may write of a chunk, as far as `to` does not say. False: nothing, now.
   bool FindWritable(const Chunk& chunk, bool force, ChunkSpares* to);
   void FreeChunk(Chunk* chunk);
@@ -157,7 +160,8 @@ class DenseTable final : public SlicedTable {
   size_t array_bytes_ = 0;  // of each array of the state
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
-  std::vector<Slice> slices_;  // by slice index
+  std::vector<Slice> slices_;   // by slice index
+  uint64_t missing_bytes_ = 0;  // that the last Acquire() wanted
   ChunkWatch* watch_ = nullptr;
 };
 

@@ -153,9 +153,12 @@ ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> name
   if (!evicts()) return {};
   Slice& s = slices_[slice];
   const uint64_t apply = s.applies + told + 1;
-  if (s.sweep <= s.applies) {
+  // Decided for an apply that was refused since: another one may name other rows.
+  const bool again =
+      s.sweep == apply && eviction_.by_number() && !planted_bugs().keep_refused_sweep;
+  if (s.sweep <= s.applies || again) {
     s.keep = eviction_.Decide(*s.rows, named, waiting, apply, seconds_, &s.last_sweep);
-    if (s.keep.keep_from > 0) s.sweep = apply;
+    s.sweep = s.keep.keep_from > 0 ? apply : std::min(s.sweep, s.applies);
   }
   ApplyStamp stamp = s.sweep == apply ? s.keep : ApplyStamp();
   stamp.seconds = seconds_;

@@ -130,7 +130,8 @@ class EmbeddingTable final : public SlicedTable {
   // Rows may be dropped by an apply: numbers are to be looked up after the one before.
   bool evicts() const { return !eviction_.never(); }
   // What to tell the apply of the rows `named` that follows `told` others which are not made yet.
-  // While one of them is to drop rows, no other is; asked again of one, says the same.
+  // While one of them is to drop rows, no other is. After an apply that was refused, the next call
+  // repeats what goes by age. What goes by number is decided again: it depends on `named`.
   ApplyStamp Stamp(
       uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
       Eviction::Waiting waiting = [](std::vector<uint32_t>*) {});

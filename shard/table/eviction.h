@@ -46,6 +46,7 @@ class Eviction {
   Eviction(const v1::Eviction& spec, uint32_t partitions, size_t row_bytes);
 
   bool never() const { return kind_ == v1::Eviction::NEVER; }
+  bool by_number() const { return kind_ == v1::Eviction::LRU || kind_ == v1::Eviction::LFU; }
 
   // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
   // was.

@@ -4,7 +4,7 @@
 //
 // A slice is what the table has in one partition:
 //     absent   --(owned, not lost)-->  ready   (parameters initialised)
-//     absent   --(no memory)------->  starved  (tried again with the next view)
+//     absent   --(no memory)------->  starved  (tried again with a view, once there is memory)
 //     ready    --(lost)------------>  absent
 //     ready    --(not owned)------->  gone     (answers DATA_LOSS should it come back: its
 //                                              parameters must not silently be initial ones)
@@ -71,6 +71,9 @@ class SlicedTable {
   // Initialises what `placement` (by partition) gives us and is absent: all of it, or
   // RESOURCE_EXHAUSTED and none of it.
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
+  // After an Acquire() that failed: whether the same could succeed now. False is certain, and costs
+  // nothing.
+  virtual bool MayAcquire() const { return true; }
   // Of all there is in the slice. 0: a new generation of the job, in which versions restart;
   // parameters and optimizer state stay.
   virtual void SetVersions(uint32_t slice, uint64_t version) = 0;

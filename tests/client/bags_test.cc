@@ -304,6 +304,8 @@ TEST_CASE("a lookup of bags that is wrong says which argument, its value and wha
     }
   };
   says(table, {{1}, {}, {}}, {"lookup of bags", "0 offsets", "1..4194304"});
+  const auto nothing = cluster.LookupBags(table, Asked{}.bags(), sums);
+  Good(&cluster, nothing);
   const std::vector<uint64_t> many(client::kMaxKeys + 1);
   says(table, {many, {0}, {}}, {"4194305 keys", "0..4194304"});
   says(table, {{1}, many, {}}, {"4194305 offsets"});

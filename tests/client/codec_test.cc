@@ -2,6 +2,8 @@
 // kept for the next push, and which regions are refused.
 #include "shard/codec/codec.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -11,8 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/staging/push_buffers.h"
 #include "proto/table_spec.h"
+#include "rdma/memory/statistics.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -226,6 +230,56 @@ TEST_CASE("buffers of encoded pushes are used again, not made without end") {
   CHECK(held->data() == first);
   CHECK((*buffers.Take(5000))->data() != first);
   CHECK((*buffers.Take(100))->data() != first);
+}
+
+uint64_t BlockBytes() {
+  uint64_t bytes = 0;
+  for (const auto& entry : rdma::GetMemoryStatistics().entries) bytes += entry.bytes;
+  return bytes;
+}
+
+TEST_CASE("regression: buffers of tables that are gone are freed") {
+  client::PushBuffers buffers;
+  const auto before = BlockBytes();
+  // Each table is a little larger than the one before, so that no buffer is used again.
+  for (size_t i = 0; i < 50; ++i) REQUIRE(buffers.Take((1 + i) << 20).ok());
+  for (uint64_t i = 0; i < 2 * client::PushBuffers::kMostIdle; ++i) {
+    REQUIRE(buffers.Take(10'000).ok());
+  }
+  CHECK(BlockBytes() < before + (1 << 20));
+}
+
+// The sanitizers' allocators report nothing, so that these pass there.
+size_t AllocatedBytes() {
+  const auto info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+TEST_CASE("regression: what pushes have lost of a table goes with the table") {
+  constexpr uint64_t kMany = 4 << 20;
+  FakeCluster cluster;
+  cluster.AddTyped(Spec(v1::CODEC_NONE, v1::CONSISTENCY_ASYNC), kElements, "other");
+  cluster.Join();
+  const auto gradient = *rdma::MemoryBlock::Allocate(kMany * sizeof(float), "test-region");
+  std::memset(gradient->data(), 0, gradient->size());
+  size_t first = 0;
+  for (int i = 0; i < 6; ++i) {
+    v1::TableSpec spec = Spec(v1::CODEC_INT8, v1::CONSISTENCY_ASYNC);
+    spec.set_chunk_bytes(256 << 10);
+    cluster.AddTyped(spec, kMany, absl::StrCat("table", i));
+    const uint32_t table = 101 + 2 * i;  // ids are not used again
+    cluster.view.mutable_tables()->rbegin()->set_id(table);
+    const auto encode = [&] {
+      return cluster.core->StartEncoding("push", table, {gradient, 0, 0, kMany});
+    };
+    REQUIRE(cluster.RunUntil([&] { return encode().ok(); }));
+    (*encode())->Run();
+    cluster.view.mutable_tables()->RemoveLast();
+    cluster.Publish();
+    REQUIRE(cluster.RunUntil([&] { return !encode().ok(); }));
+    if (i == 0) first = AllocatedBytes();
+  }
+  CHECK(AllocatedBytes() < first + kMany * sizeof(float));
 }
 
 }  // namespace

@@ -174,6 +174,47 @@ TEST_CASE("a dropped table: NOT_FOUND for pending and later calls") {
   CHECK(later->status.code() == Code::kNotFound);
 }
 
+TEST_CASE("regression: a client forgets tables that were dropped") {
+  FakeCluster cluster;
+  cluster.AddTable(v1::CONSISTENCY_ASYNC, 1, 4096, "first");
+  cluster.Join();
+  for (uint32_t i = 0; i < 20; ++i) {
+    const bool sync = i % 3 == 0;
+    cluster.AddTable(sync ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC, 8, 4096,
+                     absl::StrCat("table", i));
+    const uint32_t table = 2 * (i + 50) + (sync ? 0 : 1);  // ids are not used again
+    cluster.view.mutable_tables()->rbegin()->set_id(table);
+    const auto memory = cluster.Memory(table, 1.0f);
+    absl::Status status;
+    const auto push_one = [&] {
+      const auto push = cluster.Push(table, FakeCluster::Chunk(memory, 7, 1024));
+      if (sync) cluster.EndStep(table);
+      cluster.Wait(push);
+      status = push->status;
+    };
+    REQUIRE(cluster.RunUntil([&] {
+      push_one();
+      return !absl::IsNotFound(status);
+    }));
+    INFO(status);
+    REQUIRE(status.ok());
+    // One call is not answered when the table goes.
+    cluster.servers[0]->silent = true;
+    const auto push = cluster.Push(table, memory);
+    cluster.RunFor(10 * kMilli);
+    cluster.view.mutable_tables()->RemoveLast();
+    cluster.Publish();
+    REQUIRE(cluster.Wait(push));
+    CHECK(absl::IsNotFound(push->status));
+    push_one();
+    CHECK(absl::IsNotFound(status));
+    cluster.servers[0]->silent = false;
+    cluster.RunFor(10 * kMilli);
+    // The last one goes with the next view.
+    CHECK(cluster.core->statistics().tables <= 1);
+  }
+}
+
 TEST_CASE("the lease ends: everything is ABORTED, later calls say to connect again") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);

@@ -41,7 +41,8 @@ struct Jobs {
   Steps* Start(const std::shared_ptr<rdma::MemoryBlock>& block, uint64_t step) {
     auto steps = std::make_unique<Steps>(block->size(), step, &live);
     Steps* const raw = steps.get();
-    REQUIRE(registrar.Start({0, block->id()}, "verbs", block, block->size(), std::move(steps)));
+    REQUIRE(
+        registrar.Start({0, block->id()}, "verbs", block, block->size(), std::move(steps)).ok());
     return raw;
   }
   // Once a second, as the lease keeper does.
@@ -101,15 +102,17 @@ TEST_CASE("memory that is given up is let go of at the next step, before anythin
   jobs.registrar.Run();  // returns
   CHECK(jobs.live == 0);
   CHECK(other.use_count() == 1);
-  CHECK_FALSE(jobs.registrar.Start({0, other->id()}, "verbs", other, 1,
-                                   std::make_unique<Steps>(1, 1, &jobs.live)));
+  CHECK(absl::IsCancelled(jobs.registrar.Start({0, other->id()}, "verbs", other, 1,
+                                               std::make_unique<Steps>(1, 1, &jobs.live))));
 }
 
 // Of a piece for one lane: it is complete after one step.
 struct LaneJob {
   LaneJob() {
-    jobs.registrar.Start(purpose, "verbs", block, 4096,
-                         std::make_unique<Steps>(4096, 4096, &jobs.live));
+    REQUIRE(
+        jobs.registrar
+            .Start(purpose, "verbs", block, 4096, std::make_unique<Steps>(4096, 4096, &jobs.live))
+            .ok());
   }
   Jobs jobs;
   std::shared_ptr<rdma::MemoryBlock> block = Block(1 << 20);
@@ -191,8 +194,35 @@ TEST_CASE("there is a bound on how many regions are registered at a time") {
   Jobs jobs;
   const auto block = Block(4096);
   for (size_t i = 0; i < Registrar::kMostJobs; ++i) jobs.Start(block, 1);
-  CHECK_FALSE(jobs.registrar.Start({0, block->id()}, "verbs", block, 1,
-                                   std::make_unique<Steps>(1, 1, &jobs.live)));
+  CHECK(absl::IsResourceExhausted(jobs.registrar.Start({0, block->id()}, "verbs", block, 1,
+                                                       std::make_unique<Steps>(1, 1, &jobs.live))));
+}
+
+TEST_CASE("without a thread nothing is registered; with one, no more are needed") {
+  MonotonicClock clock;
+  int live = 0, asked = 0;
+  Registrar registrar(&clock, nullptr);
+  bool room = false;
+  REQUIRE(registrar
+              .UseThread([&] {
+                ++asked;
+                return room ? absl::OkStatus() : absl::ResourceExhaustedError("no thread");
+              })
+              .ok());
+  const auto block = Block(4096);
+  const auto start = [&](size_t piece) {
+    return registrar.Start({0, block->id(), rdma::ConnectionId{1}, piece}, "verbs", block, 1,
+                           std::make_unique<Steps>(1, 1, &live));
+  };
+  CHECK(start(0).message() == "no thread");
+  CHECK_FALSE(registrar.Holds(block->id()));
+  room = true;
+  CHECK(start(0).ok());
+  room = false;
+  CHECK(start(1).ok());  // the first thread does it
+  CHECK(asked == 3);
+  registrar.Stop();
+  registrar.Run();
 }
 
 // ---- calls --------------------------------------------------------------------------------------

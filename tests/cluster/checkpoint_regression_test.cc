@@ -457,9 +457,11 @@ class ForgetfulChannel final : public ControlChannel {
              const google::protobuf::Message& request,
              std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
              Done done) override {
-    begun += method == "/verbena.v1.Shard/BeginRestore" ? 1 : 0;
+    const bool begins = method == "/verbena.v1.Shard/BeginRestore";
     to_->Unary(address, method, request, response, timeout,
-               [this, response, done = std::move(done)](absl::Status status) mutable {
+               [this, response, begins, done = std::move(done)](absl::Status status) mutable {
+                 // A shard whose view is older than the restorer's is asked again.
+                 begun += begins && status.ok() ? 1 : 0;
                  auto* answer = dynamic_cast<v1::WaitRestoreResponse*>(response.get());
                  if (answer != nullptr && answer->done() && left_ > 0) {
                    --left_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "tests/cluster/sim_cluster.h"
 
 namespace verbena::test {
@@ -97,6 +98,32 @@ TEST_CASE("regression: pulls of a step that does not come do not block pulls of 
   two.Step(a, 20 * kSecond);
   one.Pull(a, 20 * kSecond);
   both(absl::StatusCode::kOk);
+}
+
+// A server defers half of a lane's operations at most. Awaits of steps that others have not ended
+// must not take all of them.
+TEST_CASE("regression: awaits on a small lane do not block a pull of another table") {
+  ClusterOptions options;
+  options.servers = 1;
+  options.shards = 1;
+  options.operations = 6;
+  SimCluster cluster(options);
+  Member one(&cluster, "one", 1), two(&cluster, "two", 2);
+  // Rank 0: its pushes wait for no other.
+  one.BeginJoin();
+  REQUIRE(cluster.RunUntil([&] { return one.joined.has_value(); }, 40 * kSecond));
+  two.BeginJoin();
+  REQUIRE(cluster.RunUntil([&] { return two.joined.has_value(); }, 40 * kSecond));
+  REQUIRE((*one.joined == absl::OkStatus() && *two.joined == absl::OkStatus()));
+  const uint32_t other = one.Table("other");
+  for (int i = 0; i < 24; ++i) {
+    one.Step(one.Table(absl::StrCat("t", i)), kSecond);
+    REQUIRE(cluster.RunUntil([&] { return one.ended.has_value(); }, cluster.now() + 2 * kSecond));
+    REQUIRE(!one.ended->ok());  // the other worker does not end this step
+  }
+  one.Pull(other, 20 * kSecond);
+  REQUIRE(cluster.RunUntil([&] { return one.ended.has_value(); }, cluster.now() + 30 * kSecond));
+  CHECK(*one.ended == absl::OkStatus());
 }
 
 }  // namespace

@@ -150,7 +150,10 @@ void SimCluster::ServeCoordinator() {
                 respond(std::move(answer));
               });
         };
-    if (!coordinator_stalled()) return HandleCoordinator(method, bytes, std::move(after));
+    if (!coordinator_stalled()) {
+      HandleCoordinator(method, bytes, std::move(after));
+      return ObserveView();
+    }
     coordinator_waiting_.push_back([this, method, bytes, after = std::move(after)]() mutable {
       HandleCoordinator(method, bytes, std::move(after));
     });
@@ -181,13 +184,22 @@ void SimCluster::HandleCoordinator(const std::string& method, const std::string&
   if (name == "ResetTable") return to(&Coordinator::ResetTable);
   if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
   if (name == "GetView") return to(&Coordinator::GetView);
+  if (name == "ForgetJob") return to(&Coordinator::ForgetJob);
   if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
   respond(absl::UnimplementedError(method));
+}
+
+void SimCluster::ObserveView() {
+  const uint64_t revision = coordinator_->view().revision();
+  if (revision == observed_revision_) return;
+  observed_revision_ = revision;
+  if (options_.view_changed) options_.view_changed();
 }
 
 bool SimCluster::RunCoordinator() {
   if (coordinator_stalled()) return false;
   bool worked = coordinator_->RunOnce();
+  ObserveView();
   std::vector<absl::AnyInvocable<void()>> waiting = std::move(coordinator_waiting_);
   coordinator_waiting_.clear();
   for (absl::AnyInvocable<void()>& what : waiting) {
@@ -196,6 +208,7 @@ bool SimCluster::RunCoordinator() {
       coordinator_waiting_.push_back(std::move(what));
     } else {
       what();
+      ObserveView();
       worked = true;
     }
   }

@@ -64,6 +64,8 @@ struct ClusterOptions {
   // Called when a shard has begun a save, and when it is asked to begin a restore; may be empty.
   std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun;
   std::function<void(const v1::BeginRestoreRequest&)> restore_begun;
+  // Called when the coordinator's view has changed, at times several times in a turn; may be empty.
+  std::function<void()> view_changed;
   // Each shard has a cold store, which does something of what it was asked for that often; 0: none
   // has one.
   int64_t cold_io_ns = 0;
@@ -230,6 +232,7 @@ class SimCluster {
   void HandleCoordinator(const std::string& method, const std::string& bytes,
                          SimControl::Respond respond);
   bool RunCoordinator();
+  void ObserveView();
   bool RunProcesses();
   int64_t NextTimerNanos() const;
 
@@ -243,6 +246,7 @@ class SimCluster {
   std::mt19937_64 coordinator_random_;
   SimStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;
+  uint64_t observed_revision_ = 0;
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
   std::vector<int> server_starts_;

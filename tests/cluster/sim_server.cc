@@ -30,6 +30,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
   membership.name = host_;
   membership.address = address_;
   membership.shards = options.shards;
+  membership.cold_tier = options.cold_io_ns > 0;
   membership.seed = options.seed * 77 + index + 1;
   membership_ = std::make_unique<server::Membership>(
       membership, &clock_, channel_.get(),

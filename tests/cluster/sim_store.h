@@ -34,10 +34,10 @@ class SimStore final : public server::Store {
 
   absl::StatusOr<server::CoordinatorState> Load() override { return state_; }
   absl::Status Save(const server::CoordinatorState& state,
-                    const server::CoordinatorState::Answered*) override {
+                    const server::StateChange& change) override {
     if (faults_.save_ns > 0) block_(faults_.save_ns);
     if (faults_.fail_saves) return absl::UnavailableError("the simulated disk is full");
-    state_ = state;
+    server::FollowChange(state, change, &state_);
     return absl::OkStatus();
   }
 

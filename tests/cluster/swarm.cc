@@ -39,8 +39,12 @@ class Swarm {
     world_.random.seed(seed * 104'729 + 7);
     result_.plan = world_.plan.Describe();
     if (world_.has(SwarmFeature::kHangs)) {
-      recovery_limit_ += kHangLimit;
-      finish_limit_ += kHangLimit;
+      // A client with one staging buffer finds the lanes that hang one after another.
+      const bool one_by_one = world_.plan.staging_bytes == 4096;
+      const int64_t lanes =
+          one_by_one ? int64_t{world_.plan.cluster.servers} * world_.plan.cluster.shards : 1;
+      recovery_limit_ += kHangLimit * lanes;
+      finish_limit_ += kHangLimit * lanes;
     }
     // A step takes as many turns of a slow server as all workers make.
     if (world_.plan.has_steps() && world_.has(SwarmFeature::kSlowServer)) {
@@ -61,6 +65,9 @@ class Swarm {
     }
     world_.plan.cluster.commit_observer = [this](const shard::Commit& commit) {
       checks_->Observe(commit);
+    };
+    world_.plan.cluster.view_changed = [this] {
+      if (checks_ != nullptr) checks_->ViewChanged();
     };
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();

@@ -34,12 +34,16 @@ void SwarmAims::Run() {
   if (world_->stage != SwarmStage::kFaults) {
     if (cut_.until_ns != 0) Cut(cut_.primary, false);
     cut_ = {};
+    EndMissedRun();
+    EndLostFollower();
     return;
   }
   if (world_->old_state) return;
   if (world_->has(SwarmFeature::kJoinStalls)) StallJoining();
   if (world_->has(SwarmFeature::kCutLearners)) FollowLearner();
   if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
+  if (world_->has(SwarmFeature::kMissedRuns)) MissRun();
+  if (world_->has(SwarmFeature::kLostFollowers)) LoseFollower();
   if (std::exchange(view_asked_, false)) AnswerByOldState();
 }
 
@@ -157,6 +161,126 @@ void SwarmAims::LeaveLate() {
     if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
     if (faults_->ServerOf(incarnation) == primary) faults_->LeaveServer(primary);
   });
+}
+
+void SwarmAims::BeginMissedRun() {
+  next_run_at_ = world_->now() + Between(50, 500) * kMilli;
+  const v1::ClusterView& view = world_->cluster->view();
+  const auto job = std::find_if(world_->jobs.begin(), world_->jobs.end(), [](const SwarmJob& j) {
+    return j.plan.steps && !j.restart && !j.draining;
+  });
+  if (job == world_->jobs.end() || view.partitions().empty()) return;
+  const auto known = std::find_if(view.jobs().begin(), view.jobs().end(),
+                                  [&](const v1::Job& j) { return j.name() == job->plan.name; });
+  const v1::Partition& p =
+      view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
+  if (known == view.jobs().end() || known->members().empty() || p.followers().empty()) return;
+  const int follower = faults_->ServerOf(p.followers(0).server());
+  if (follower < 0 || faults_->ServerOf(p.primary()) < 0) return;
+  job->restart = true;
+  run_ = {.job = job->plan.name,
+          .generation = known->generation(),
+          .partition = static_cast<int>(p.id()),
+          .primary = p.primary(),
+          .follower = p.followers(0).server(),
+          .deaf = absl::StrCat("server-", follower),
+          .until_ns = world_->now() + 6 * kSecond};
+  world_->Trace(absl::StrCat("job ", run_.job, " begins anew, and ", run_.deaf, " is deaf"));
+  world_->cluster->control().Cut("coordinator", run_.deaf, true);
+}
+
+void SwarmAims::EndMissedRun() {
+  if (run_.until_ns != 0) world_->cluster->control().Cut("coordinator", run_.deaf, false);
+  run_ = {};
+}
+
+void SwarmAims::MissRun() {
+  if (run_.until_ns == 0) {
+    if (world_->now() >= next_run_at_) BeginMissedRun();
+    return;
+  }
+  const v1::ClusterView& view = world_->cluster->view();
+  const v1::Partition& p = view.partitions(run_.partition);
+  const bool same = p.primary() == run_.primary && p.followers_size() > 0 &&
+                    p.followers(0).server() == run_.follower;
+  if (world_->now() >= run_.until_ns || !same) return EndMissedRun();
+  const auto job = std::find_if(view.jobs().begin(), view.jobs().end(),
+                                [&](const v1::Job& j) { return j.name() == run_.job; });
+  if (job == view.jobs().end() || job->generation() == run_.generation) return;
+  // The new run makes a step first.
+  const bool steps =
+      std::any_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
+        const SwarmTable& table = entry.second;
+        return !table.dropped() && table.steps() != nullptr && table.spec().job() == run_.job &&
+               table.steps()->generation() > run_.generation && table.steps()->ended() > 0;
+      });
+  if (run_.leaves_at_ns == 0 && !steps) return;
+  if (run_.leaves_at_ns == 0) run_.leaves_at_ns = world_->now() + Between(20, 1000) * kMilli;
+  if (world_->now() < run_.leaves_at_ns) return;
+  const int primary = faults_->ServerOf(run_.primary);
+  if (primary < 0) return EndMissedRun();
+  faults_->LeaveServer(primary);
+  // The follower hears of the run and of its promotion together.
+  run_.leaves_at_ns = run_.until_ns;
+}
+
+void SwarmAims::BeginLostFollower() {
+  next_lost_at_ = world_->now() + Between(50, 500) * kMilli;
+  const v1::ClusterView& view = world_->cluster->view();
+  if (view.partitions().empty() || view.tables().empty()) return;
+  const v1::Partition& p =
+      view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
+  if (p.followers().empty()) return;
+  const int follower = faults_->ServerOf(p.followers(0).server());
+  if (follower < 0 || faults_->ServerOf(p.primary()) < 0) return;
+  lost_ = {.partition = static_cast<int>(p.id()),
+           .primary = p.primary(),
+           .follower = p.followers(0).server(),
+           .deaf = absl::StrCat("server-", follower),
+           .until_ns = world_->now() + Leases(1000, 1500)};
+  world_->Trace(absl::StrCat(lost_.deaf, " has no rails, and is deaf"));
+  world_->cluster->control().Cut("coordinator", lost_.deaf, true);
+  CutRails(lost_.deaf, true);
+}
+
+void SwarmAims::CutRails(const std::string& host, bool cut) {
+  for (uint32_t rail = 0; rail < world_->plan.cluster.rails; ++rail) {
+    world_->cluster->network().Cut(RailHost(host, rail), cut);
+  }
+}
+
+void SwarmAims::EndLostFollower() {
+  if (lost_.until_ns != 0) {
+    world_->cluster->control().Cut("coordinator", lost_.deaf, false);
+    CutRails(lost_.deaf, false);
+  }
+  lost_ = {};
+}
+
+void SwarmAims::LoseFollower() {
+  if (lost_.until_ns == 0) {
+    if (world_->now() >= next_lost_at_) BeginLostFollower();
+    return;
+  }
+  const v1::ClusterView& view = world_->cluster->view();
+  const v1::Partition& p = view.partitions(lost_.partition);
+  const bool dropped = p.followers().empty();
+  const bool its_own = p.primary() == lost_.follower;
+  if (world_->now() >= lost_.until_ns || (p.primary() != lost_.primary && !its_own)) {
+    return EndLostFollower();
+  }
+  const int primary = faults_->ServerOf(lost_.primary);
+  if (!lost_.dead && dropped && primary >= 0) {
+    lost_.dead = true;
+    CutRails(lost_.deaf, false);
+    faults_->Crash(primary, Leases(400, 700));
+  }
+  if (!its_own) return;
+  const bool lost =
+      std::any_of(view.tables().begin(), view.tables().end(), [&](const v1::Table& t) {
+        return std::count(t.lost_partitions().begin(), t.lost_partitions().end(), p.id()) > 0;
+      });
+  if (!lost) EndLostFollower();
 }
 
 // The request is on its way to the coordinator.

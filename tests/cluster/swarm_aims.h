@@ -38,6 +38,16 @@ class SwarmAims {
   void SlowRestore();
   void LeaveLate();
   void AnswerByOldState();
+  // The follower does not hear that its job begins anew, and hears it when its primary has left.
+  void MissRun();
+  // The rails of a follower are cut until its primary drops it, and it does not hear the
+  // coordinator, which hears it. Then the primary dies, and the operator removes it.
+  void LoseFollower();
+  void BeginLostFollower();
+  void EndLostFollower();
+  void CutRails(const std::string& host, bool cut);
+  void BeginMissedRun();
+  void EndMissedRun();
   int64_t Between(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
@@ -61,6 +71,26 @@ class SwarmAims {
     int64_t until_ns = 0;   // 0: there is no such cut
   };
   LearnerCut cut_;
+  struct MissedRun {
+    std::string job;
+    uint32_t generation = 0;  // before it begins anew
+    int partition = 0;
+    uint64_t primary = 0, follower = 0;  // incarnations
+    std::string deaf;                    // the follower's host
+    int64_t leaves_at_ns = 0;            // 0: the job has not begun anew
+    int64_t until_ns = 0;                // 0: there is no such run
+  };
+  struct LostFollower {
+    int partition = 0;
+    uint64_t primary = 0, follower = 0;  // incarnations
+    std::string deaf;                    // the follower's host
+    bool dead = false;                   // the primary
+    int64_t until_ns = 0;                // 0: there is none
+  };
+  LostFollower lost_;
+  int64_t next_lost_at_ = 0;
+  MissedRun run_;
+  int64_t next_run_at_ = 0;
   int64_t next_learner_at_ = 0, next_leave_at_ = 0;
   bool view_asked_ = false;  // a server has asked for a view that is newer than its own
   int64_t next_old_at_ = 0;

@@ -24,6 +24,7 @@ constexpr int64_t kNotSoon = std::numeric_limits<int64_t>::max();
 constexpr size_t kRestoredAtMost = 3;
 // Where workers wait for one another on each of them.
 constexpr size_t kRestoredWithSteps = 1;
+constexpr uint32_t kLongChain = 6;
 
 // Notes what is acknowledged whenever a saver asks for the view: that has to be in what it saves.
 class NotingChannel final : public ControlChannel {
@@ -71,6 +72,10 @@ SwarmCheckpoints::SwarmCheckpoints(SwarmWorld* world)
   next_save_ = Between(500, 2500) * kMilli;
   next_restore_ = Between(1500, 5000) * kMilli;
   next_upkeep_ = Between(1000, 4000) * kMilli;
+  // Many restores.
+  if (!world_->has(SwarmFeature::kRestoreCrashes)) return;
+  next_save_ = 300 * kMilli;
+  next_restore_ = 500 * kMilli;
 }
 
 int64_t SwarmCheckpoints::DrawDeath() {
@@ -156,6 +161,7 @@ void SwarmCheckpoints::OnPeriodic(const std::string& line) {
   saved_.Look(root, false);
   ++world_->result->saved;
   checkpoint::Retention retention = periodic_retention_;
+  retention.keep_former_runs = true;
   for (const SwarmJob& job : world_->jobs) {
     if (root != Join(kPeriodicRoot, server::CheckpointDirectoryOf(job.plan.name))) continue;
     retention.job = job.plan.name;
@@ -205,6 +211,7 @@ void SwarmCheckpoints::StartSave() {
   options.job = save_job_;
   options.written_by = "a simulator";
   options.full_every = static_cast<uint32_t>(Chance(0.2) ? 1 : Between(2, 6));
+  if (world_->has(SwarmFeature::kChainFaults)) options.full_every = kLongChain;
   options.seed = world_->plan.seed * 104'729 + ++actors_;
   if (faults()) {
     if (Chance(0.4)) options.bytes_per_second = static_cast<uint64_t>(Between(20, 500)) * 1000;
@@ -262,7 +269,8 @@ void SwarmCheckpoints::RunSave() {
   saver_.reset();
   save_channel_.reset();
   saved_.Look(save_root_, false);
-  if (faults() && !disk_.crashed() && chain && Chance(0.5)) Compact(save_root_);
+  const bool keep_chain = world_->has(SwarmFeature::kChainFaults);
+  if (faults() && !disk_.crashed() && chain && !keep_chain && Chance(0.5)) Compact(save_root_);
   next_save_ = world_->now() + (faults() ? Between(0, 1500) : 20) * kMilli;
   save_again_ = save_interrupted_ && faults();
   if (save_again_) next_save_ = world_->now();
@@ -390,7 +398,8 @@ void SwarmCheckpoints::RunRestore() {
   }
   restorer_.reset();
   restore_channel_.reset();
-  next_restore_ = world_->now() + (faults() ? Between(100, 2000) : 20) * kMilli;
+  const bool often = !faults() || world_->has(SwarmFeature::kRestoreCrashes);
+  next_restore_ = world_->now() + (often ? 20 : Between(100, 2000)) * kMilli;
 }
 
 // A restorer that died has left a table that nobody serves; its job is not saved while it is there.
@@ -438,6 +447,7 @@ void SwarmCheckpoints::Run(const SwarmChecks& checks) {
     Prune(std::exchange(prunes_next_, ""), true);
   }
   if (!faults() || disk_.crashed() || world_->now() < next_upkeep_) return;
+  if (world_->has(SwarmFeature::kChainFaults)) return;
   next_upkeep_ = world_->now() + Between(100, 2500) * kMilli;
   if (Chance(0.5)) {
     Compact(AnyRoot());

@@ -20,9 +20,13 @@ bool AliveIn(const v1::ClusterView& view, uint64_t server) {
 
 }  // namespace
 
-void SwarmChecks::Run() {
+void SwarmChecks::ViewChanged() {
   FollowServers();
   FollowView();
+}
+
+void SwarmChecks::Run() {
+  ViewChanged();
   if (world_->now() < next_compare_) return;
   next_compare_ = world_->now() + kComparePeriod;
   BoundLogs();
@@ -65,7 +69,7 @@ void SwarmChecks::FollowView() {
   std::set<uint32_t> present;
   for (const v1::Table& table : view.tables()) {
     present.insert(table.id());
-    const auto [it, created] = world_->tables.try_emplace(table.id(), table);
+    const auto [it, created] = world_->tables.try_emplace(table.id(), table, revision_);
     if (created) {
       ++world_->table_changes;
       ++world_->result->created;
@@ -78,7 +82,7 @@ void SwarmChecks::FollowView() {
     if (it->second.restoring() && !table.restoring()) {
       if (SwarmNorm* norm = NormOf(it->second)) norm->Add(it->second.steps());
     }
-    for (const uint32_t partition : it->second.Follow(table)) {
+    for (const uint32_t partition : it->second.Follow(table, revision_)) {
       CheckLoss(it->second, partition);
       if (SwarmNorm* norm = NormOf(it->second)) norm->Disturb(it->second.steps(), false);
     }
@@ -106,6 +110,14 @@ SwarmNorm* SwarmChecks::NormOf(const SwarmTable& table) {
 }
 
 void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
+  for (const v1::Job& job : view.jobs()) {
+    for (const int32_t rank : job.departed_ranks()) {
+      if (rank < static_cast<int32_t>(job.expected_workers())) continue;
+      world_->Violation(absl::StrCat("job ", job.name(), ": departed rank ", rank,
+                                     " is beyond its ", job.expected_workers(),
+                                     " expected workers: nobody waits for it"));
+    }
+  }
   if (!world_->plan.has_steps()) return;
   for (const v1::Job& job : view.jobs()) {
     uint32_t departed = 0;

@@ -24,6 +24,8 @@ class SwarmChecks {
   explicit SwarmChecks(SwarmWorld* world) : world_(world) {}
   // A partition is changed by one server in each epoch.
   void Observe(const shard::Commit& commit);
+  // The coordinator's view has changed: a loss and the reset that ends it may come in one turn.
+  void ViewChanged();
   // Between turns of the cluster.
   void Run();
   // All that the plan wants is there, every process included: else *missing says what is not.

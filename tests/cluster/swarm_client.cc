@@ -15,6 +15,9 @@ namespace {
 
 // A call may end that much before or after its deadline.
 constexpr int64_t kSlack = 10 * kMilli;
+// Before each operation of a worker with kSlowRecovery: the steps of a few seconds before take it
+// minutes.
+constexpr int64_t kSlowThink = 800 * kMilli;
 constexpr int kScribble = 0x4b;  // numbers of about 13 million
 
 }  // namespace
@@ -228,6 +231,8 @@ void SwarmClient::Begin() {
   // Whoever let steps of one table wait for those of another would hold up all.
   if (operations_ - waiting_ >= world_->plan.operations || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
+  const bool recovery = world_->stage == SwarmStage::kRecovery;
+  if (recovery && !observer_ && world_->has(SwarmFeature::kSlowRecovery)) next_at_ += kSlowThink;
   std::vector<SwarmTable*> tables;
   for (auto& [id, table] : world_->tables) {
     if (reads_all_ && used_.contains(id)) continue;
@@ -317,6 +322,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
       operation->pushes ? table->PushedAmount(world_->Between(1, 3), job_->plan.workers) : 0;
   operation->began_ns = world_->now();
   operation->known_lost = KnowsLost(*table, operation->units);
+  operation->revision = std::as_const(*process_).core().view().revision();
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
@@ -424,6 +430,7 @@ void SwarmClient::EndStep(SwarmTable* table) {
   step->ends = true;
   step->step = stepper_.step(table->id());
   step->began_ns = world_->now();
+  step->revision = std::as_const(*process_).core().view().revision();
   step->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
@@ -448,10 +455,7 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
   SwarmTable& table = world_->tables.at(operation->table);
   waiting_ -= WaitsForOthers(table) ? 1 : 0;
   if (operation->version.has_value()) stepper_.Reads(false);
-  Judge(status, &table, operation->units, operation->deadline_ns, operation->known_lost,
-        operation->pushes  ? "a push"
-        : operation->pulls ? "a pull"
-                           : "an end-step");
+  Judge(status, table, *operation);
   if (!status.ok()) {
     world_->Trace(absl::StrCat(process_->host(), ": table ", operation->table, ", ",
                                operation->pushes  ? "push"
@@ -545,44 +549,55 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
   }
 }
 
-void SwarmClient::Judge(const absl::Status& status, const SwarmTable* table,
-                        absl::Span<const uint32_t> units, int64_t deadline_ns, bool known_lost,
-                        const char* call) {
+// A reset ends what is known of the loss, for all who have seen it.
+bool SwarmClient::MayBeLost(const SwarmTable& table, uint32_t partition,
+                            const Operation& operation) const {
+  if (table.lost(partition)) return true;
+  // Revisions of an older state that was put back say nothing.
+  if (world_->has(SwarmFeature::kOldStates)) return table.ever_lost(partition);
+  return table.reset_revision(partition) > operation.revision;
+}
+
+void SwarmClient::Judge(const absl::Status& status, const SwarmTable& table,
+                        const Operation& operation) {
   const int64_t now = world_->now();
+  const char* const call = operation.pushes ? "a push" : operation.pulls ? "a pull" : "an end-step";
   const auto wrong = [&](const char* problem) {
-    world_->Violation(absl::StrCat(Describe(), ": ", call, " on table ", table->id(), " '",
-                                   table->spec().name(), "' ", problem, " (deadline ",
-                                   deadline_ns / kMilli, " ms): ", status.ToString()));
+    world_->Violation(absl::StrCat(Describe(), ": ", call, " on table ", table.id(), " '",
+                                   table.spec().name(), "' ", problem, " (deadline ",
+                                   operation.deadline_ns / kMilli, " ms): ", status.ToString()));
   };
   const int64_t ran_ns = std::max(process_->stalled_until(), process_->held_until());
-  if (now > std::max(deadline_ns, ran_ns) + kSlack) {
+  if (now > std::max(operation.deadline_ns, ran_ns) + kSlack) {
     wrong("ended after its deadline");
   }
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return;
     case absl::StatusCode::kDataLoss:
-      // Of views that come in one turn the model sees the last: a loss just before the drop is not.
-      if (table->dropped()) return;
-      for (const uint32_t unit : units) {
-        if (table->ever_lost(table->units()[unit].partition)) return;
+      for (const uint32_t unit : operation.units) {
+        if (MayBeLost(table, table.units()[unit].partition, operation)) return;
       }
-      if (units.empty() && table->ever_lost_any()) return;  // an end-step
+      for (uint32_t p = 0; operation.units.empty() && p < kSimPartitions; ++p) {
+        if (MayBeLost(table, p, operation)) return;
+      }
       return wrong("says that data is lost, which is not");
     case absl::StatusCode::kNotFound:
-      if (!table->dropped() && !FollowsOlder()) wrong("says that a table is not there, which is");
+      if (!table.dropped() && !FollowsOlder()) wrong("says that a table is not there, which is");
       return;
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kFailedPrecondition:
-      if (table->dropped()) return;
+      if (table.dropped()) return;
       return Expired(status, call);
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
-      if (known_lost && !table->dropped()) {
+      if (operation.known_lost && !table.dropped()) {
         wrong("waited for a partition that is lost, which this client knows");
       }
-      if (now < deadline_ns - kSlack && !table->dropped()) wrong("failed before its deadline");
+      if (now < operation.deadline_ns - kSlack && !table.dropped()) {
+        wrong("failed before its deadline");
+      }
       return;
     default:
       return wrong("ended in a way that it must not");

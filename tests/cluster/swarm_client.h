@@ -59,6 +59,7 @@ class SwarmClient {
     bool bags = false;   // a lookup of bags of one row each
     bool done = false;
     bool known_lost = false;  // by the client's own view one of the units was, when it began
+    uint64_t revision = 0;    // of the client's view then
     int64_t amount = 0;       // of a push
     uint64_t step = 0;        // of a sync table
     std::optional<uint64_t> version;  // that a pull of a worker shows of a sync table
@@ -101,8 +102,9 @@ class SwarmClient {
   bool Full() const;
   void CheckValues(const Operation& operation, SwarmTable* table);
   // Whether a call may end so.
-  void Judge(const absl::Status& status, const SwarmTable* table, absl::Span<const uint32_t> units,
-             int64_t deadline_ns, bool known_lost, const char* call);
+  void Judge(const absl::Status& status, const SwarmTable& table, const Operation& operation);
+  // The partition is lost, or was in a view that is not older than the one that the client had.
+  bool MayBeLost(const SwarmTable& table, uint32_t partition, const Operation& operation) const;
   // By this client's own view one of the units is lost.
   bool KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const;
   // Its view is of an older state that was put back.

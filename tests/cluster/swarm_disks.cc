@@ -25,6 +25,9 @@ void SwarmDisks::Run() {
   while (!later_.empty() && later_.begin()->first <= world_->now()) {
     later_.extract(later_.begin()).mapped()();
   }
+  const bool faults = world_->stage == SwarmStage::kFaults;
+  if (faults && world_->has(SwarmFeature::kChainFaults)) BreakChain();
+  if (faults && world_->has(SwarmFeature::kRestoreCrashes)) CrashRestore();
   if (world_->stage != SwarmStage::kFaults || world_->now() < next_at_) return;
   next_at_ = world_->now() + Between(50, 1500) * kMilli;
   const bool cold = world_->has(SwarmFeature::kColdTier);
@@ -107,8 +110,42 @@ void SwarmDisks::WrongBit() {
   }
   const std::string content = disk.Content(file);
   if (content.empty()) return;
-  const uint64_t bit = Pick(content.size() * 8);
-  disk.FlipBit(file, bit);
+  Flip(path, file, Pick(content.size() * 8));
+}
+
+void SwarmDisks::BreakChain() {
+  if (checkpoints_->disk().crashed() || checkpoints_->saved().damaged_any()) return;
+  if (world_->now() < next_chain_at_) return;
+  next_chain_at_ = world_->now() + static_cast<int64_t>(20 + aims_() % 200) * kMilli;
+  for (const std::string& root : checkpoints_->saved().roots()) {
+    const auto listed = checkpoint::ListCheckpoints(&checkpoints_->disk(), root);
+    if (!listed.ok() || listed->empty() || !listed->back().manifest->has_base()) continue;
+    const std::string& base = listed->back().manifest->base().name();
+    for (const checkpoint::Listed& one : *listed) {
+      if (one.name != base || !one.manifest->has_base()) continue;
+      const std::string path = checkpoint::Join(root, one.name);
+      const std::string file = checkpoint::Join(path, checkpoint::kManifestName);
+      checkpoints_->PruneNext(root);
+      return Flip(path, file, aims_() % (checkpoints_->disk().Content(file).size() * 8));
+    }
+  }
+}
+
+void SwarmDisks::CrashRestore() {
+  const uint64_t begun = checkpoints_->saved().restores_begun();
+  if (std::exchange(restores_seen_, begun) == begun) return;
+  checkpoint::test::SimDisk& disk = checkpoints_->disk();
+  if (disk.crashed() || aims_() % 4 == 0) return;
+  file_io_ns_ = static_cast<int64_t>(1 + aims_() % 8) * kMilli;
+  later_.emplace(world_->now() + static_cast<int64_t>(aims_() % 40) * kMilli, [this, &disk] {
+    file_io_ns_ = 0;
+    disk.CrashAt(disk.operations() + 1);
+    (void)disk.SyncDirectory("/");
+  });
+}
+
+void SwarmDisks::Flip(const std::string& path, const std::string& file, uint64_t bit) {
+  checkpoints_->disk().FlipBit(file, bit);
   world_->Trace(absl::StrCat("bit ", bit, " of ", file, " is wrong"));
   checkpoints_->saved().Damage(path, true);
   checkpoints_->saved().Look(checkpoint::ParentOf(path), true);

@@ -38,12 +38,18 @@ class SwarmDisks {
   void ColdFault();
   void Fill();
   void WrongBit();
+  // One that is in the middle of a chain cannot be read while what it is based on may be removed.
+  void BreakChain();
+  // The machine with the checkpoints crashes while shards read one.
+  void CrashRestore();
+  void Flip(const std::string& path, const std::string& file, uint64_t bit);
 
   SwarmWorld* const world_;
   SwarmCheckpoints* const checkpoints_;
   std::mt19937_64 random_;  // its own: it changes no other draw of a seed
   std::mt19937_64 aims_;    // for manifests with wrong bits, for the same reason
-  int64_t next_at_ = 0;
+  int64_t next_at_ = 0, next_chain_at_ = 0;
+  uint64_t restores_seen_ = 0;
   uint64_t damage_ = 0;                                  // counts WrongBit()
   int64_t file_io_ns_ = 0;                               // of slow files
   std::multimap<int64_t, std::function<void()>> later_;  // ends of faults

@@ -118,10 +118,21 @@ void SwarmOperator::Drop(const SwarmTable& table) {
                               });
 }
 
+bool SwarmOperator::Runs(const v1::Server& server) const {
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    if (process != nullptr && process->incarnation() == server.incarnation())
+      return !process->ended();
+  }
+  return false;
+}
+
 void SwarmOperator::Remove() {
+  // None that still runs: while it does not hear of its removal, readers that do not either may
+  // read from it what is lost.
   std::vector<std::string> silent;
   for (const v1::Server& server : world_->cluster->view().servers()) {
-    if (server.state() == v1::Server::SILENT) silent.push_back(server.name());
+    if (server.state() == v1::Server::SILENT && !Runs(server)) silent.push_back(server.name());
   }
   if (silent.empty()) return;
   v1::RemoveServerRequest request;

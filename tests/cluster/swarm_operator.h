@@ -35,6 +35,7 @@ class SwarmOperator {
   void Create();
   void Drop(const SwarmTable& table);
   void Remove();
+  bool Runs(const v1::Server& server) const;  // its process
   // What was acknowledged is so, also where an older state of the coordinator said so.
   void CheckAcknowledged();
   // kEagerTables: one that catches up.

@@ -72,6 +72,11 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kOldRequests, "old_requests", 0.031},
     {SwarmFeature::kLateLeaves, "late_leaves", 0.08},
     {SwarmFeature::kRestoreCuts, "restore_cuts", 0.1},
+    {SwarmFeature::kMissedRuns, "missed_runs", 0.05},
+    {SwarmFeature::kSlowRecovery, "slow_recovery", 0.03},
+    {SwarmFeature::kChainFaults, "chain_faults", 0.04},
+    {SwarmFeature::kRestoreCrashes, "restore_crashes", 0.04},
+    {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -250,11 +255,24 @@ SwarmPlan DrawPlan(uint64_t seed) {
   const auto drop_unless = [&plan](SwarmFeature feature, bool possible) {
     if (!possible) plan.features[static_cast<size_t>(feature)] = false;
   };
+  const auto need = [&plan](SwarmFeature feature, std::initializer_list<SwarmFeature> others) {
+    for (const SwarmFeature other : others) {
+      if (plan.has(feature)) plan.features[static_cast<size_t>(other)] = true;
+    }
+  };
   drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
   drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
   drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kLostFollowers, plan.cluster.replicas > 1);
+  need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
+  need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
+  need(SwarmFeature::kChainFaults,
+       {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
+  need(SwarmFeature::kRestoreCrashes, {SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
+  need(SwarmFeature::kLostFollowers, {SwarmFeature::kLosses, SwarmFeature::kRemovals});
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
     // Names that are one another's but for a letter, for directories of checkpoints.
@@ -274,6 +292,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
   if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  // A run has many steps behind it when the faults stop.
+  if (plan.has(SwarmFeature::kSlowRecovery)) {
+    plan.max_tables = std::min(plan.max_tables, 2u);
+    plan.think_ns = 2 * kMilli;
+  }
   if (plan.has(SwarmFeature::kOldRequests)) {
     plan.features[static_cast<size_t>(SwarmFeature::kOldStates)] = true;
     plan.features[static_cast<size_t>(SwarmFeature::kCoordinatorRestarts)] = true;

@@ -75,6 +75,11 @@ enum class SwarmFeature : uint32_t {
   kOldRequests,    // requests meet an older state of the coordinator before servers prove it old
   kLateLeaves,     // a follower dies, and its primary leaves before that is known
   kRestoreCuts,    // servers and the way to the coordinator fail while a table is restored
+  kMissedRuns,     // a follower hears that a job begins anew when it becomes the primary
+  kSlowRecovery,   // workers make few steps when the faults have stopped
+  kChainFaults,    // the middle of a chain of checkpoints cannot be read while old ones are removed
+  kRestoreCrashes,  // the disk with checkpoints crashes while a restore reads it
+  kLostFollowers,   // one that was dropped is the primary of what is lost and reset before it hears
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

@@ -105,6 +105,17 @@ std::string Difference(const TableContent& is, const TableContent& wanted) {
   return "";
 }
 
+// Of the job, and of a run that neither continues nor is continued by `newest`.
+bool OfFormerRun(const v1::CheckpointManifest& one, const v1::CheckpointManifest& newest) {
+  if (one.cluster_id() != newest.cluster_id()) return true;
+  for (const v1::CheckpointTable& table : one.tables()) {
+    for (const v1::CheckpointTable& other : newest.tables()) {
+      if (table.id() == other.id()) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 // ---- as it happens ------------------------------------------------------------------------------
@@ -150,6 +161,7 @@ void SwarmSaved::SaveBegun(const v1::BeginSaveRequest& request, const shard::Eng
 }
 
 void SwarmSaved::RestoreBegun(const v1::BeginRestoreRequest& request) {
+  ++restores_begun_;
   const auto known = known_.find(request.path());
   if (known == known_.end()) return;
   for (const v1::RestoreTable& table : request.tables()) {
@@ -157,8 +169,8 @@ void SwarmSaved::RestoreBegun(const v1::BeginRestoreRequest& request) {
   }
 }
 
-// Which have to stay, worked out anew: the last ones of the job, the first of each interval, and
-// what they are based on.
+// Which have to stay, worked out anew: the last ones of the job, the first of each interval, what
+// reached the greatest step, the last one of the run before, and what they are based on.
 void SwarmSaved::Prunes(const std::string& root, const checkpoint::Retention& retention) {
   const auto listed = checkpoint::ListCheckpoints(&disk_, root);
   if (!listed.ok()) return;
@@ -180,6 +192,20 @@ void SwarmSaved::Prunes(const std::string& root, const checkpoint::Retention& re
     if (one.manifest->job() != retention.job) continue;
     const uint64_t place = one.manifest->step() > 0 ? one.manifest->step() : one.number;
     if (intervals.insert(place / retention.keep_every).second) stay.insert(one.name);
+  }
+  if (retention.keep_former_runs) {
+    std::vector<const Listed*> of_job;
+    for (const Listed& one : *listed) {
+      if (one.manifest.ok() && one.manifest->job() == retention.job) of_job.push_back(&one);
+    }
+    uint64_t greatest = 0;
+    for (const Listed* one : of_job) greatest = std::max(greatest, one->manifest->step());
+    const auto stays = [&](auto&& matches) {
+      const auto found = std::find_if(of_job.rbegin(), of_job.rend(), matches);
+      if (found != of_job.rend()) stay.insert((*found)->name);
+    };
+    stays([&](const Listed* one) { return one->manifest->step() == greatest; });
+    stays([&](const Listed* one) { return OfFormerRun(*one->manifest, *of_job.back()->manifest); });
   }
   for (auto one = listed->rbegin(); one != listed->rend(); ++one) {
     if (!stay.contains(one->name)) {

@@ -86,6 +86,8 @@ class SwarmSaved {
   std::vector<std::shared_ptr<const SavedCheckpoint>> Known(const std::string& root) const;
   // Whether a bit is wrong of it, or of what it may be based on.
   bool Doubtful(const std::string& path) const;
+  // How often a shard was asked to begin one.
+  uint64_t restores_begun() const { return restores_begun_; }
   int checked() const { return checked_; }
   int compared() const { return compared_; }
 
@@ -127,7 +129,7 @@ class SwarmSaved {
   std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> sources_;
   // By the id of a table that is being restored: the checkpoint, and the table's name there.
   std::map<uint32_t, std::pair<std::shared_ptr<const SavedCheckpoint>, std::string>> restores_;
-  uint64_t revision_ = 0;
+  uint64_t revision_ = 0, restores_begun_ = 0;
   int checked_ = 0, compared_ = 0;
 };
 

@@ -184,6 +184,8 @@ SwarmBounds SwarmSteps::SquaresOf(const Unit& unit, uint64_t step) const {
 }
 
 void SwarmNorm::Add(const SwarmSteps* steps) {
+  const auto same = [steps](const Table& table) { return table.steps == steps; };
+  if (std::any_of(tables_.begin(), tables_.end(), same)) return;
   // Whoever ends a step from now on knows it; steps that were ended may have it in their norm, or
   // not.
   for (const Table& table : tables_) {

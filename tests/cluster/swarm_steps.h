@@ -115,7 +115,7 @@ class SwarmSteps {
 // The tables of a job whose steps are clipped by one norm.
 class SwarmNorm {
  public:
-  // A table is there; it outlives this object.
+  // A table is there; it outlives this object. Again: nothing changes.
   void Add(const SwarmSteps* steps);
   // It was dropped, or has lost something: what it adds to norms is not known any more.
   void Disturb(const SwarmSteps* steps, bool dropped);

@@ -119,9 +119,10 @@ void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* 
   optimizer->set_clip_global_norm(plan.norm_limit);
 }
 
-SwarmTable::SwarmTable(const v1::Table& table)
+SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
     : id_(table.id()), spec_(table.spec()), restored_steps_(table.restored_steps()) {
   lives_.resize(kSimPartitions);
+  resets_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
   keeps_rows_ = spec_.eviction().kind() <= v1::Eviction::NEVER;
   // A sixteenth below the limit.
@@ -146,7 +147,7 @@ SwarmTable::SwarmTable(const v1::Table& table)
     }
   }
   if (spec_.consistency() == v1::CONSISTENCY_SYNC) MakeSteps();
-  Follow(table);
+  Follow(table, revision);
   restoring_ = table.restoring();
 }
 
@@ -194,7 +195,7 @@ std::pair<uint32_t, uint32_t> SwarmTable::OwnedBy(uint32_t slot, uint32_t slots)
   return {slot * count / slots, (slot + 1) * count / slots};
 }
 
-std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table) {
+std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table, uint64_t revision) {
   std::set<uint32_t> lost(table.lost_partitions().begin(), table.lost_partitions().end());
   std::vector<uint32_t> added;
   std::set_difference(lost.begin(), lost.end(), lost_.begin(), lost_.end(),
@@ -202,6 +203,7 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table) {
   for (const uint32_t partition : lost_) {
     if (lost.contains(partition)) continue;
     ++lives_[partition];
+    resets_[partition] = revision;
     for (uint32_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
       if (unit.partition != partition) continue;

@@ -47,7 +47,8 @@ class SwarmTable {
     float start = 0;   // what it began with
   };
 
-  explicit SwarmTable(const v1::Table& table);
+  // `revision`: of the first view that has it.
+  SwarmTable(const v1::Table& table, uint64_t revision);
 
   uint32_t id() const { return id_; }
   const v1::TableSpec& spec() const { return spec_; }
@@ -73,7 +74,7 @@ class SwarmTable {
 
   // ---- the view ----
   // Of the same table in a later view. Partitions that it has newly lost.
-  std::vector<uint32_t> Follow(const v1::Table& table);
+  std::vector<uint32_t> Follow(const v1::Table& table, uint64_t revision);
   // It is made from a checkpoint, and read by nobody before it has all of that.
   bool restoring() const { return restoring_; }
   // All of it is there: by unit what each began with.
@@ -85,6 +86,8 @@ class SwarmTable {
   bool lost_any() const { return !lost_.empty(); }
   bool lost(uint32_t partition) const { return lost_.contains(partition); }
   bool ever_lost(uint32_t partition) const { return lost(partition) || lives_[partition] > 0; }
+  // The revision of the view in which the partition began again; 0: it never did.
+  uint64_t reset_revision(uint32_t partition) const { return resets_[partition]; }
   bool ever_lost_any() const {
     return lost_any() ||
            std::any_of(lives_.begin(), lives_.end(), [](uint32_t life) { return life > 0; });
@@ -133,7 +136,8 @@ class SwarmTable {
   bool narrow_ = false;  // readers see numbers rounded to bf16
   std::vector<Unit> units_;
   std::unique_ptr<SwarmSteps> steps_;
-  std::vector<uint32_t> lives_;  // by partition
+  std::vector<uint32_t> lives_;   // by partition
+  std::vector<uint64_t> resets_;  // likewise: reset_revision()
   std::set<uint32_t> lost_;
   std::optional<int64_t> dropped_ns_;
   bool restoring_ = false;

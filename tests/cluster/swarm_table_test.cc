@@ -18,7 +18,7 @@ TEST_CASE("regression: a restored row is read rounded, or exactly as in a bag, a
   spec->set_consistency(v1::CONSISTENCY_ASYNC);
   spec->set_pull_codec(v1::CODEC_BF16);
   spec->mutable_optimizer()->set_name("adagrad");
-  SwarmTable model(table);
+  SwarmTable model(table, 1);
   // bf16 rounds one up, and the other down.
   const auto [exact, rounded] =
       GENERATE(std::pair(1.70711f, 1.7109375f), std::pair(1.31623f, 1.3125f));

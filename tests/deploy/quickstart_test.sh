@@ -54,11 +54,13 @@ done
 
 # For people: quality on a test file of one's own, and a row of load for each shard.
 for ((i = 0; i < 400; i++)); do printf '%d %d:1 4:0.5\n' $((i % 2)) $((i % 2 + 1)); done >"$here/toy"
-"${quickstart[@]}" --servers 1 --shards 3 --workers 1 --format libsvm --data "$here/toy" \
-  --test "$here/toy" >"$here/plain.log" 2>&1 || { fail "plain"; cat "$here/plain.log"; }
+"${quickstart[@]}" --servers 1 --shards 3 --workers 1 --consistency ssp:3 --format libsvm \
+  --data "$here/toy" --test "$here/toy" >"$here/plain.log" 2>&1 || { fail "plain"; cat "$here/plain.log"; }
 [ "$(grep -cE '^ +server-0 +[0-2] +[0-9]+ ' "$here/plain.log")" -eq 3 ] ||
   { fail "no table of three shards"; cat "$here/plain.log"; }
 grep -q 'accuracy 1\.0' "$here/plain.log" || { fail "no accuracy"; cat "$here/plain.log"; }
+grep -q "look after one  *$build/verbena --help" "$here/plain.log" ||
+  { fail "the verbena command is not named"; cat "$here/plain.log"; }
 check_clean "plain"
 
 # Interrupted in the middle of training: status 130, nothing left.
@@ -85,6 +87,11 @@ refused() {  # PATTERN ARGUMENTS...
 }
 refused "unknown option '--frobnicate'" --frobnicate
 refused "consistency is 'eventual'" --consistency eventual
+for staleness in ssp: ssp:-1 ssp:x ssp:1000001 ssp:03 sync:2; do
+  refused "consistency is '$staleness'" --consistency "$staleness"
+done
+refused "transport is 'tcp'; allowed: auto" --transport tcp
+refused "consistency wants a value" --consistency
 refused "servers is '0'" --servers 0
 refused "cannot read '/nonexistent'" --data /nonexistent
 refused "wants --data" --format libsvm

@@ -169,5 +169,73 @@ TEST_CASE("regression: workers of async and ssp resume after the steps that they
   }
 }
 
+TEST_CASE("a job goes on with other numbers of workers, at the step where it was") {
+  const World world;
+  for (const std::string consistency : {"sync", "ssp", "async"}) {
+    ProcessCluster cluster({.servers = 2});
+    int done = 0;
+    for (const int workers : {3, 7, 2}) {
+      INFO(consistency << " with " << workers << " workers");
+      std::vector<std::string> more;
+      if (done > 0) more.emplace_back("--resume");
+      const int steps = done + 10;
+      const Finished run = RunProgram(world.TrainApart(cluster, consistency, workers, steps, more));
+      INFO(run.err);
+      REQUIRE(run.status == 0);
+      CHECK(JsonField(run.out, "steps") == absl::StrCat(steps));
+      for (int step = done; step <= steps; ++step) {
+        CHECK(CountOf(run.err, absl::StrCat(") step ", step, "\n")) ==
+              (step == done ? 0 : static_cast<size_t>(workers)));
+      }
+      done = steps;
+    }
+  }
+}
+
+TEST_CASE("a resume with other options than the run before is refused, and names both values") {
+  const World world;
+  ProcessCluster cluster({.servers = 1});
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> argv = {TrainPath(),
+                                     "--cluster",
+                                     cluster.address(),
+                                     "--format",
+                                     "libsvm",
+                                     "--data",
+                                     world.directory.File("train"),
+                                     "--job",
+                                     "job",
+                                     "--transport",
+                                     TestTransport()};
+    argv.insert(argv.end(), more.begin(), more.end());
+    return RunProgram(argv);
+  };
+  REQUIRE(run({"--steps", "10", "--batch", "64", "--seed", "5", "--rate", "0.02"}).status == 0);
+  struct Other {
+    std::vector<std::string> options;
+    std::string problem;
+  };
+  for (const Other& other : std::vector<Other>{
+           {{"--batch", "32", "--seed", "5", "--rate", "0.02"},
+            "--batch is 32, and the run that is resumed had 64"},
+           {{"--batch", "64", "--seed", "6", "--rate", "0.02"},
+            "--seed is 6, and the run that is resumed had 5"},
+           {{"--batch", "64", "--seed", "5", "--rate", "0.03"},
+            "optimizer.rate is 0.02 in the existing table and 0.03 in the one asked for"}}) {
+    std::vector<std::string> argv = other.options;
+    argv.insert(argv.end(), {"--steps", "20", "--resume"});
+    const Finished refused = run(argv);
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.err, Contains("--resume: ") && Contains(other.problem));
+  }
+  WriteFile(world.directory.File("train"), Examples() + "1 1:1\n");
+  const Finished warned =
+      run({"--batch", "64", "--seed", "5", "--rate", "0.02", "--steps", "20", "--resume"});
+  INFO(warned.err);
+  CHECK(warned.status == 0);
+  CHECK_THAT(warned.err, Contains("warning: --resume: --data has ") &&
+                             Contains("bytes, and the run that is resumed had "));
+}
+
 }  // namespace
 }  // namespace verbena::test

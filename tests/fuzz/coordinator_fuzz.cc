@@ -48,6 +48,7 @@ enum class Turn : uint8_t {
   kReconfigure,
   kFinishRestore,
   kRenewRestore,
+  kForgetJob,
   kCount
 };
 
@@ -141,6 +142,8 @@ class Script {
         return Send(&Coordinator::RevokeToken, bytes);
       case Turn::kSetJobLimits:
         return Send(&Coordinator::SetJobLimits, bytes);
+      case Turn::kForgetJob:
+        return Send(&Coordinator::ForgetJob, bytes);
       case Turn::kRemoveServer:
         return Send(&Coordinator::RemoveServer, bytes);
       case Turn::kResetTable:
@@ -274,6 +277,9 @@ std::vector<std::string> Seeds() {
     change->set_configuration(2);
     change->set_server(1);
   }
+  v1::ForgetJobRequest forget;
+  forget.set_request_id(Id('m'));
+  forget.set_job("job");
   v1::RemoveServerRequest remove;
   remove.set_request_id(Id('k'));
   remove.set_name("server-0");
@@ -289,6 +295,8 @@ std::vector<std::string> Seeds() {
               TurnOf(Turn::kHeartbeat, heartbeat) + wait + TurnOf(Turn::kJoinServer, server),
           start + TurnOf(Turn::kSetJobLimits, limits) + BytesOf(Turn::kRestart) +
               BytesOf(uint16_t{0}) + tables,
+          start + TurnOf(Turn::kLeave, leave) + TurnOf(Turn::kForgetJob, forget) +
+              BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + TurnOf(Turn::kJoinWorker, worker),
           start + TurnOf(Turn::kGetView, view) + wait + tables,
           pair + tables + TurnOf(Turn::kReconfigure, reconfigure) + wait +
               TurnOf(Turn::kHeartbeat, other_lives) + wait + TurnOf(Turn::kRemoveServer, remove) +

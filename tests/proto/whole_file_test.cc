@@ -100,6 +100,43 @@ TEST_CASE("a symbolic link is followed, not replaced") {
   CHECK(Read(folder / "target") == "new");
 }
 
+TEST_CASE(
+    "a symbolic link to a file that is not there stays, and so does one whose file is removed") {
+  const Folder folder;
+  REQUIRE(symlink("target", (folder / "second").c_str()) == 0);
+  REQUIRE(symlink((folder / "second").c_str(), (folder / "link").c_str()) == 0);
+  for (int i = 0; i < 2; ++i) {
+    Write(folder / "link", "new");
+    CHECK(TypeOf(folder / "link") == S_IFLNK);
+    CHECK(TypeOf(folder / "second") == S_IFLNK);
+    CHECK(Read(folder / "target") == "new");
+    CHECK(WholeFile::Remove(folder / "link").ok());
+    CHECK(access((folder / "target").c_str(), F_OK) != 0);
+    CHECK(TypeOf(folder / "link") == S_IFLNK);
+  }
+  CHECK(WholeFile::Remove(folder / "link").ok());
+  CHECK(WholeFile::Remove("/dev/null").ok());
+  CHECK(TypeOf("/dev/null") == S_IFCHR);
+}
+
+TEST_CASE("a descriptor under a name is written where it is") {
+  const Folder folder;
+  const int fd = open((folder / "out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(fd >= 0);
+  REQUIRE(write(fd, "printed\n", 8) == 8);
+  const std::string name = "/dev/fd/" + std::to_string(fd);
+  CHECK(WholeFile::CanWrite(name).ok());
+  Write(name, "written\n");
+  CHECK(WholeFile::Remove(name).ok());
+  REQUIRE(write(fd, "", 0) == 0);
+  CHECK(Read(folder / "out") == "printed\nwritten\n");
+  struct stat of_name = {}, of_fd = {};
+  REQUIRE(stat((folder / "out").c_str(), &of_name) == 0);
+  REQUIRE(fstat(fd, &of_fd) == 0);
+  CHECK(of_name.st_ino == of_fd.st_ino);
+  close(fd);
+}
+
 TEST_CASE("a device and a pipe stay what they are, and are written") {
   const Folder folder;
   // /dev/null itself is not tried: where the test fails, the machine would lose it.

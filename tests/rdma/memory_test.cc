@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -62,6 +63,21 @@ class Number : public MemoryBlock::Attachment {
 int NumberAt(const MemoryBlock& block, const void* key) {
   const auto found = block.FindAttachment(key);
   return found == nullptr ? -1 : static_cast<Number&>(*found).number;
+}
+
+TEST_CASE("regression: a region for which there is no descriptor names the limit") {
+  rlimit limit = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const int lowest = dup(0);
+  close(lowest);
+  const rlimit none = {static_cast<rlim_t>(lowest), limit.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const absl::Status status = MemoryBlock::Allocate(kPage, "test").status();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  INFO(status);
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK(Says(status, "ulimit -n"));
+  CHECK(Says(status, std::to_string(lowest)));
 }
 
 TEST_CASE("a piece is a range of the block it was cut from and keeps that alive") {

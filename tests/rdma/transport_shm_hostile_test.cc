@@ -216,6 +216,23 @@ TEST_CASE("a peer that connects and says nothing is dropped") {
   CHECK(server.events.empty());
 }
 
+TEST_CASE("shm: connections that stay silent, however many, keep no peer out") {
+  Listener listener;
+  std::vector<UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(ShmConnect(listener.address).value());
+    if (i % 50 == 0) listener.stage.Until([&] { return true; });
+  }
+  listener.ExpectHealthy();
+  int ended = 0;
+  for (const UniqueFd& one : silent) {
+    pollfd p = {one.get(), POLLRDHUP, 0};
+    ended += poll(&p, 1, 0) == 1 ? 1 : 0;
+  }
+  CHECK(ended > 40);  // of the oldest
+  CHECK(ended < 60);
+}
+
 TEST_CASE("an entry for a receive that is not posted ends the connection") {
   Listener listener;
   RawPeer peer(listener.address);

@@ -99,6 +99,36 @@ TEST_CASE("a host that is refused again and again fills no disk, and is counted"
              Contains("\"refusals_without_a_line\": 4000"));
 }
 
+TEST_CASE("many hosts that are refused fill no disk") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  for (int host = 0; host < 50; ++host) {
+    for (int i = 0; i < 1000; ++i) {
+      (*audit)->Write(Refusal("ipv6:%5B2001:db8::" + std::to_string(host) + "%5D:5"), now);
+    }
+    (*audit)->Flush();
+  }
+  CHECK(log.lines.size() == static_cast<size_t>(10 * kRefusalBurst));
+}
+
+TEST_CASE("a caller that changes things without end is held back before it does") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < static_cast<int>(kCallBurst); ++i) {
+    REQUIRE((*audit)->Charge("token a", now).ok());
+  }
+  const absl::Status held = (*audit)->Charge("token a", now);
+  CHECK(absl::IsUnavailable(held));
+  CHECK_THAT(std::string(held.message()), Contains("token a") && Contains("retry later"));
+  CHECK((*audit)->Charge("token b", now).ok());
+  now += absl::Seconds(1);
+  int more = 0;
+  while ((*audit)->Charge("token a", now).ok()) ++more;
+  CHECK(more == static_cast<int>(kCallsPerSecond));
+}
+
 TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());

@@ -59,6 +59,22 @@ TEST_CASE("what is given up for lost is named") {
   CHECK(parsed.options.repair.yes);
   CHECK(Consequences(parsed.options.repair, Healthy()) ==
         "table 't' starts again from initial values in 3, 7, and its job's steps from 0");
+  parsed = Parse({"job", "forget", "demo", "--yes"});
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.command == Command::kJob);
+  CHECK(parsed.options.repair.action == Action::kForgetJob);
+  CHECK_THAT(std::string(CheckTarget(parsed.options.repair, Healthy()).message()),
+             Contains("there is no job 'demo'; 'verbena jobs' lists them"));
+  ClusterState with_job = Healthy();
+  v1::Job* job = with_job.view.add_jobs();
+  job->set_name("demo");
+  job->set_generation(3);
+  job->mutable_limits()->set_tables(2);
+  CHECK(CheckTarget(parsed.options.repair, with_job).ok());
+  CHECK(Consequences(parsed.options.repair, with_job) ==
+        "job 'demo' (generation 3) is forgotten, with its limits");
+  CHECK(Parse({"job"}).exit_status == kExitUsage);
+  CHECK(Parse({"job", "forget"}).exit_status == kExitUsage);
   parsed = Parse({"server", "remove", "s5"});
   REQUIRE_FALSE(parsed.exit_status);
   CHECK(parsed.options.repair.action == Action::kRemoveServer);

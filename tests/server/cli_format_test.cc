@@ -115,6 +115,28 @@ TEST_CASE("each thing that is wrong is said") {
     state.view.add_tables();
     says = "1 of 4 partitions are on no server";
   }
+  SECTION("checkpoints fail") {
+    v1::FailingCheckpoint failing;
+    failing.set_job("de\x1bmo");
+    failing.set_directory("/c/demo");
+    failing.set_failures(3);
+    failing.set_failing_ms(125'000);
+    failing.set_error("/c/demo/LOCK: Read-only file system");
+    state.failing_checkpoints.push_back(failing);
+    says =
+        "checkpoints of job 'de\\x1bmo' in /c/demo have failed for 2m5s (3 times): "
+        "/c/demo/LOCK: Read-only file system; the newest that is complete is older than that: "
+        "remove "
+        "the cause, or save elsewhere ('verbena checkpoint save DIR --job de\\x1bmo')";
+    CHECK(Settled(state));  // nothing that a restart of servers has to wait for
+  }
+  SECTION("a server without a disk for a table's rows") {
+    v1::Table* table = state.view.add_tables();
+    table->mutable_spec()->set_name("items");
+    table->mutable_spec()->mutable_cold_tier()->set_hot_bytes(1 << 20);
+    state.view.mutable_servers(0)->set_cold_tier(true);
+    says = "table 'items' keeps rows on disk, and these servers have no --cold-dir: s6; its";
+  }
   SECTION("the coordinator, while watching") {
     state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");
     says = "the coordinator c:7000 cannot be reached";
@@ -185,6 +207,17 @@ TEST_CASE("when all copies of partitions are dead, nothing takes them over") {
                  Contains("the followers of 2 partitions of it do not respond either") &&
                  Contains("0 of 2 expected servers alive and answering") &&
                  !Contains("take them over if") && !Contains("fewer copies than"));
+}
+
+TEST_CASE("regression: a silent server that has nothing alone: what to do is said") {
+  const char* says = "start it again, or remove it if it will not come back ('verbena server";
+  ClusterState state = Replicated();
+  CHECK_THAT(StatusText(state), !Contains(says));
+  Silence(&state, 1);
+  CHECK_THAT(StatusText(state), Contains(says));
+  // What it has alone would be given up by that: there is other advice.
+  for (v1::Partition& partition : *state.view.mutable_partitions()) partition.clear_followers();
+  CHECK_THAT(StatusText(state), Contains("start a server under its name") && !Contains(says));
 }
 
 TEST_CASE("a server that may be stopped: workers over shm wait for its process") {

@@ -293,6 +293,27 @@ TEST_CASE("a stopped server is named, and does not keep the others from being sh
   CHECK(Eventually([&] { return Cli({"status", "--cluster", cluster.address()}).status == 0; }));
 }
 
+// Takes 4 s: longer than gRPC's own limit for an attempt to connect, which ended these commands.
+TEST_CASE("regression: processes that are stopped are waited for as long as --timeout says") {
+  ProcessCluster cluster({.lease_ms = 120'000});
+  Daemon coordinator({"--coordinator", "--shards", "0"});
+  coordinator.Ready();
+  coordinator.process().Signal(SIGSTOP);
+  cluster.server(1).Signal(SIGSTOP);
+  Process unanswered({CliPath(), "status", "--cluster", coordinator.address(), "--timeout", "4"});
+  const Finished status = Cli({"status", "--cluster", cluster.address(), "--timeout", "4"});
+  CHECK(status.status == 1);
+  CHECK_THAT(status.out, Contains("does not answer: no statistics within 4s") &&
+                             Contains("workers that use shm wait until it is killed or continues"));
+  CHECK(unanswered.Wait() == 3);
+  CHECK_THAT(unanswered.err(), Contains("did not answer within 4s"));
+  // One that continues in time has answered.
+  Process answered({CliPath(), "status", "--cluster", coordinator.address(), "--timeout", "60"});
+  REQUIRE(Eventually([&] { return HasBlocked(SIGINT, answered.pid()); }));
+  coordinator.process().Signal(SIGCONT);
+  CHECK(answered.Wait() == 1);  // no server has joined
+}
+
 TEST_CASE("a dead server is silent, and its restart has lost partitions") {
   ProcessCluster cluster({.lease_ms = 500});
   const Worker worker(cluster);

@@ -186,6 +186,37 @@ TEST_CASE("after a server's restart its copies count when they are made again, a
   CHECK(worker.Push().ok());
 }
 
+TEST_CASE("a job that has ended is forgotten, and nothing else of the cluster with it") {
+  ProcessCluster cluster;
+  {
+    RepairWorker worker(cluster);
+    const Finished busy = Operate(cluster, {"job", "forget", "demo", "--yes"});
+    CHECK(busy.status == 1);
+    CHECK_THAT(busy.err, Contains("job 'demo' has 1 members"));
+  }
+  const Finished tables = Operate(cluster, {"job", "forget", "demo", "--yes"});
+  CHECK(tables.status == 1);
+  CHECK_THAT(tables.err, Contains("job 'demo' has tables (weights): drop them first"));
+  // Its limits keep it in the list.
+  CHECK(Operate(cluster, {"limits", "demo", "--tables", "3"}).status == 0);
+  CHECK(Operate(cluster, {"table", "drop", "weights", "--yes"}).status == 0);
+  const Finished asked = Operate(cluster, {"job", "forget", "demo"});
+  CHECK(asked.status == 2);
+  CHECK_THAT(asked.err, Contains("job 'demo' (generation 1) is forgotten, with its limits: ") &&
+                            Contains("--yes agrees to it"));
+  const Finished forgotten = Operate(cluster, {"job", "forget", "demo", "--yes", "--json"});
+  CHECK(forgotten.status == 0);
+  CHECK(Json(forgotten.out)["forgotten"].text() == "demo");
+  CHECK(Json(Operate(cluster, {"jobs", "--json"}).out)["jobs"].size() == 0);
+  const Finished again = Operate(cluster, {"job", "forget", "demo", "--yes"});
+  CHECK(again.status == 1);
+  CHECK_THAT(again.err, Contains("there is no job 'demo'"));
+  // Its name may come again.
+  RepairWorker worker(cluster);
+  CHECK(worker.Push().ok());
+  CHECK(Json(Operate(cluster, {"jobs", "--json"}).out)["jobs"][0]["generation"].number() == 2);
+}
+
 TEST_CASE("what cannot be given up is refused, with the reason") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   const Finished no_server = Operate(cluster, {"server", "remove", "x", "--yes"});

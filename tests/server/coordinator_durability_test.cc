@@ -210,7 +210,7 @@ TEST_CASE("a state that makes no sense is DATA_LOSS") {
     CoordinatorState state = *good.Load();
     change(&state);
     MemoryStore store;
-    REQUIRE(store.Save(state, nullptr).ok());
+    REQUIRE(store.Save(state, {}).ok());
     return Coordinator::Create({}, &clock, &store).status().code();
   };
   REQUIRE(code([](auto*) {}) == absl::StatusCode::kOk);

@@ -49,12 +49,11 @@ class ManualClock final : public Clock {
 class FaultyStore final : public Store {
  public:
   absl::StatusOr<CoordinatorState> Load() override { return inner_.Load(); }
-  absl::Status Save(const CoordinatorState& state,
-                    const CoordinatorState::Answered* answered) override {
+  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
     if (slow_ms > 0) clock->StallMs(slow_ms);
     if (full) return absl::UnavailableError("the disk is full");
     ++saves;
-    return inner_.Save(state, answered);
+    return inner_.Save(state, change);
   }
   bool full = false;
   int64_t slow_ms = 0;  // how long each Save() takes, by *clock

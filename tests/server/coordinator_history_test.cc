@@ -26,11 +26,11 @@ class RolledBack {
     newest = *store.Load();
   }
   void PutBack(const CoordinatorState& state) {
-    REQUIRE(store.Save(state, nullptr).ok());
+    REQUIRE(store.Save(state, {}).ok());
     c.Restart();
   }
   void PutBackUnheard(const CoordinatorState& state) {
-    REQUIRE(store.Save(state, nullptr).ok());
+    REQUIRE(store.Save(state, {}).ok());
     c.RestartUnheard();
   }
   // As an operator does: the refusal names what is to be accepted.

@@ -1,6 +1,9 @@
 // Servers, workers, leases, ranks and generations.
+#include <algorithm>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/jobs.h"
 #include "server/coordinator/turns.h"
 #include "tests/server/coordinator_fixture.h"
 
@@ -137,13 +140,49 @@ TEST_CASE("a departed rank stays departed until the run is over") {
   c.clock.AdvanceMs(kLeaseMs);
   c->RunOnce();
   REQUIRE(c.Heartbeat(w0).status().code() == absl::StatusCode::kNotFound);
-  REQUIRE(c.Job("job").members_size() == 0);
+  REQUIRE(c.view().jobs_size() == 0);
   // A new run, with its own number of workers.
   const auto next = c.JoinWorker("job", 3, 1);
   REQUIRE(next.ok());
   REQUIRE(c.Job("job").generation() == 2);
   REQUIRE(c.Job("job").expected_workers() == 3);
   REQUIRE(c.Job("job").departed_ranks_size() == 0);
+}
+
+TEST_CASE("regression: a job that has ended leaves the view, and no generation comes again") {
+  FaultyStore store;
+  TestCoordinator c({}, &store);
+  c.JoinServer("a");
+  for (uint32_t run = 1; run <= 3; ++run) {
+    const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+    CHECK(c.Job("job").generation() == run);
+    REQUIRE(c.Leave(worker).ok());
+    CHECK(c.view().jobs_size() == 0);
+    if (run == 2) c.Restart();
+  }
+  // Also of a name that the coordinator has forgotten.
+  const uint64_t other = c.JoinWorker("other", 1)->incarnation();
+  CHECK(c.Job("other").generation() == 4);
+  REQUIRE(c.Leave(other).ok());
+  // Its tables have steps of its generation: it stays with them.
+  const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
+  REQUIRE(c.CreateTable(c.Spec("t", 64)).ok());
+  const uint32_t generation = c.Job("job").generation();
+  REQUIRE(c.Leave(worker).ok());
+  CHECK(c.Job("job").generation() == generation);
+  CHECK(c.Job("job").departed_ranks_size() == 1);
+  store.full = true;
+  REQUIRE(!c.DropTable("t").ok());
+  CHECK(c.Job("job").generation() == generation);
+  store.full = false;
+  REQUIRE(c.DropTable("t").ok());
+  CHECK(c.view().jobs_size() == 0);
+  // One that only observers have joined.
+  for (int i = 0; i < 100; ++i) {
+    const auto reader = c.JoinWorker(absl::StrCat("read-", i), 0, -1, /*observer=*/true);
+    REQUIRE(c.Leave(reader->incarnation()).ok());
+  }
+  CHECK(c.view().jobs_size() == 0);
 }
 
 TEST_CASE("observers have no rank, no limit, and keep no run going") {
@@ -175,6 +214,44 @@ TEST_CASE("a job whose tables are all async takes more workers than expected") {
   REQUIRE(c.JoinWorker("sync", 1).ok());
   REQUIRE(c.CreateTable(c.Spec("s", 64, v1::CONSISTENCY_SYNC, "sync")).ok());
   REQUIRE_STATUS(c.JoinWorker("sync", 1).status(), kFailedPrecondition, "job 'sync' has its 1");
+}
+
+// A run of such a job need not end, however often its workers are replaced.
+TEST_CASE("regression: workers beyond the expected ones come and go without end") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 64, v1::CONSISTENCY_ASYNC)).ok());
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 0);
+  REQUIRE(c.JoinWorker("job", 1)->rank() == 1);
+  for (int i = 0; i < 20; ++i) {
+    const auto joined = c.JoinWorker("job", 1);
+    REQUIRE(joined->rank() == 2);
+    REQUIRE(c.Leave(joined->incarnation()).ok());
+  }
+  CHECK(c.Job("job").departed_ranks().empty());
+  CHECK(c.Job("job").generation() == 1);
+
+  // A state in which they were kept: all ranks there are.
+  v1::ClusterView view = c.view();
+  v1::Job* job = view.mutable_jobs(0);
+  for (int32_t rank = 2; rank < static_cast<int32_t>(kMaxWorkers); ++rank) {
+    job->add_departed_ranks(rank);
+  }
+  v1::JoinWorkerRequest request;
+  request.set_job("job");
+  request.set_expected_workers(1);
+  request.set_rank(-1);
+  uint32_t ended_generation = 0;
+  ViewEditor editor(&view, &ended_generation);
+  editor.Index();
+  editor.Begin();
+  const absl::StatusOr<int32_t> rank = AdmitWorker(request, 1000, "", "", &editor);
+  INFO(rank.status());
+  REQUIRE(rank.ok());
+  CHECK(*rank == 2);
+  // No rank is both.
+  const auto& departed = job->departed_ranks();
+  CHECK(std::find(departed.begin(), departed.end(), 2) == departed.end());
 }
 
 TEST_CASE("time in which the coordinator did not run ends no lease") {

@@ -54,7 +54,7 @@ TEST_CASE("a state without configurations is taken over, one that breaks them is
   v1::Partition* p = good.view.mutable_partitions(0);
   SECTION("of before") {
     p->clear_configuration();
-    REQUIRE(store.Save(good, nullptr).ok());
+    REQUIRE(store.Save(good, {}).ok());
     TestCoordinator c(Replicated(), &store);
     REQUIRE(c.Partition(0).configuration() >= c.Partition(0).epoch());
     return;
@@ -71,7 +71,7 @@ TEST_CASE("a state without configurations is taken over, one that breaks them is
       if (s.incarnation() == p->learners(0).server()) s.set_state(v1::Server::SILENT);
     }
   }
-  REQUIRE(store.Save(good, nullptr).ok());
+  REQUIRE(store.Save(good, {}).ok());
   ManualClock clock;
   const auto created = Coordinator::Create(Replicated(), &clock, &store);
   REQUIRE_STATUS(created.status(), kDataLoss, "makes no sense: partition ");

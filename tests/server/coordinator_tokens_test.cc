@@ -105,7 +105,7 @@ TEST_CASE("a token ends when its time is over, by the coordinator's clock, also 
   c->RunOnce();
   CHECK(Find(c, "0123456789ab")->ended() != 0);
   CHECK_FALSE(Find(c, "0123456789ab")->revoked());
-  CHECK(c.Job("job").members().empty());
+  CHECK(c.view().jobs().empty());
   c.Restart();
   CHECK(Find(c, "0123456789ab")->ended() != 0);
 }

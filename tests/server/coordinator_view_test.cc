@@ -112,6 +112,62 @@ TEST_CASE("members that follow the view by its changes have exactly the coordina
   CHECK(changed > 4 * whole);
 }
 
+TEST_CASE("what is saved and undone by its changes is exactly the coordinator's view") {
+  int undone = 0;
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    std::mt19937 random(seed);
+    CoordinatorOptions options;
+    options.partitions = 8;
+    options.replicas = 1 + seed % 2;
+    FaultyStore store;
+    TestCoordinator c(options, &store);
+    for (int step = 0; step < 150; ++step) {
+      const std::string before = c.view().SerializeAsString();
+      store.full = random() % 4 == 0;
+      AnyCall(&random, &c);
+      if (store.full) {
+        REQUIRE(c.view().SerializeAsString() == before);
+        ++undone;
+        store.full = false;
+        c->RunOnce();
+      }
+      REQUIRE(store.Load()->view.SerializeAsString() == c.view().SerializeAsString());
+    }
+  }
+  CHECK(undone > 1000);
+}
+
+TEST_CASE("regression: a change describes and saves what it changes, however much there is") {
+  struct Counting final : Store {
+    absl::StatusOr<CoordinatorState> Load() override { return inner.Load(); }
+    absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
+      bytes = change.view == nullptr ? SIZE_MAX : change.view->ByteSizeLong();
+      return inner.Save(state, change);
+    }
+    MemoryStore inner;
+    size_t bytes = 0;
+  } store;
+  TestCoordinator c({.partitions = 256}, &store);
+  c.JoinServer("a");
+  std::map<std::string, size_t> before;
+  for (int tables = 0; tables <= 300; ++tables) {
+    std::map<std::string, size_t> now;
+    const std::string job = absl::StrCat("job-", 1000 + tables);
+    const std::string table = absl::StrCat("table-", 1000 + tables);
+    REQUIRE(c.CreateTable(c.Spec(table, 64, v1::CONSISTENCY_ASYNC, job)).ok());
+    if (tables == 0) continue;  // places all partitions
+    now["create"] = store.bytes;
+    const auto worker = c.JoinWorker(job, 1);
+    now["join"] = store.bytes;
+    REQUIRE(c.Leave(worker->incarnation()).ok());
+    now["leave"] = store.bytes;
+    if (tables == 1) before = now;
+    // Numbers have up to two bytes more.
+    for (const auto& [call, bytes] : now) CHECK(bytes <= before[call] + 16);
+  }
+}
+
 TEST_CASE("a caller that does not take changes, or names another state, gets the whole view") {
   TestCoordinator c;
   c.JoinServer("a");

@@ -34,6 +34,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/CreateToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ListTokens", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RevokeToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/ForgetJob", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/SetJobLimits", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/OpenLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/CloseLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
@@ -72,6 +73,9 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::DropTableRequest drop;
   drop.set_name("t");
   add("/verbena.v1.Cluster/DropTable", drop);
+  v1::ForgetJobRequest forget;
+  forget.set_job("ours");
+  add("/verbena.v1.Cluster/ForgetJob", forget);
   v1::RemoveServerRequest remove;
   remove.set_name("server-0");
   add("/verbena.v1.Cluster/RemoveServer", remove);

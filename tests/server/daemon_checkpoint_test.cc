@@ -322,10 +322,19 @@ TEST_CASE(
     return metric("verbena_checkpoint_failures_total") > 0;
   }));
   CHECK_THAT(w.cluster.coordinator().err(), Catch::Matchers::Contains(root));
+  const auto status = [&] {
+    return RunProgram({CliPath(), "--cluster", w.cluster.address(), "status"});
+  };
+  const Finished failing = status();
+  CHECK(failing.status == 1);
+  CHECK_THAT(failing.out, Catch::Matchers::Contains("checkpoints of job 'default' in " + mine +
+                                                    " have failed for ") &&
+                              Catch::Matchers::Contains("verbena checkpoint save DIR"));
   REQUIRE(std::remove(root.c_str()) == 0);
   REQUIRE(std::rename((root + "-away").c_str(), root.c_str()) == 0);
   const double saved = metric("verbena_checkpoints_total");
   CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
+  CHECK(Eventually([&] { return status().status == 0; }));
 }
 
 TEST_CASE("a coordinator saves a job when it has made so many steps more") {

@@ -252,16 +252,10 @@ TEST_CASE("what a server without --cold-dir, or with a wrong one, says") {
   ProcessCluster cluster;
   std::unique_ptr<Client> client = Connected(cluster);
   const auto table = client->CreateTable(Spec(v1::CONSISTENCY_ASYNC, kHotBytes));
-  // The coordinator does not know what servers have.
-  Good(table.status());
-  Region rows = Value(client->AllocateRegion(kDim * sizeof(float)));
-  const std::vector<uint64_t> keys = {1};
-  const absl::Status refused =
-      client->Lookup(*table, keys, rows, {.timeout = absl::Seconds(1)}).Wait();
-  CHECK(refused.code() == absl::StatusCode::kUnavailable);
-  CHECK(cluster.server(0).WaitFor("--cold-dir"));
-  CHECK_THAT(cluster.server(0).err(),
-             Contains("\"items\": cold_tier.hot_bytes is") && Contains("--cold-dir"));
+  CHECK(table.status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(table.status().message()),
+             Contains("table 'items': cold_tier.hot_bytes is ") &&
+                 Contains("these servers have no --cold-dir: server-0, server-1; start them with"));
 
   // Nor may more rows be named than fit.
   TemporaryDirectory tiered_directory;

@@ -19,9 +19,11 @@ inline Finished Verbenad(std::vector<std::string> arguments) {
 
 class Daemon {
  public:
-  // --listen, --metrics and --ready-file are added.
-  explicit Daemon(std::vector<std::string> arguments)
-      : ready_file_(directory_.File("ready")), process_(Command(std::move(arguments))) {}
+  // --listen, --metrics and --ready-file are added. `before`: a command that runs the daemon, which
+  // follows.
+  explicit Daemon(std::vector<std::string> arguments, std::vector<std::string> before = {})
+      : ready_file_(directory_.File("ready")),
+        process_(Command(std::move(arguments), std::move(before))) {}
 
   // Waits for the ready file; fails the test when the daemon ends first.
   Daemon& Ready() {
@@ -38,9 +40,10 @@ class Daemon {
   Process& process() { return process_; }
 
  private:
-  std::vector<std::string> Command(std::vector<std::string> arguments) const {
-    std::vector<std::string> command = {VerbenadPath(), "--listen",     "127.0.0.1:0", "--metrics",
-                                        "127.0.0.1:0",  "--ready-file", ready_file_};
+  std::vector<std::string> Command(std::vector<std::string> arguments,
+                                   std::vector<std::string> command) const {
+    command.insert(command.end(), {VerbenadPath(), "--listen", "127.0.0.1:0", "--metrics",
+                                   "127.0.0.1:0", "--ready-file", ready_file_});
     command.insert(command.end(), arguments.begin(), arguments.end());
     return command;
   }

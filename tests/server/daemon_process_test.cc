@@ -196,6 +196,25 @@ TEST_CASE("a server without its coordinator is unhealthy and says why") {
   CHECK(server.process().Wait() == 0);
 }
 
+TEST_CASE("regression: a server logs that another cluster's coordinator has taken the address") {
+  const std::string address = AddressToKeep();
+  const std::vector<std::string> command = {
+      VerbenadPath(), "--listen", address, "--shards", "0", "--lease-ms", "500", "--coordinator"};
+  Process coordinator(command);
+  Daemon server({"--join", address, "--name", "s"});
+  server.Ready();
+  coordinator.Signal(SIGKILL);
+  coordinator.Wait();
+  // The first reason, which says nothing of what comes after.
+  REQUIRE(Eventually([&] { return Contains("Connection refused").match(server.process().err()); }));
+  // Without --state it begins another cluster.
+  Process other(command);
+  CHECK(Eventually([&] {
+    return (Contains("belongs to cluster ") && Contains("start it with the state of cluster "))
+        .match(server.process().err());
+  }));
+}
+
 TEST_CASE("lane requests and statistics are answered over gRPC") {
   Daemon node({"--coordinator", "--shards", "2", "--name", "s"});
   node.Ready();

@@ -1,6 +1,8 @@
 // A driver runs its machine when there is something to do, and only then.
 #include "server/executor/driver.h"
 
+#include <sched.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <future>
@@ -51,6 +53,18 @@ TEST_CASE("a driver wakes for what is posted, with and without spinning") {
   for (int i = 0; i < 1000; ++i) RunOn(&machine);
   driver.Stop();
   CHECK(driver.cpu_seconds() > 0);
+}
+
+TEST_CASE("a driver that cannot be bound to its processor runs, and says so") {
+  TestMachine machine;
+  Driver bound({.name = "test", .cpu = sched_getcpu()}, &machine.clock, &machine);
+  REQUIRE(bound.Start().ok());
+  CHECK(bound.binding().ok());
+  bound.Stop();
+  Driver unbound({.name = "test", .cpu = 1000}, &machine.clock, &machine);
+  REQUIRE(unbound.Start().ok());
+  RunOn(&machine);
+  CHECK(unbound.binding().message().find("thread test is not bound to processor 1000: ") == 0);
 }
 
 TEST_CASE("a driver wakes for a timer") {

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -51,6 +52,9 @@ Http2Peer::Http2Peer(const std::string& address, bool speaks)
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   to.sin_port =
       htons(static_cast<uint16_t>(std::atoi(address.substr(address.rfind(':') + 1).c_str())));
+  // A server that takes nothing must not hold this up for ever.
+  const timeval longest = {2, 0};
+  setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &longest, sizeof(longest));
   closed_ = connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0;
   if (speaks) Send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(kSettings, 0, 0, ""));
 }
@@ -66,13 +70,25 @@ void Http2Peer::Send(const std::string& bytes) {
   }
 }
 
-void Http2Peer::Call(const std::string& method, uint32_t bytes, const std::string& token) {
+std::string Http2Peer::HeadersOf(const std::string& method, const std::string& token) {
   std::string headers = Header(":method", "POST") + Header(":scheme", "http") +
                         Header(":path", method) + Header(":authority", "x") +
                         Header("content-type", "application/grpc") + Header("te", "trailers");
   if (!token.empty()) headers += Header("authorization", "Bearer " + token);
+  return headers;
+}
+
+void Http2Peer::CallWhole(const std::string& method, const std::string& token) {
+  Send(Frame(kHeaders, kEndHeaders, next_stream_, HeadersOf(method, token)) +
+       Frame(kData, kEndStream, next_stream_, std::string(5, '\0')));
+  streams_[next_stream_] = {initial_window_ - 5, 0};
+  window_ -= 5;
+  next_stream_ += 2;
+}
+
+void Http2Peer::Call(const std::string& method, uint32_t bytes, const std::string& token) {
   const std::string message = std::string(1, '\0') + Number(bytes, 4);
-  Send(Frame(kHeaders, kEndHeaders, next_stream_, headers) +
+  Send(Frame(kHeaders, kEndHeaders, next_stream_, HeadersOf(method, token)) +
        Frame(kData, 0, next_stream_, message));
   streams_[next_stream_] = {initial_window_ - 5, bytes - 1};
   window_ -= 5;

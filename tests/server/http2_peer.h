@@ -22,6 +22,8 @@ class Http2Peer {
 
   // A call whose message has `bytes`. `token`: empty: none.
   void Call(const std::string& method, uint32_t bytes, const std::string& token = {});
+  // A call with an empty request, which is complete.
+  void CallWhole(const std::string& method, const std::string& token = {});
   // Sends all but the last byte of each message, as far as the server's windows allow, until all
   // is sent, the server has ended every call, or the time is over.
   void Flood(std::chrono::milliseconds at_most);
@@ -38,6 +40,7 @@ class Http2Peer {
     uint64_t left;
   };
   void Send(const std::string& bytes);
+  static std::string HeadersOf(const std::string& method, const std::string& token);
   bool Pump();  // whether anything came
   void Take(uint8_t type, uint8_t flags, uint32_t stream, const std::string& body);
 

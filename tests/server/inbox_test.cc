@@ -13,6 +13,15 @@
 namespace verbena::server {
 namespace {
 
+class StepClock final : public Clock {
+ public:
+  int64_t NowNanos() const override { return now_; }
+  void Advance(int64_t ns) { now_ += ns; }
+
+ private:
+  int64_t now_ = 0;
+};
+
 TEST_CASE("closures run once, in order, and may post") {
   Inbox inbox;
   std::vector<int> ran;
@@ -67,11 +76,12 @@ TEST_CASE("no wake-up is lost") {
 }
 
 TEST_CASE("callers have turns, each with its calls in order, and none takes all places") {
-  FairQueue queue;
+  StepClock clock;
+  FairQueue queue(&clock);
   std::string ran;
   const auto post = [&](const std::string& caller, char letter) {
     Inbox::Closure closure = [&ran, letter] { ran += letter; };
-    return queue.Post(caller, closure);
+    return queue.Post(caller, closure, [](const absl::Status&) {});
   };
   for (const char letter : std::string("abcd")) REQUIRE(post("one", letter).ok());
   REQUIRE(post("two", 'x').ok());
@@ -88,6 +98,73 @@ TEST_CASE("callers have turns, each with its calls in order, and none takes all 
   queue.RunOne();
   CHECK(ran == "ax");
   CHECK(post("one", 'c').ok());
+}
+
+// Each call takes 10 ms, and an attempt is given up after 5 s, as clients do.
+TEST_CASE("regression: of a crowd that calls again and again as many are answered as are run") {
+  constexpr int kCallers = 5000;
+  constexpr int64_t kCallNanos = 10'000'000, kAttemptNanos = 5'000'000'000;
+  StepClock clock;
+  FairQueue queue(&clock);
+  struct Caller {
+    int64_t attempt_ns = 0, retry_ns = 0;  // of the attempt under way; retry_ns: there is none
+    bool waits = false, answered = false;
+  };
+  std::vector<Caller> callers(kCallers);
+  int ran = 0, answered = 0;
+  const auto attempt = [&](Caller* caller) {
+    const int64_t now = clock.NowNanos();
+    caller->attempt_ns = now;
+    Inbox::Closure closure = [&, caller, now] {
+      ++ran;
+      clock.Advance(kCallNanos);
+      // Given up meanwhile?
+      if (!caller->waits || caller->attempt_ns != now) return;
+      if (clock.NowNanos() - now > kAttemptNanos) return;
+      caller->answered = true;
+      ++answered;
+    };
+    caller->waits = queue
+                        .Post("all", closure,
+                              [&, caller, now](const absl::Status& status) {
+                                CHECK(absl::IsUnavailable(status));
+                                if (caller->attempt_ns != now) return;
+                                caller->waits = false;
+                                caller->retry_ns = clock.NowNanos() + 500'000'000;
+                              })
+                        .ok();
+    if (!caller->waits) caller->retry_ns = now + 500'000'000;
+  };
+  for (Caller& caller : callers) attempt(&caller);
+  while (clock.NowNanos() < 30'000'000'000) {
+    if (!queue.RunOne()) clock.Advance(kCallNanos);
+    const int64_t now = clock.NowNanos();
+    for (Caller& caller : callers) {
+      if (caller.answered) continue;
+      if (caller.waits && now - caller.attempt_ns > kAttemptNanos) {
+        caller.waits = false;
+        caller.retry_ns = now + 500'000'000;
+      }
+      if (!caller.waits && caller.retry_ns <= now) attempt(&caller);
+    }
+  }
+  INFO(ran);
+  CHECK(answered > ran * 9 / 10);
+  CHECK(answered > 2500);
+}
+
+TEST_CASE("a few calls wait for a slow owner as long as it takes") {
+  StepClock clock;
+  FairQueue queue(&clock);
+  int ran = 0;
+  for (size_t i = 0; i < FairQueue::kCrowd; ++i) {
+    Inbox::Closure closure = [&] { ++ran; };
+    REQUIRE(queue.Post("one", closure, [](const absl::Status&) { FAIL(); }).ok());
+  }
+  clock.Advance(10 * FairQueue::kLongestWaitNanos);
+  while (queue.RunOne()) {
+  }
+  CHECK(ran == FairQueue::kCrowd);
 }
 
 }  // namespace

@@ -5,9 +5,13 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace verbena::server {
 namespace {
@@ -86,6 +90,35 @@ TEST_CASE("a descriptor that is closed, or has no reader, blocks nothing") {
   close(ends[1]);
   logger.info("closed");
   CHECK(sink->dropped() == 2);
+}
+
+// poll(2) says that there is room in a terminal as soon as there is any.
+TEST_CASE("regression: a terminal that nobody reads blocks nothing") {
+  const size_t length = GENERATE(150, 4000, 20'000);
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(terminal >= 0);
+  REQUIRE(grantpt(terminal) == 0);
+  REQUIRE(unlockpt(terminal) == 0);
+  const int ours = open(ptsname(terminal), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(ours >= 0);
+  auto sink = std::make_shared<LineSink>(ours);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    spdlog::logger logger("test", sink);
+    const std::string line(length, 'x');
+    for (int i = 0; i < 2000; ++i) logger.info(line);
+    done = true;
+  });
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!done && std::chrono::steady_clock::now() < give_up) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(done);
+  CHECK(sink->dropped() > 0);
+  CHECK((fcntl(ours, F_GETFL) & O_NONBLOCK) == 0);
+  close(terminal);  // ends a write that blocks
+  writer.join();
+  close(ours);
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ TEST_CASE("regression: an older coordinator state under a live server is not fol
     World world;
     TestCoordinator& c = world.coordinator;
     const auto put_back = [&](const CoordinatorState& state) {
-      REQUIRE(world.store.Save(state, nullptr).ok());
+      REQUIRE(world.store.Save(state, {}).ok());
       c.Restart();
     };
     const auto follows = [&] { return world.views.back()->revision() == c.view().revision(); };
@@ -113,7 +113,7 @@ bool FollowsOlderState(bool poll) {
   bool put_back = false;
   const auto put_older_back = [&] {
     put_back = true;
-    REQUIRE(world.store.Save(backup, nullptr).ok());
+    REQUIRE(world.store.Save(backup, {}).ok());
     for (int starts = 0; starts < 8; ++starts) c.Restart();
   };
   world.channel.handler = [&](const std::string& name, const std::string& bytes,

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -14,6 +15,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/metrics/http_server.h"
 
 namespace verbena::server {
@@ -219,6 +222,25 @@ TEST_CASE("a scrape that takes long does not hold up a health probe") {
   go.set_value();
   for (auto& scrape : scrapes)
     CHECK_THAT(scrape->Receive(), Contains("200 OK") && Contains("late"));
+}
+
+TEST_CASE("scrapes take a tenth of the time, however often they are asked for") {
+  std::atomic<int> scrapes{0};
+  auto server = HttpServer::Start(
+      "127.0.0.1:0",
+      [&] {
+        ++scrapes;
+        absl::SleepFor(absl::Milliseconds(20));
+        return std::string("text");
+      },
+      [] { return absl::OkStatus(); });
+  REQUIRE(server.ok());
+  const absl::Time end = absl::Now() + absl::Seconds(1);
+  while (absl::Now() < end) {
+    CHECK_THAT(HttpClient((*server)->address()).Get("/metrics"), Contains("200 OK"));
+  }
+  CHECK(scrapes.load() > 2);
+  CHECK(scrapes.load() < 8);
 }
 
 TEST_CASE("requests that are too long or ask for something else are refused") {

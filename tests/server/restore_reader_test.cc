@@ -223,5 +223,23 @@ TEST_CASE("regression: a shard restores no byte that it has not verified, wherev
   }
 }
 
+TEST_CASE("regression: a shard opens each file of a checkpoint once, however many tables it has") {
+  uint64_t fewer = 0;
+  for (const size_t tables : {20, 200}) {
+    SimDisk disk(1);
+    const Model model = Model::OfManyTables(1, tables);
+    const auto name = Save(&disk, "/c", model, {.writers = 2, .file_bytes = 1 << 20});
+    REQUIRE(name.ok());
+    const Shards shards(&disk, model, "/c/" + *name, 1);
+    const uint64_t before = disk.opens();
+    const Got got = shards.Read(0);
+    REQUIRE(got.status.ok());
+    CheckOurs(shards, model, 0, got);
+    if (fewer == 0) fewer = disk.opens() - before;
+    CHECK(disk.opens() - before == fewer);
+    CHECK(fewer <= 8);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::test

@@ -69,6 +69,29 @@ TEST_CASE("a job's lanes end at its limit, another job's do not") {
   }
 }
 
+TEST_CASE("calls of one caller do not hold up those of another, nor the lanes") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  std::string ran;
+  const auto post = [&](const std::string& caller, char letter) {
+    Inbox::Closure closure = [&ran, letter] { ran += letter; };
+    return fixture.shard().Post(caller, closure, [](const absl::Status&) {});
+  };
+  for (int i = 0; i < 1000; ++i) REQUIRE(post("token a", 'a').ok());
+  REQUIRE(post("token b", 'b').ok());
+  CHECK_FALSE(fixture.shard().Arm());
+  fixture.shard().RunOnce();
+  CHECK(ran == "a");  // one between two looks at the lanes
+  fixture.shard().RunOnce();
+  CHECK(ran == "ab");
+  for (int i = 0; i < 1048; ++i) REQUIRE(post("token a", 'a').ok());
+  REQUIRE(post("token a", 'a').ok());
+  CHECK(absl::IsUnavailable(post("token a", 'a')));
+  CHECK(post("token b", 'b').ok());
+  fixture.shard().Drain();
+  CHECK(ran.size() == 2051);
+}
+
 TEST_CASE("at the limit a worker still gets a lane for one that it has lost") {
   ShardFixture fixture;
   fixture.mutable_limits()->set_lanes(1);

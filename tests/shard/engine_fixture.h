@@ -32,6 +32,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 class LimitedAllocator final : public Allocator {
  public:
   Buffer Allocate(size_t bytes) override {
+    ++asked;
     if (used + bytes > limit) return {};
     used += bytes;
     return heap_.Allocate(bytes);
@@ -41,8 +42,10 @@ class LimitedAllocator final : public Allocator {
     heap_.Free(buffer);
   }
   void Count(int64_t bytes) override { counted += bytes; }
+  bool MayFit(uint64_t bytes) const override { return used + bytes <= limit; }
   size_t limit = SIZE_MAX;
   size_t used = 0;
+  uint64_t asked = 0;   // for memory, refused ones included
   int64_t counted = 0;  // elsewhere
 
  private:

@@ -106,6 +106,40 @@ TEST_CASE("over the limit those go that were pushed longest ago, in steps too") 
   CHECK(std::includes(many.begin(), many.end(), left.begin() + 1, left.end()));
 }
 
+// How many rows are left when another push comes in place of one that was refused after its sweep
+// was decided.
+size_t RowsAfterRefusedSweep(v1::Eviction::Kind kind) {
+  RowOptions o = Evicting(kind);
+  o.eviction.set_max_rows(16);
+  RowFixture f(o);
+  uint64_t sequence = 0;
+  for (uint64_t key = 0; key < 16; ++key) {
+    REQUIRE(f.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
+  }
+  SaveRequest save;
+  save.id = 1;
+  save.memory_bytes = 0;
+  save.tables.push_back({kTable, 0, 0, false});
+  std::vector<uint64_t> newest;
+  REQUIRE(f.engine->BeginSave(save, &newest).ok());
+  // It names most of the rows that a sweep takes first.
+  REQUIRE(f.PushValue(0, 0, sequence + 1, {0, 1, 2, 3, 4, 5, 100}, 1) ==
+          ReplyStatus::kResourceExhausted);
+  f.engine->AbortSave(1);
+  REQUIRE(f.PushValue(1, 0, 1, {200}, 1) == ReplyStatus::kOk);
+  return KeysThere(&f).size();
+}
+
+TEST_CASE(
+    "regression: a push that is refused decides nothing on the rows that the next one drops") {
+  const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
+  CHECK(RowsAfterRefusedSweep(kind) == 15);
+  planted_bugs().keep_refused_sweep = true;
+  const size_t left = RowsAfterRefusedSweep(kind);
+  planted_bugs().keep_refused_sweep = false;
+  CHECK(left < 15);
+}
+
 TEST_CASE("rows of a step that was given up go first, and no others in their place") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   const bool planted = GENERATE(false, true);

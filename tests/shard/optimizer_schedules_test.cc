@@ -143,7 +143,7 @@ std::map<std::string, Formula<T>> Formulas() {
 }
 
 std::vector<v1::Schedule> Schedules() {
-  std::vector<v1::Schedule> kinds(5);
+  std::vector<v1::Schedule> kinds(6);
   kinds[1].set_kind(v1::Schedule::STEP);
   kinds[1].set_period(60);
   kinds[1].set_factor(0.5);
@@ -156,6 +156,7 @@ std::vector<v1::Schedule> Schedules() {
   kinds[4].set_kind(v1::Schedule::PIECEWISE);  // no learning at first
   kinds[4].add_boundaries(5);
   kinds[4].add_rates(0.05);
+  kinds[5].set_kind(v1::Schedule::CONSTANT);
   std::vector<v1::Schedule> all;
   for (const v1::Schedule& kind : kinds) {
     all.push_back(kind);
@@ -267,6 +268,20 @@ TEST_CASE("the formulas above are those of all optimizers") {
   std::vector<std::string> names;
   for (const auto& [name, formula] : Formulas<double>()) names.push_back("\"" + name + "\"");
   CHECK(CheckOptimizer(unknown).message() == expected + absl::StrJoin(names, ", "));
+}
+
+TEST_CASE("the schedules above are of all kinds, with warm-up and without") {
+  const google::protobuf::EnumDescriptor* kinds = v1::Schedule::Kind_descriptor();
+  for (int i = 0; i < kinds->value_count(); ++i) {
+    INFO(kinds->value(i)->name());
+    int with = 0, without = 0;
+    for (const v1::Schedule& schedule : Schedules()) {
+      if (schedule.kind() != kinds->value(i)->number()) continue;
+      ++(schedule.warmup_steps() > 0 ? with : without);
+    }
+    CHECK(with > 0);
+    CHECK(without > 0);
+  }
 }
 
 // A row that is pushed seldom: a gradient of zero changes no weight of it, whatever the rate.

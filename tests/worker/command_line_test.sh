@@ -48,6 +48,9 @@ expect 2 "--weight-decay: -1 is not allowed; allowed: 0 to 1000" "${base[@]}" --
 expect 2 "--local has a constant rate" "${base[@]}" --local --schedule cosine
 expect 2 "--local has no weight decay but --l2" "${base[@]}" --local --weight-decay 0.1
 expect 1 "the local store has no optimizer \"ftrl\"" "${base[@]}" --local --optimizer ftrl
+expect 2 "--job: '' is not allowed; allowed: 1 to 100 characters of [A-Za-z0-9_./-]" "${base[@]}" --job ''
+expect 2 "--job: '\\xc3\\xa4' is not allowed" "${base[@]}" --job 'ä'
+expect 2 "--job: '\\xff' is not allowed" "${base[@]}" --job $'\xff'
 expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "tests/worker/synthetic.h"
+#include "tests/worker/temporary_file.h"
+#include "worker/data_identity.h"
 #include "worker/local_store.h"
 #include "worker/logistic_regression.h"
 #include "worker/trainer.h"
@@ -100,7 +102,6 @@ TEST_CASE("workers begin at the same step, however much others have pushed since
       for (uint64_t rank = 0; rank < workers; ++rank) {
         all.push_back(std::make_unique<Counting>(&tables, run, rank, workers, false));
         CHECK(all.back()->begun == expected);
-        all.back()->progress.CountFrom(expected);
         all.back()->Step(rank == 0 ? 300 : 7);
       }
       for (uint64_t rank = 1; rank < workers; ++rank) all[rank]->Step(293);
@@ -119,7 +120,6 @@ TEST_CASE("apart, workers go on at the mean of their steps; together, at the mos
     for (uint64_t rank = 0; rank < 3; ++rank) {
       Counting worker(&tables, 2, rank, 3, together);
       CHECK(worker.begun == (together ? 120 : 110));
-      worker.progress.CountFrom(worker.begun);
       worker.Step(5);
     }
     CHECK(Counting(&tables, 3, 0, 3, together).begun == (together ? 125 : 115));
@@ -129,23 +129,60 @@ TEST_CASE("apart, workers go on at the mean of their steps; together, at the mos
   }
 }
 
+TEST_CASE("a job goes on with any other number of workers, at the step where it was") {
+  for (const bool together : {false, true}) {
+    Tables tables = StepsOfWorkers(1);
+    uint64_t expected = 0, run = 1;
+    for (const uint64_t workers : {3, 7, 1, 2, 6, 5, 4, 64, 1, 33}) {
+      INFO(workers << " workers, " << (together ? "together" : "apart"));
+      ++run;
+      // In this order a worker of a lower rank begins when others have made all their steps.
+      for (uint64_t i = 0; i < workers; ++i) {
+        Counting worker(&tables, run, workers - 1 - i, workers, together);
+        CHECK(worker.begun == expected);
+        worker.Step(20);
+      }
+      expected += 20;
+    }
+    // One that made no step counts in the mean, and its row of an older run does not.
+    ++run;
+    for (uint64_t rank = 0; rank < 3; ++rank) {
+      Counting(&tables, run, rank, 4, together).Step(40);
+    }
+    CHECK(Counting(&tables, run + 1, 0, 2, together).begun == expected + (together ? 40 : 30));
+  }
+}
+
+TEST_CASE("a worker that is started again in its run goes on counting there") {
+  Tables tables = StepsOfWorkers(2);
+  Counting(&tables, 1, 0, 2, false).Step(10);
+  Counting(&tables, 1, 1, 2, false).Step(4);
+  Counting again(&tables, 1, 1, 2, false);
+  CHECK(again.begun == 0);
+  again.Step(6);
+  CHECK(Counting(&tables, 2, 0, 2, false).begun == 10);
+}
+
 TEST_CASE("counts are exact up to 2^63") {
-  for (const int bits : {20, 21, 24, 25, 42, 53, 62}) {
+  for (const int bits : {20, 21, 24, 25, 42, 53, 62, 63}) {
     INFO("2^" << bits);
     Tables tables = StepsOfWorkers(2);
+    // The digits of what a run of one worker has made: 21 bits each.
     const uint64_t from = (uint64_t{1} << bits) - 3;
-    for (uint64_t rank = 0; rank < 2; ++rank) {
-      Counting worker(&tables, 1, rank, 2, false);
-      worker.progress.CountFrom(from);
-      worker.Step(5);
+    Counting(&tables, 1, 0, 1, false).Step(1);
+    for (int digit = 0; digit < 3; ++digit) {
+      tables.values[static_cast<size_t>(digit)] =
+          static_cast<float>(from >> (21 * digit) & ((1 << 21) - 1));
     }
-    CHECK(Counting(&tables, 2, 1, 2, false).begun == from + 5);
+    const uint64_t made = bits == 63 ? 2 : 5;
+    for (uint64_t rank = 0; rank < 2; ++rank) {
+      Counting worker(&tables, 2, rank, 2, false);
+      CHECK(worker.begun == from);
+      worker.Step(made);
+    }
+    CHECK(Counting(&tables, 3, 1, 2, false).begun == from + made);
+    CHECK(Counting(&tables, 3, 1, 5, true).begun == from + made);
   }
-  Tables tables = StepsOfWorkers(1);
-  Counting worker(&tables, 1, 0, 1, true);
-  worker.progress.CountFrom((uint64_t{1} << 63) - 3);
-  worker.Step(2);
-  CHECK(Counting(&tables, 2, 0, 1, true).begun == (uint64_t{1} << 63) - 1);
 }
 
 std::unique_ptr<Model> SmallModel() {
@@ -179,29 +216,103 @@ TEST_CASE("an early stop is seen by a worker that is launched later, and not by 
   }
 }
 
-TEST_CASE("workers that go apart resume where they are on average") {
+TEST_CASE("workers that go apart resume where they are on average, as many as there are") {
   for (uint64_t workers = 1; workers <= 7; ++workers) {
     TrainOptions options = {
         .workers = workers, .steps = 30, .batch = 20, .count_steps = true, .separate_steps = true};
     const auto model = SmallModel();
     Tables tables(StoreLayout(*model, options));
-    for (const uint64_t steps : {30, 50}) {
+    for (const uint64_t steps : {30, 50, 55}) {
       options.steps = steps;
-      options.resume = steps == 50;
-      for (options.rank = 0; options.rank < workers; ++options.rank) {
+      options.resume = steps != 30;
+      options.workers = steps == 55 ? 8 - workers : workers;
+      for (options.rank = 0; options.rank < options.workers; ++options.rank) {
         AsyncStore store(&tables, steps);
         uint64_t made = 0;
         TrainHooks hooks;
         hooks.after_step = [&](const Totals&) { ++made; };
         REQUIRE(Train(SmallModel().get(), &store, options, hooks).ok());
-        CHECK(made == (steps == 30 ? 30 : 20));
+        CHECK(made == (steps == 30 ? 30 : steps == 50 ? 20 : 5));
       }
     }
     options.rank = 0;
     AsyncStore store(&tables, 99);
     const absl::Status over = Train(SmallModel().get(), &store, options).status();
-    CHECK_THAT(std::string(over.message()), Catch::Matchers::Contains("50 steps behind them"));
+    CHECK_THAT(std::string(over.message()), Catch::Matchers::Contains("55 steps behind them"));
   }
+}
+
+TEST_CASE("a resume with another batch or seed is refused, and other data warned of, by name") {
+  using Catch::Matchers::Contains;
+  TrainOptions options = {.steps = 10,
+                          .batch = 20,
+                          .seed = (uint64_t{1} << 63) + 5,
+                          .count_steps = true,
+                          .data_bytes = 1000,
+                          .data_hash = 77};
+  const auto model = SmallModel();
+  Tables tables(StoreLayout(*model, options));
+  std::string warning;
+  TrainHooks hooks;
+  hooks.warn = [&](const std::string& text) { warning = text; };
+  uint64_t run = 0;
+  const auto train = [&](const TrainOptions& given) {
+    warning.clear();
+    AsyncStore store(&tables, ++run);
+    return std::string(Train(SmallModel().get(), &store, given, hooks).status().message());
+  };
+  REQUIRE(train(options).empty());
+  options.steps = 20;
+  options.resume = true;
+  TrainOptions other = options;
+  other.batch = 25;
+  CHECK_THAT(train(other), Contains("--batch is 25, and the run that is resumed had 20"));
+  other = options;
+  other.seed = 6;
+  CHECK_THAT(train(other),
+             Contains("--seed is 6, and the run that is resumed had 9223372036854775813"));
+  CHECK(train(options).empty());
+  CHECK(warning.empty());
+
+  // The last run had the same; each of these is the next one's.
+  options.steps = 30;
+  options.data_bytes = 1001;
+  CHECK(train(options).empty());
+  CHECK_THAT(warning, Contains("--data has 1001 bytes, and the run that is resumed had 1000"));
+  options.steps = 40;
+  options.data_hash = 78;
+  CHECK(train(options).empty());
+  CHECK_THAT(warning, Contains("other contents") && Contains("000000000000004e"));
+  // Of a pipe nothing is known.
+  options.steps = 50;
+  options.data_bytes = options.data_hash = 0;
+  CHECK(train(options).empty());
+  CHECK(warning.empty());
+  // A run that begins anew may have other ones, and is then what is resumed.
+  options = {.steps = 5, .batch = 10, .seed = 3, .count_steps = true};
+  CHECK(train(options).empty());
+  options.steps = 60;
+  options.resume = true;
+  CHECK(train(options).empty());
+}
+
+TEST_CASE("the identity of data is that of its bytes, wherever it lies") {
+  const TemporaryFile one("1 1:1\n0 2:1\n"), same("1 1:1\n0 2:1\n"), other("1 1:1\n0 3:1\n");
+  const DataIdentity identity = IdentityOf({one.path()});
+  CHECK(identity.bytes == 12);
+  CHECK(identity.hash == IdentityOf({same.path()}).hash);
+  CHECK(identity.hash != IdentityOf({other.path()}).hash);
+  CHECK(identity.hash >> 63 == 0);
+  CHECK(IdentityOf({one.path(), other.path()}).hash != IdentityOf({other.path(), one.path()}).hash);
+  CHECK(IdentityOf({one.path(), "/dev/null"}).bytes == 0);
+  CHECK(IdentityOf({"/nowhere"}).bytes == 0);
+  // The ends of a large one.
+  std::string large(300'000, 'a');
+  const TemporaryFile before(large);
+  large.back() = 'b';
+  const TemporaryFile after(large);
+  CHECK(IdentityOf({before.path()}).bytes == 300'000);
+  CHECK(IdentityOf({before.path()}).hash != IdentityOf({after.path()}).hash);
 }
 
 TEST_CASE("a run whose loss is no number ends before it is pushed") {

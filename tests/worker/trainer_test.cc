@@ -129,7 +129,9 @@ TEST_CASE("a run that resumes ends as one that was not interrupted") {
       CHECK(resumed->totals.samples <= 50 * (steps == 71 ? 1 : 129));
     }
     const auto parameters = [&](LocalStore* store) {
-      return std::vector<float>(store->parameters(), store->parameters() + layout.floats());
+      // Steps are counted from the beginning of a run.
+      return std::vector<float>(store->parameters(),
+                                store->parameters() + make()->layout().floats());
     };
     // The text model's sums depend on where in memory its parameters lie.
     CHECK(RelativeDifference(parameters(whole.get()), parameters(parts.get())) < 1e-5);

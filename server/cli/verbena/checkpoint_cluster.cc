@@ -140,6 +140,7 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
     if (!directory.ok()) return directory.status();
     checkpoint::Retention retention = options.retention;
     retention.job = saver.manifest().job();
+    retention.keep_former_runs = true;
     auto pruned = (*directory)->Prune(retention);
     if (!pruned.ok()) return pruned.status();
     removed = *std::move(pruned);
@@ -164,8 +165,10 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
 }
 
 // A worker's calls on a table that is replaced fail, and what it has trained is gone. The caller
-// has not agreed to that by --yes. Errors as Confirm() and CallAndWait().
-absl::Status AgreeToReplace(const std::vector<std::string>& names, const Coordinator& coordinator) {
+// has not agreed to that by --yes. Whether there are such workers. Errors as Confirm() and
+// CallAndWait().
+absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names,
+                                    const Coordinator& coordinator) {
   const absl::StatusOr<v1::GetViewResponse> response =
       CallAndWait<v1::GetViewResponse>(coordinator, "GetView", v1::GetViewRequest());
   if (!response.ok()) return response.status();
@@ -175,11 +178,13 @@ absl::Status AgreeToReplace(const std::vector<std::string>& names, const Coordin
     if (served != nullptr) replaced.push_back(served);
   }
   const std::string users = UsersText(replaced, response->view());
-  if (users.empty()) return absl::OkStatus();
-  return Confirm(absl::StrCat(users,
-                              "; end these workers first, or what they trained is replaced "
-                              "under them"),
-                 coordinator.interrupt_fd);
+  if (users.empty()) return false;
+  const absl::Status agreed = Confirm(absl::StrCat(users,
+                                                   "; end these workers first, or what they "
+                                                   "trained is replaced under them"),
+                                      coordinator.interrupt_fd);
+  if (!agreed.ok()) return agreed;
+  return true;
 }
 
 absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
@@ -213,12 +218,18 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   restorer_options.drop_first = options.drop_first;
   restorer_options.restorer = ThisProgram();
   const std::string path = restorer_options.path;
-  auto restorer =
-      server::Restorer::Make(std::move(restorer_options), &clock, coordinator.channel, disk);
+  const auto make = [&] {
+    return server::Restorer::Make(restorer_options, &clock, coordinator.channel, disk);
+  };
+  auto restorer = make();
   if (!restorer.ok()) return AdviseOnDamage(restorer.status(), path, kCommand);
   if ((options.replace || options.drop_first) && !options.yes) {
-    const absl::Status agreed = AgreeToReplace((*restorer)->tables(), coordinator);
-    if (!agreed.ok()) return agreed;
+    const absl::StatusOr<bool> used = AgreeToReplace((*restorer)->tables(), coordinator);
+    if (!used.ok()) return used.status();
+    // Agreed to as it was: not to workers that come from now on.
+    restorer_options.only_unused = !*used;
+    restorer = make();
+    if (!restorer.ok()) return AdviseOnDamage(restorer.status(), path, kCommand);
   }
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(restorer->get(), clock, coordinator, [&](double seconds) {

@@ -62,13 +62,16 @@ absl::Status ClusterReader::Sleep(absl::Duration time) {
 absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const ClusterState* earlier) {
   ClusterState state;
   state.coordinator = coordinator_.address;
-  absl::StatusOr<v1::ClusterView> view = ReadView();
+  absl::StatusOr<v1::GetViewResponse> view = ReadView();
   if (view.ok()) {
-    state.view = std::move(*view);
+    state.view = std::move(*view->mutable_view());
+    const auto& failing = view->failing_checkpoints();
+    state.failing_checkpoints.assign(failing.begin(), failing.end());
   } else if (earlier == nullptr || absl::IsCancelled(view.status())) {
     return view.status();
   } else {
     state.view = earlier->view;
+    state.failing_checkpoints = earlier->failing_checkpoints;
     state.coordinator_status = view.status();
   }
   if (with_servers) {
@@ -81,7 +84,7 @@ absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const Cluste
   return state;
 }
 
-absl::StatusOr<v1::ClusterView> ClusterReader::ReadView() {
+absl::StatusOr<v1::GetViewResponse> ClusterReader::ReadView() {
   absl::StatusOr<v1::GetViewResponse> response =
       CallAndWait<v1::GetViewResponse>(coordinator_, "GetView", v1::GetViewRequest());
   if (!response.ok()) return response.status();
@@ -89,7 +92,7 @@ absl::StatusOr<v1::ClusterView> ClusterReader::ReadView() {
     return absl::InternalError(absl::StrCat("coordinator ", Printable(coordinator_.address),
                                             " answered without a cluster view"));
   }
-  return std::move(*response->mutable_view());
+  return response;
 }
 
 absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::ClusterView& view) {

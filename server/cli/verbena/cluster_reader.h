@@ -32,7 +32,7 @@ class ClusterReader {
   absl::Status Sleep(absl::Duration time);
 
  private:
-  absl::StatusOr<v1::ClusterView> ReadView();
+  absl::StatusOr<v1::GetViewResponse> ReadView();
   absl::StatusOr<std::vector<ServerState>> ReadServers(const v1::ClusterView& view);
 
   const Coordinator coordinator_;

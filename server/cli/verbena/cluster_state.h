@@ -33,6 +33,7 @@ struct ClusterState {
   double read_at = 0;       // the same in seconds of a steady clock
   v1::ClusterView view;
   std::vector<ServerState> servers;  // in the view's order
+  std::vector<v1::FailingCheckpoint> failing_checkpoints;
   // Not OK: the view is an older one, because the coordinator did not answer this time.
   absl::Status coordinator_status;
 };

@@ -38,8 +38,9 @@ struct CommandText {
 constexpr CommandText kCommands[] = {
     {Command::kStatus, "status", "Is the cluster healthy? Servers, partitions, jobs, tables",
      "Exit status 1 when a server is silent or does not answer, partitions are lost or have fewer\n"
-     "living copies than wanted, or expected servers are missing; with --wait when that is still "
-     "so\n"
+     "living copies than wanted, expected servers are missing, or checkpoints that the "
+     "coordinator\n"
+     "makes by itself fail; with --wait, which does not wait for these, when the rest is still so\n"
      "at the end. Copies on servers that are silent, do not answer or were replaced do not "
      "count.\n\n"
      "Examples:\n"
@@ -96,10 +97,17 @@ constexpr CommandText kCommands[] = {
      "  verbena server remove server-3 --yes --json"},
     {Command::kTable, "table", "Tables: drop one, with all that it has",
      "The served table of that name, else the one that is being restored; --restoring: only the\n"
-     "latter. It says which workers use the table, and asks.\n\n"
+     "latter. It says which workers use the table, and asks. Agreed to while none uses it, it is\n"
+     "refused when workers have joined its job since; --yes drops it then, too.\n\n"
      "Examples:\n"
      "  verbena table drop weights\n"
      "  verbena table drop weights --yes --json"},
+    {Command::kJob, "job", "Jobs: forget one that has ended",
+     "Only a job without workers, observers and tables: it leaves the list of jobs, with its "
+     "limits.\nIts checkpoints stay, and it may begin again under its name.\n\n"
+     "Examples:\n"
+     "  verbena job forget demo\n"
+     "  verbena job forget demo --yes --json"},
     {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
      "Roles: operator, everything; server, joins as a server; job, everything with one job;\n"
      "read-only, looks, and joins as an observer, which only pulls.\n\n"
@@ -201,10 +209,12 @@ constexpr RepairText kRepairs[] = {
     {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
      "Forget a server that is silent", "NAME"},
     {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table for ever", "NAME"},
+    {Command::kJob, RepairOptions::Action::kForgetJob, "forget", "Forget a job that has ended",
+     "NAME"},
 };
 
-// Of `partition`: list and reset; of `server`: remove; of `table`: drop. What was given is in
-// `repair`.
+// Of `partition`: list and reset; of `server`: remove; of `table`: drop; of `job`: forget. What was
+// given is in `repair`.
 void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* repair,
                 std::vector<CLI::App*>* actions) {
   const Command of = repaired.of;

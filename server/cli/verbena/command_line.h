@@ -26,6 +26,7 @@ enum class Command {
   kStatus,
   kTables,
   kJobs,
+  kJob,
   kLimits,
   kWorkers,
   kShards,
@@ -45,11 +46,11 @@ struct Options {
   std::optional<absl::Duration> watch;  // shards: print rates this often
   std::optional<absl::Duration> wait;   // status: until all is well, at most so long
   bool json = false;
-  std::string job;               // limits: whose
-  LimitChange limits;            // limits: none given: they are shown
-  RepairOptions repair;          // of kServer, kTable, kPartition; of none: partitions are listed
-  TokenOptions token;            // of kToken
-  CheckpointOptions checkpoint;  // of kCheckpoint
+  std::string job;       // limits: whose
+  LimitChange limits;    // limits: none given: they are shown
+  RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
+  TokenOptions token;    // of kToken
+  CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked
 };
 

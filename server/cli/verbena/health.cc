@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -41,6 +42,11 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
       absl::StrAppend(&text, "; followers have ", Partitions(followed),
                       " of it, and take them over if they do not hear it either");
     }
+    if (has.alone == 0) {
+      absl::StrAppend(&text,
+                      "; start it again, or remove it if it will not come back ('verbena "
+                      "server remove')");
+    }
     return text;
   }
   if (state.statistics.ok()) return "";
@@ -60,6 +66,31 @@ std::string TableProblem(const v1::Table& table) {
                       "): calls on them return DATA_LOSS until the table is dropped "
                       "('verbena table drop'), restored ('verbena checkpoint restore --replace') "
                       "or reset ('verbena partition reset')");
+}
+
+// A server that joined after the table was made.
+std::string ColdTierProblem(const v1::Table& table, const v1::ClusterView& view) {
+  if (table.spec().cold_tier().hot_bytes() == 0) return "";
+  std::string without;
+  for (const v1::Server& server : view.servers()) {
+    if (server.cold_tier() || server.state() != v1::Server::ALIVE) continue;
+    absl::StrAppend(&without, without.empty() ? "" : ", ", Printable(server.name()));
+  }
+  if (without.empty()) return "";
+  return absl::StrCat("table '", Printable(table.spec().name()),
+                      "' keeps rows on disk, and these servers have no --cold-dir: ", without,
+                      "; its partitions there are UNAVAILABLE until they are started with one");
+}
+
+std::string CheckpointProblem(const v1::FailingCheckpoint& failing) {
+  const auto seconds = static_cast<int64_t>(failing.failing_ms() / 1000);
+  return absl::StrCat(
+      "checkpoints of job '", Printable(failing.job()), "' in ", Printable(failing.directory()),
+      " have failed for ", absl::FormatDuration(absl::Seconds(seconds)), " (", failing.failures(),
+      failing.failures() == 1 ? " time" : " times", "): ", Printable(failing.error()),
+      "; the newest that is complete is older than that: remove the cause, or save elsewhere "
+      "('verbena checkpoint save DIR --job ",
+      Printable(failing.job()), "')");
 }
 
 }  // namespace
@@ -179,7 +210,10 @@ std::string WhyUnanswered(const ServerState& server) {
   return std::string(server.statistics.status().message());
 }
 
-std::vector<std::string> Problems(const ClusterState& state) {
+namespace {
+
+// Without those of checkpoints, for which nothing that serves has to wait.
+std::vector<std::string> ServingProblems(const ClusterState& state) {
   std::vector<std::string> problems;
   const auto add = [&](std::string problem) {
     if (!problem.empty()) problems.push_back(std::move(problem));
@@ -211,12 +245,25 @@ std::vector<std::string> Problems(const ClusterState& state) {
                      ReplicasOf(view), " wanted; ", placement.all.learners, " being copied"));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
-  for (const v1::Table& table : view.tables()) add(TableProblem(table));
+  for (const v1::Table& table : view.tables()) {
+    add(TableProblem(table));
+    add(ColdTierProblem(table, view));
+  }
+  return problems;
+}
+
+}  // namespace
+
+std::vector<std::string> Problems(const ClusterState& state) {
+  std::vector<std::string> problems = ServingProblems(state);
+  for (const v1::FailingCheckpoint& failing : state.failing_checkpoints) {
+    problems.push_back(CheckpointProblem(failing));
+  }
   return problems;
 }
 
 std::string Obstacle(const ClusterState& state) {
-  std::vector<std::string> problems = Problems(state);
+  std::vector<std::string> problems = ServingProblems(state);
   if (!problems.empty()) return problems.front();
   const Placement placement = PlacementOf(state);
   if (placement.incomplete == 0 && placement.all.learners == 0) return "";

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "proto/grpc_control_channel.h"
 #include "proto/process_start.h"
+#include "proto/threads.h"
 #include "proto/tls_files.h"
 #include "server/cli/verbena/cluster_reader.h"
 #include "server/cli/verbena/command_line.h"
@@ -50,7 +51,6 @@ int AfterFailedPrint(int status) {
 // Before any thread starts, so that all of them inherit the mask and only the descriptor tells of a
 // signal. -1: signals keep their usual effect.
 int SignalDescriptor() {
-  signal(SIGPIPE, SIG_IGN);
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -78,7 +78,8 @@ class Program {
           int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        channel_(std::move(tls), std::move(token)),
+        // A stopped process accepts connections: what waits for it waits as long as --timeout says.
+        channel_(std::move(tls), std::move(token), options_.timeout + absl::Seconds(1)),
         coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
         reader_(coordinator_) {}
 
@@ -157,6 +158,7 @@ class Program {
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
       case Command::kServer:
+      case Command::kJob:
       case Command::kTable:
       case Command::kToken:
       case Command::kCheckpoint:
@@ -290,6 +292,10 @@ int Main(int argc, char** argv) {
   if (parsed.options.command == Command::kCheckpoint &&
       parsed.options.cluster_checkpoint.action == ClusterCheckpointOptions::Action::kNone) {
     return RunCheckpointCommand(parsed.options);
+  }
+  if (const absl::Status room = CheckGrpcThreadRoom(1, "verbena"); !room.ok()) {
+    std::fprintf(stderr, "verbena: %s\n", std::string(room.message()).c_str());
+    return kExitWrong;
   }
   // What it finds worth a line is in the status of the call.
   gpr_set_log_function([](gpr_log_func_args*) {});

@@ -87,6 +87,18 @@ std::string DropText(const RepairOptions& options, const ClusterState& state) {
                       users.empty() ? "" : absl::StrCat("; ", users, ", whose calls on it fail"));
 }
 
+const v1::Job* JobNamed(const std::string& name, const v1::ClusterView& view) {
+  const auto job = std::find_if(view.jobs().begin(), view.jobs().end(),
+                                [&](const v1::Job& j) { return j.name() == name; });
+  return job == view.jobs().end() ? nullptr : &*job;
+}
+
+std::string ForgetText(const RepairOptions& options, const ClusterState& state) {
+  const v1::Job* job = JobNamed(options.name, state.view);
+  return absl::StrCat("job '", Printable(options.name), "' (generation ", job->generation(),
+                      ") is forgotten", job->has_limits() ? ", with its limits" : "");
+}
+
 std::string ResetText(const RepairOptions& options) {
   return absl::StrCat("table '", Printable(options.name), "' starts again from initial values in ",
                       options.partitions.empty()
@@ -171,6 +183,8 @@ absl::StatusOr<RepairReport> DropTable(const RepairOptions& options, bool json,
   // The one that was agreed to, and no other of its name.
   request.set_id(table->id());
   request.set_only_restoring(table->restoring());
+  // Agreed to as it was: not to workers that have come since.
+  request.set_only_unused(!options.yes && UsersText({table}, state.view).empty());
   const absl::StatusOr<v1::DropTableResponse> dropped =
       ChangeAndWait<v1::DropTableResponse>(coordinator, "DropTable", request);
   if (!dropped.ok()) return dropped.status();
@@ -188,6 +202,25 @@ absl::StatusOr<RepairReport> DropTable(const RepairOptions& options, bool json,
       "verbena: table '", Printable(options.name), "' of job '", Printable(table->spec().job()),
       "' (id ", table->id(), ", ", Printable(ShapeWord(table->spec())), ")",
       table->restoring() ? ", which was being restored," : "", " is dropped\n");
+  return report;
+}
+
+absl::StatusOr<RepairReport> ForgetJob(const RepairOptions& options, bool json,
+                                       const ClusterState& state, const Coordinator& coordinator) {
+  v1::ForgetJobRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_job(options.name);
+  const absl::StatusOr<v1::ForgetJobResponse> forgotten =
+      ChangeAndWait<v1::ForgetJobResponse>(coordinator, "ForgetJob", request);
+  if (!forgotten.ok()) return forgotten.status();
+  RepairReport report;
+  if (json) {
+    JsonWriter answer;
+    answer.Add("cluster", ClusterJson(state));
+    answer.Add("forgotten", options.name);
+    report.out = answer.ToString() + "\n";
+  }
+  report.err = absl::StrCat("verbena: job '", Printable(options.name), "' is forgotten\n");
   return report;
 }
 
@@ -213,6 +246,11 @@ std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::Clu
 }
 
 absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state) {
+  if (options.action == RepairOptions::Action::kForgetJob &&
+      JobNamed(options.name, state.view) == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no job '", Printable(options.name), "'; 'verbena jobs' lists them"));
+  }
   if (options.action != RepairOptions::Action::kDropTable ||
       TableToDrop(options, state.view) != nullptr) {
     return absl::OkStatus();
@@ -228,6 +266,8 @@ std::string Consequences(const RepairOptions& options, const ClusterState& state
       return RemovalText(options.name, state);
     case RepairOptions::Action::kDropTable:
       return DropText(options, state);
+    case RepairOptions::Action::kForgetJob:
+      return ForgetText(options, state);
     case RepairOptions::Action::kResetTable:
     case RepairOptions::Action::kNone:
       break;
@@ -263,6 +303,8 @@ absl::StatusOr<RepairReport> RunRepair(const RepairOptions& options, bool json,
       return RemoveServer(options, json, state, coordinator);
     case RepairOptions::Action::kDropTable:
       return DropTable(options, json, state, coordinator);
+    case RepairOptions::Action::kForgetJob:
+      return ForgetJob(options, json, state, coordinator);
     case RepairOptions::Action::kResetTable:
     case RepairOptions::Action::kNone:
       break;

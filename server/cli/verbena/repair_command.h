@@ -1,5 +1,5 @@
-// `verbena server remove`, `verbena partition reset` and `verbena table drop`: what an operator
-// gives up.
+// `verbena server remove`, `verbena partition reset`, `verbena table drop` and `verbena job
+// forget`: what an operator gives up.
 //
 // **Thread safety**: one owner thread.
 //
@@ -19,9 +19,9 @@
 namespace verbena::cli {
 
 struct RepairOptions {
-  enum class Action { kNone, kRemoveServer, kResetTable, kDropTable };
+  enum class Action { kNone, kRemoveServer, kResetTable, kDropTable, kForgetJob };
   Action action = Action::kNone;
-  std::string name;                  // of the server or table
+  std::string name;                  // of the server, table or job
   std::vector<uint32_t> partitions;  // to reset; none: all that are lost
   bool restoring = false;            // drop: the one that is being restored, and no other
   bool yes = false;                  // agreed to, so that nobody is asked

@@ -235,6 +235,19 @@ Model::Model(uint64_t seed) : random(seed) {
   Train();
 }
 
+Model Model::OfManyTables(uint64_t seed, size_t tables) {
+  Model model(seed);
+  model.specs.clear();
+  model.dense.clear();
+  model.rows.clear();
+  model.changed.clear();
+  for (size_t i = 0; i < tables; ++i) {
+    model.specs.push_back(Spec(absl::StrCat("many/", i), {130}, 0, v1::DTYPE_F16, "sgd"));
+  }
+  model.Train();
+  return model;
+}
+
 void Model::Train() {
   ++step;
   for (const v1::TableSpec& spec : specs) {

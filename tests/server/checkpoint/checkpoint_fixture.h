@@ -27,6 +27,8 @@ using Bytes = std::vector<std::byte>;
 // of 4 and "users" of 3 numbers, adagrad and row-wise adagrad. Every bit is random.
 struct Model {
   explicit Model(uint64_t seed);
+  // Instead of those, so many dense tables "many/0", ... of 130 f16 numbers.
+  static Model OfManyTables(uint64_t seed, size_t tables);
   // Other bits: everything dense, and some rows, which are named in `changed`; new rows too.
   void Train();
 

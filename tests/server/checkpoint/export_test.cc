@@ -192,5 +192,25 @@ TEST_CASE("an export that fails leaves nothing behind") {
   }
 }
 
+TEST_CASE("regression: exporting a checkpoint opens each of its files once, however many tables") {
+  uint64_t fewer = 0;
+  for (const size_t tables : {20, 200}) {
+    SimDisk disk(1);
+    const Model model = Model::OfManyTables(1, tables);
+    const auto name = Save(&disk, "/c", model, {.writers = 2, .file_bytes = 1 << 20});
+    REQUIRE(name.ok());
+    const auto reader = CheckpointReader::Open(&disk, "/c/" + *name);
+    REQUIRE(reader.ok());
+    const ExportOptions options{.to = "/out", .optimizer = true};
+    const auto plan = PlanExport(*reader, options);
+    REQUIRE(plan.ok());
+    const uint64_t before = disk.opens();
+    REQUIRE(Export(&disk, *reader, options, *plan, [](uint64_t) { return absl::OkStatus(); }).ok());
+    if (fewer == 0) fewer = disk.opens() - before;
+    CHECK(disk.opens() - before == fewer);
+    CHECK(fewer <= 8);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::checkpoint::test

@@ -1,7 +1,9 @@
 // Tensors that others made become tables, bit for bit, or are refused in words.
 #include "server/checkpoint/import.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -86,6 +88,83 @@ TEST_CASE("what is imported and exported again is the same file") {
     std::string bytes(found->bytes(), '\0');
     CHECK(file->Read(*found, 0, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}).ok());
     CHECK(bytes == tensor.bytes);
+  }
+}
+
+// How many numbers differ; of those that are none every one is as good as the other, but where the
+// type stays what it is, which copies bits.
+size_t DifferentNumbers(TensorType type, const std::string& given, const std::string& got) {
+  std::vector<double> numbers[2];
+  for (const std::string* text : {&given, &got}) {
+    std::vector<double>& to = numbers[text == &got];
+    to.resize(text->size() / BytesOf(type));
+    ConvertNumbers(type, {reinterpret_cast<const std::byte*>(text->data()), text->size()},
+                   TensorType::kF64,
+                   {reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(double)});
+  }
+  size_t different = 0;
+  for (size_t i = 0; i < numbers[0].size(); ++i) {
+    const double a = numbers[0][i], b = numbers[1][i];
+    different += std::isnan(a) ? !std::isnan(b) : a != b || std::signbit(a) != std::signbit(b);
+  }
+  return different;
+}
+
+// Patterns of all bits, special numbers and the largest and smallest ones included.
+std::string Patterns(TensorType type, size_t count) {
+  std::string bytes;
+  for (size_t i = 0; i < count * BytesOf(type); ++i) {
+    bytes.push_back(static_cast<char>(type == TensorType::kBool ? i % 2 : i * 37 + i / 256));
+  }
+  return bytes;
+}
+
+TEST_CASE("every type of number: a round trip with its bits, or refused by name and skipped") {
+  constexpr size_t kCount = 256;
+  const std::vector<std::string> tables = {"F32", "BF16", "F16"};
+  for (int i = 0; i <= static_cast<int>(TensorType::kU64); ++i) {
+    const auto type = static_cast<TensorType>(i);
+    const std::string name = TypeName(type);
+    INFO(name);
+    CHECK(TypeNames().find(name) != std::string::npos);
+    const Tensor tensor = {"t", name, absl::StrCat(kCount), Patterns(type, kCount)};
+    if (std::find(tables.begin(), tables.end(), name) == tables.end()) {
+      Refused({tensor},
+              {absl::StrCat("tensor \"t\" has the type ", name), "allowed: F32, BF16, F16"});
+      Source source({tensor, {"w", "F32", "1", Raw<float>({1})}});
+      ImportOptions options;
+      options.skipped = {"t"};
+      const auto reader = source.Run(options);
+      REQUIRE(reader.ok());
+      CHECK(reader->manifest().tables_size() == 1);
+      continue;
+    }
+    Source source({tensor});
+    const auto reader = source.Run();
+    REQUIRE(reader.ok());
+    // To each type that has all its numbers, and back.
+    for (const char* to : {"F32", "BF16", "F16", "F64"}) {
+      if (name != to && (name == "F32" ? to != std::string("F64") : to[0] != 'F' || to[1] == '1')) {
+        continue;
+      }
+      INFO("to " << to);
+      const std::string path = absl::StrCat("/out.", to);
+      const ExportOptions exported{.to = path, .dtype = ParseType(to)};
+      const auto plan = PlanExport(*reader, exported);
+      REQUIRE(plan.ok());
+      const auto none = [](uint64_t) { return absl::OkStatus(); };
+      REQUIRE(Export(&source.disk, *reader, exported, *plan, none).ok());
+      ImportOptions back;
+      back.from = path;
+      back.to = absl::StrCat("/back.", to);
+      back.dtype = name == "F32" ? v1::DTYPE_F32 : name == "F16" ? v1::DTYPE_F16 : v1::DTYPE_BF16;
+      const auto again = source.Run(back);
+      REQUIRE(again.ok());
+      const std::string given = Array(*reader, "t", kParameters);
+      const std::string got = Array(*again, "t", kParameters);
+      CHECK(given == tensor.bytes);
+      CHECK((name == to ? given == got : DifferentNumbers(type, given, got) == 0));
+    }
   }
 }
 

@@ -229,6 +229,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimDisk::Create(const std::string&
 }
 
 absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::Open(const std::string& path) {
+  ++opens_;
   if (crashed_) return Down();
   const NodePtr node = Find(path);
   if (node == nullptr) return absl::NotFoundError(absl::StrCat("cannot open ", path));
@@ -237,6 +238,7 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::Open(const std::string& p
 }
 
 absl::Status SimDisk::Rename(const std::string& from, const std::string& to) {
+  ++opens_;
   absl::Status status;
   const NodePtr parent = Parent(from, &status);
   if (parent == nullptr) return status;

@@ -27,6 +27,7 @@ class SimDisk final : public Disk {
 
   // ---- faults ----
   uint64_t operations() const { return operations_; }  // that change something
+  uint64_t opens() const { return opens_; }            // of files, to be read
   void CrashAt(uint64_t operation) { crash_at_ = operation; }
   bool crashed() const { return crashed_; }
   void Reboot();
@@ -94,6 +95,7 @@ class SimDisk final : public Disk {
   std::mt19937_64 random_;
   NodePtr root_;
   uint64_t operations_ = 0;
+  uint64_t opens_ = 0;
   uint64_t crash_at_ = 0;
   uint64_t boots_ = 0;
   uint64_t capacity_ = UINT64_MAX;

@@ -1,0 +1,40 @@
+// The budgets of what peers take: the rows of "Budgets of peers" in docs/security.md that count how
+// often they were used up.
+//
+// **Thread safety**: every function from any thread.
+#ifndef VERBENA_SERVER_ACCESS_BUDGET_H_
+#define VERBENA_SERVER_ACCESS_BUDGET_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::server {
+
+enum class Budget : uint8_t {
+  kControlConnections,
+  kControlBytes,
+  kIncompleteRequest,
+  kCoordinatorQueue,
+  kShardQueue,
+  kStatisticsQueue,
+  kAuditedCalls,
+  kHttpConnections,
+  kHttpRequest,
+  kHttpReply,
+};
+
+// As the metric and the table have it, by Budget.
+inline constexpr std::array<const char*, 10> kBudgetNames = {
+    "control-connections", "control-bytes",    "incomplete-request", "coordinator-queue",
+    "shard-queue",         "statistics-queue", "audited-calls",      "http-connections",
+    "http-request",        "http-reply"};
+
+// Somebody was refused or cut off, because the budget is used up.
+void CountExceeded(Budget budget);
+// How often so far, by Budget, since the process began.
+std::array<uint64_t, kBudgetNames.size()> ExceededBudgets();
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_ACCESS_BUDGET_H_

@@ -1,0 +1,133 @@
+// Changes the view of a cluster and records what each change replaces, so that undoing, saving and
+// publishing a change cost as much as the change.
+//
+// **Thread safety**: one owner thread.
+//
+// **Invariants**
+//  1. The view is changed through its editor only, between Begin() and Commit() or Undo().
+//  2. Undo() restores exactly the view of Begin(), the order of entries included.
+//  3. Tables are in the order of their ids, which is that of their creation.
+//  4. A job has an entry while it has members, tables or limits. The generation of a new entry is
+//     greater than those of all removed entries, so no generation of a name is used twice.
+//
+// The cost of servers is an exception: a change of one copies the list of servers.
+#ifndef VERBENA_SERVER_COORDINATOR_VIEW_EDITOR_H_
+#define VERBENA_SERVER_COORDINATOR_VIEW_EDITOR_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+class ViewEditor {
+ public:
+  using Servers = google::protobuf::RepeatedPtrField<v1::Server>;
+
+  // Of one change: what is different.
+  struct Change {
+    // Without the servers if they are not `described`.
+    v1::ViewChange view;
+    bool described = true;  // false: members need the whole view
+    bool servers = false;   // some server is new, different or gone
+    std::vector<uint64_t> gone_members;
+  };
+
+  // The two outlive the editor.
+  ViewEditor(v1::ClusterView* view, uint32_t* ended_generation)
+      : view_(view), ended_generation_(ended_generation) {}
+  // The view has been replaced, or changed otherwise: its tables and jobs are indexed again.
+  void Index();
+
+  const v1::ClusterView& view() const { return *view_; }
+
+  // ---- look-ups, which do not pass over tables or jobs; null: there is none ----
+  const v1::Table* FindTable(uint32_t id) const;
+  // Of one name there may be one that is served and one that is being restored.
+  const v1::Table* FindTable(const std::string& name, bool restoring) const;
+  // In the order of their ids.
+  const std::map<uint32_t, const v1::Table*>& TablesOf(const std::string& job) const;
+  const v1::Job* FindJob(const std::string& name) const;
+  // The job that has this member.
+  const v1::Job* JobOf(uint64_t member) const;
+
+  // ---- changes ----
+  void Begin();  // the view has the next revision now
+  void Undo();
+  Change Describe() const;
+  void Commit();  // it can no longer be undone
+
+  void AddTable(const v1::Table& table);  // its id is greater than all others
+  // Without a change of its id, name and job. Pointers stay valid until the table is removed.
+  v1::Table* EditTable(uint32_t id);
+  void SetServed(uint32_t id);  // it was being restored
+  void RemoveTable(uint32_t id);
+  void AddJob(const std::string& name);
+  v1::Job* EditJob(const std::string& name);  // all but its members
+  void AddMember(const std::string& job, const v1::Worker& worker);
+  // Its rank has departed, if steps wait for it.
+  void RemoveMember(uint64_t incarnation);
+  // Removes the job's entry if the job has neither members nor tables nor limits.
+  void RemoveIfEnded(const std::string& job);
+  v1::Partition* EditPartition(int id);
+  Servers* EditServers();
+
+ private:
+  struct OldMembers {
+    std::vector<uint64_t> added;
+    std::vector<std::pair<int, v1::Worker>> removed;  // places at the time of their removal
+  };
+  struct OldJob {
+    std::optional<v1::Job> header;  // none: the job is new. Without members
+    OldMembers members;
+  };
+  struct JobTables {
+    std::map<uint32_t, const v1::Table*> tables;
+  };
+  struct NamedTables {
+    const v1::Table* served = nullptr;
+    const v1::Table* restoring = nullptr;
+  };
+
+  int PlaceOfTable(uint32_t id) const;  // -1: it is not there
+  int PlaceOfJob(const v1::Job* job) const;
+  v1::Job* FindMutableJob(const std::string& name);
+  OldJob& Record(const v1::Job& job);
+  void IndexTable(const v1::Table& table);
+  void ForgetTable(const v1::Table& table);
+  void EraseTable(int place);
+  void EraseJob(int place);
+  void UndoTables();
+  void UndoJobs();
+  void UndoJob(const std::string& name, OldJob* old);
+  void AddJobChange(const std::string& name, const OldJob& old, v1::ViewChange* change) const;
+  void DescribeServers(Change* change) const;
+  void ForgetRecords();
+
+  v1::ClusterView* const view_;
+  uint32_t* const ended_generation_;
+  absl::flat_hash_map<std::string, NamedTables> by_name_;
+  absl::flat_hash_map<std::string, JobTables> by_job_;
+  absl::flat_hash_map<std::string, v1::Job*> jobs_;
+  absl::flat_hash_map<uint64_t, v1::Job*> job_of_member_;
+
+  // What the change that has begun has replaced.
+  uint64_t old_revision_ = 0;
+  uint32_t old_ended_generation_ = 0;
+  std::map<uint32_t, std::optional<v1::Table>> old_tables_;  // none: it is new
+  std::vector<std::string> job_order_;                       // in which jobs were touched first
+  absl::flat_hash_map<std::string, OldJob> old_jobs_;
+  std::vector<std::pair<int, std::string>> removed_jobs_;  // with places at the time of removal
+  std::map<int, v1::Partition> old_partitions_;
+  std::optional<Servers> old_servers_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_VIEW_EDITOR_H_

@@ -1,0 +1,48 @@
+#include "server/saves/failing_saves.h"
+
+#include "server/nanoseconds.h"
+
+namespace verbena::server {
+namespace {
+
+// An error names files; it is no place for a text without end.
+constexpr size_t kMostErrorBytes = 1000;
+// Of a view's answer.
+constexpr int kMostJobs = 100;
+
+}  // namespace
+
+void FailingSaves::Failed(const std::string& job, const std::string& directory,
+                          const absl::Status& status) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Failing& failing = jobs_[job];
+  if (failing.failures++ == 0) failing.since_ns = clock_.NowNanos();
+  failing.directory = directory;
+  failing.error = std::string(status.message().substr(0, kMostErrorBytes));
+}
+
+void FailingSaves::Saved(const std::string& job) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  jobs_.erase(job);
+}
+
+void FailingSaves::KeepOnly(const std::set<std::string>& jobs) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(jobs_, [&](const auto& entry) { return !jobs.contains(entry.first); });
+}
+
+void FailingSaves::AddTo(v1::GetViewResponse* response) const {
+  const int64_t now = clock_.NowNanos();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [job, failing] : jobs_) {
+    if (response->failing_checkpoints_size() == kMostJobs) return;
+    v1::FailingCheckpoint* added = response->add_failing_checkpoints();
+    added->set_job(job);
+    added->set_directory(failing.directory);
+    added->set_failures(failing.failures);
+    added->set_failing_ms(static_cast<uint64_t>((now - failing.since_ns) / kNanosPerMilli));
+    added->set_error(failing.error);
+  }
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,53 @@
+// Which jobs' checkpoints fail, as whoever asks about the cluster gets to know it.
+#include "server/saves/failing_saves.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+
+namespace verbena::server {
+namespace failing_saves_test {
+namespace {
+
+class ManualClock final : public Clock {
+ public:
+  int64_t NowNanos() const override { return now; }
+  int64_t now = 1'000'000'000;
+};
+
+TEST_CASE("a job is listed from its first failure on until it is saved, or has no tables") {
+  ManualClock clock;
+  FailingSaves failing(&clock);
+  const auto list = [&] {
+    v1::GetViewResponse response;
+    failing.AddTo(&response);
+    return response.failing_checkpoints();
+  };
+  CHECK(list().empty());
+  failing.Failed("a", "/c/a", absl::UnavailableError("no space"));
+  clock.now += 60'000'000'000;
+  failing.Failed("a", "/c/a", absl::UnavailableError(std::string(5000, 'x')));
+  failing.Failed("b", "/c/b", absl::UnavailableError("no space"));
+  REQUIRE(list().size() == 2);
+  CHECK(list()[0].job() == "a");
+  CHECK(list()[0].directory() == "/c/a");
+  CHECK(list()[0].failures() == 2);
+  CHECK(list()[0].failing_ms() == 60'000);
+  CHECK(list()[0].error() == std::string(1000, 'x'));
+  CHECK(list()[1].failing_ms() == 0);
+  failing.Saved("a");
+  REQUIRE(list().size() == 1);
+  // The time begins anew.
+  failing.Failed("a", "/c/a", absl::UnavailableError("again"));
+  CHECK(list()[0].failing_ms() == 0);
+  CHECK(list()[0].failures() == 1);
+  failing.KeepOnly({"a", "c"});
+  REQUIRE(list().size() == 1);
+  for (int job = 0; job < 1000; ++job) {
+    failing.Failed("job-" + std::to_string(job), "/c", absl::UnavailableError("no space"));
+  }
+  CHECK(list().size() == 100);
+}
+
+}  // namespace
+}  // namespace failing_saves_test
+}  // namespace verbena::server
