@@ -24,9 +24,12 @@ bool ParseDouble(std::string_view text, double* out) {
     text.remove_prefix(1);  // from_chars does not take it
     if (!text.empty() && text.front() == '-') return false;
   }
-  const auto [end, error] = absl::from_chars(text.data(), text.data() + text.size(), *out);
-  if (end != text.data() + text.size()) return false;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, *out);
+  if (end != last) return false;
   if (error == std::errc::result_out_of_range) {
+    // Only this one distinguishes too small from too great; it takes hexadecimal numbers, too.
+    absl::from_chars(text.data(), last, *out);
     *out = std::abs(*out) < 1 ? 0 : std::numeric_limits<double>::infinity();
     return true;
   }
