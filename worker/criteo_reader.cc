@@ -1,6 +1,7 @@
 #include "worker/criteo_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
@@ -23,6 +24,19 @@ std::string FieldName(uint32_t field) {
   if (field <= kCriteoIntegers) return absl::StrCat("I", field);
   if (field < kFields) return absl::StrCat("C", field - kCriteoIntegers);
   return "one too many";
+}
+
+float LogOf(int64_t value) { return static_cast<float>(std::log1p(static_cast<double>(value))); }
+
+// Most integers are small, and the logarithm is the dearest part of reading them.
+constexpr size_t kSmallIntegers = 4096;
+const std::array<float, kSmallIntegers>& SmallLogs() {
+  static const std::array<float, kSmallIntegers> kLogs = [] {
+    std::array<float, kSmallIntegers> logs = {};
+    for (size_t i = 0; i < logs.size(); ++i) logs[i] = LogOf(static_cast<int64_t>(i));
+    return logs;
+  }();
+  return kLogs;
 }
 
 template <typename T>
@@ -136,8 +150,8 @@ absl::Status CriteoParser::Integer(std::string_view field) {
   if (!field.empty() && (field.size() > kMaxFieldBytes || !ParseWhole(field, 10, &value))) {
     return Error(field, "not an integer; allowed: nothing, or a decimal integer of 64 bits");
   }
-  out_->inputs.push_back(
-      static_cast<float>(std::log1p(static_cast<double>(std::max<int64_t>(value, 0)))));
+  const auto counted = static_cast<uint64_t>(std::max<int64_t>(value, 0));
+  out_->inputs.push_back(counted < kSmallIntegers ? SmallLogs()[counted] : LogOf(value));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 #include "worker/libsvm_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -16,7 +17,19 @@ namespace {
 constexpr size_t kMaxPairBytes = 4096;
 constexpr size_t kShownPairBytes = 64;
 
-bool EndsField(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '#'; }
+constexpr std::array<bool, 256> FieldEnds() {
+  std::array<bool, 256> ends = {};
+  for (const char c : {' ', '\t', '\r', '\n', '#'}) ends[static_cast<unsigned char>(c)] = true;
+  return ends;
+}
+constexpr std::array<bool, 256> kFieldEnds = FieldEnds();
+
+// Length of the field that `text` begins with.
+size_t FieldLength(std::string_view text) {
+  size_t n = 0;
+  while (n < text.size() && !kFieldEnds[static_cast<unsigned char>(text[n])]) ++n;
+  return n;
+}
 
 // Too small for a double: 0. Too great: infinite.
 bool ParseDouble(std::string_view text, double* out) {
@@ -53,8 +66,7 @@ absl::Status LibsvmParser::Parse(std::string_view piece) {
       piece.remove_prefix(std::min(piece.find('\n'), piece.size()));
       if (piece.empty()) return absl::OkStatus();
     }
-    const auto length =
-        static_cast<size_t>(std::find_if(piece.begin(), piece.end(), EndsField) - piece.begin());
+    const size_t length = FieldLength(piece);
     const std::string_view part = piece.substr(0, length);
     if (length == piece.size() || !partial_.empty()) {
       partial_.append(part.substr(0, kMaxPairBytes + 1));

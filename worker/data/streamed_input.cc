@@ -64,11 +64,30 @@ absl::Status Parse(const InputIndex& index, uint64_t block, uint64_t max_index,
   return status;
 }
 
+// Room for a block's examples, so that its buffers do not grow (and are not copied) as it is
+// parsed.
+void Reserve(const InputIndex& index, uint64_t block, const std::string& text, KeyedExamples* to) {
+  const uint64_t rows = index.ExamplesOf(block);
+  const bool criteo = index.format() == ExampleFormat::kCriteo;
+  // A feature has a colon.
+  const uint64_t keys = criteo ? rows * kCriteoCategories
+                               : static_cast<uint64_t>(std::count(text.begin(), text.end(), ':'));
+  to->labels.reserve(rows);
+  to->row_begin.reserve(rows + 1);
+  to->keys.reserve(keys);
+  if (criteo) {
+    to->inputs.reserve(rows * kCriteoIntegers);
+  } else {
+    to->values.reserve(keys);
+  }
+}
+
 absl::StatusOr<LoadedBlock<KeyedExamples>> LoadExamples(const InputIndex& index, uint64_t block,
                                                         uint64_t max_index) {
   std::string text;
   if (absl::Status status = index.Read(block, &text); !status.ok()) return status;
   KeyedExamples examples;
+  Reserve(index, block, text, &examples);
   if (!Parse(index, block, max_index, text, 1, &examples).ok()) {
     // Only an error needs the number of its line.
     const absl::StatusOr<uint64_t> line = index.LineOf(block);
@@ -81,11 +100,9 @@ absl::StatusOr<LoadedBlock<KeyedExamples>> LoadExamples(const InputIndex& index,
     return absl::FailedPreconditionError(
         absl::StrCat(index.FileOf(block).name, ": was changed after training began; start again"));
   }
-  examples.labels.shrink_to_fit();
-  examples.row_begin.shrink_to_fit();
+  // Colons of comments have no feature.
   examples.keys.shrink_to_fit();
   examples.values.shrink_to_fit();
-  examples.inputs.shrink_to_fit();
   const uint64_t bytes = BytesOf(examples);
   return LoadedBlock<KeyedExamples>{std::make_shared<const KeyedExamples>(std::move(examples)),
                                     bytes};
