@@ -19,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/whole_file.h"
 #include "worker/child.h"
 #include "worker/inputs.h"
 #include "worker/progress.h"
@@ -33,6 +34,19 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kTickMs = 100;
 // What a worker gets to leave the cluster after SIGTERM (leaving takes at most a second).
 constexpr Seconds kEndSeconds{5};
+
+// Until there are workers to end. As process 1 of a container, a signal without a handler does
+// nothing.
+void EndOnSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { _exit(128 + signal); };
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction before = {};
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
+      sigaction(signal, &action, nullptr);
+    }
+  }
+}
 
 // A job name of this run's own.
 std::string NewJobName() {
@@ -337,9 +351,15 @@ int Launcher::Conclude() {
 }  // namespace
 
 int Launch(const Options& options, int argc, const char* const* argv) {
-  // Before signals are taken over: until then they end the process.
-  const absl::StatusOr<Inputs> inputs = OpenInputs(options, nullptr);
-  absl::Status status = inputs.status();
+  EndOnSignals();
+  // Before a pass that may take long.
+  absl::Status status =
+      options.predictions.empty() ? absl::OkStatus() : WholeFile::CanWrite(options.predictions);
+  absl::StatusOr<Inputs> inputs = absl::UnknownError("not opened");
+  if (status.ok()) {
+    inputs = OpenInputs(options, nullptr);
+    status = inputs.status();
+  }
   rdma::UniqueFd index;
   if (status.ok()) {
     absl::StatusOr<rdma::UniqueFd> made = ForChildren(*inputs);

@@ -188,6 +188,17 @@ expect 1 "/dev/null: is not a regular file, of which each of 2 workers that are 
   "${base[@]}" --workers 2 --rank 0 --job j --data /dev/null
 expect 1 "$work/large.gz: temporary copies of pipes and compressed files take more than 1000 bytes" \
   "${stream[@]}" --data "$work/large.gz" --spool-bytes 1000
+TMPDIR=$work/none expect 1 \
+  "$work/large.gz: cannot make its temporary copy in $work/none: No such file or directory; set TMPDIR" \
+  "${stream[@]}" --data "$work/large.gz"
+printf '#!/bin/bash\nulimit -f 64\nexec "%s" "$@"\n' "$train" > "$work/limited"
+chmod +x "$work/limited"
+train=$work/limited expect 1 "File too large (see ulimit -f); set TMPDIR to a folder" \
+  "${stream[@]}" --data "$work/large.gz"
+# Before the inputs are looked through.
+expect 1 "cannot write $work/none/p" \
+  "${base[@]}" --data "$work/none" --test "$work/data" --predictions "$work/none/p"
+grep -q "worker 0" "$work/err" && fail "workers were started for predictions that cannot be written"
 printf '1 67108865:1\n0 9223372036854775808:1\n' > "$work/wide"
 expect 0 "trained" --local --format libsvm --model fm --steps 2 --data "$work/wide"
 expect 1 "from 1 to 67108864 where each has a dense weight; with --model embedding-logistic, fm or mlp" \

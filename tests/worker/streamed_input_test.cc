@@ -234,14 +234,16 @@ TEST_CASE("encodings that are not read are named, and damaged ones refused") {
         ": is UTF-16; allowed: plain, gzip or zstd. Convert it, as by iconv -f UTF-16 -t UTF-8");
   const std::string gzip = Gzip(NumberedLines("\n", true));
   CHECK(error(gzip.substr(0, gzip.size() / 2)) ==
-        ": the gzip data is damaged: it ends in the middle");
+        ": the gzip data is damaged: it ends in the middle; get the file again (gzip -t FILE tests "
+        "it)");
   CHECK(error(gzip + "x").find(": the gzip data is damaged: ") == 0);
   std::string flipped = gzip;
   flipped[gzip.size() / 2] ^= 0x55;
   CHECK(error(flipped).find(": the gzip data is damaged: ") == 0);
   const std::string zstd = Zstd(NumberedLines("\n", true));
   CHECK(error(zstd.substr(0, zstd.size() / 2)) ==
-        ": the zstd data is damaged: it ends in the middle");
+        ": the zstd data is damaged: it ends in the middle; get the file again (zstd -t FILE tests "
+        "it)");
   CHECK(error(Gzip("")) == ": the file is empty");
 }
 

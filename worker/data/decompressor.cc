@@ -34,7 +34,8 @@ constexpr Signature kRefused[] = {
 absl::Status Damaged(const std::string& name, const char* format, std::string_view problem) {
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": the ", format,
-                   " data is damaged: ", absl::string_view(problem.data(), problem.size())));
+                   " data is damaged: ", absl::string_view(problem.data(), problem.size()),
+                   "; get the file again (", format, " -t FILE tests it)"));
 }
 
 // Members one after the other, as gzip(1) reads them; zeros behind the last are padding.

@@ -18,19 +18,25 @@ namespace verbena::worker {
 namespace {
 
 constexpr size_t kPieceBytes = 256 * 1024;
+constexpr char kSpoolFix[] =
+    "; set TMPDIR to a folder that can be written and has room, or give a plain file";
 
 std::string Folder() {
   const char* named = std::getenv("TMPDIR");
   return named != nullptr && named[0] != '\0' ? named : "/tmp";
 }
 
-absl::StatusOr<rdma::UniqueFd> Nameless(const std::string& folder) {
+// `name` is the input's, for errors.
+absl::StatusOr<rdma::UniqueFd> Nameless(const std::string& folder, const std::string& name) {
   rdma::UniqueFd fd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.get() >= 0) return fd;
   // Not every file system has files without a name.
   std::string path = folder + "/verbena-train-XXXXXX";
   fd = rdma::UniqueFd(mkostemp(path.data(), O_CLOEXEC));
-  if (fd.get() < 0) return FileError(folder, "make a temporary file in", errno);
+  if (fd.get() < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": cannot make its temporary copy in ",
+                                                   folder, ": ", std::strerror(errno), kSpoolFix));
+  }
   unlink(path.c_str());
   return fd;
 }
@@ -51,11 +57,10 @@ int WriteAll(int fd, std::string_view bytes) {
 absl::StatusOr<rdma::UniqueFd> Spool::Copy(int fd, const std::string& name,
                                            const std::function<absl::Status(uint64_t)>& copied) {
   const std::string folder = Folder();
-  absl::StatusOr<rdma::UniqueFd> copy = Nameless(folder);
+  absl::StatusOr<rdma::UniqueFd> copy = Nameless(folder, name);
   if (!copy.ok()) return copy;
   uint64_t written = 0;
   const auto keep = [&](std::string_view bytes) -> absl::Status {
-    written += bytes.size();
     used_ += bytes.size();
     if (used_ > limit_) {
       return absl::ResourceExhaustedError(
@@ -63,10 +68,14 @@ absl::StatusOr<rdma::UniqueFd> Spool::Copy(int fd, const std::string& name,
                        limit_, " bytes; raise --spool-bytes, or give a plain file"));
     }
     const int error = WriteAll(copy->get(), bytes);
-    if (error == 0) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat(
-        name, ": cannot write its temporary copy in ", folder, " after ", written, " bytes: ",
-        std::strerror(error), "; set TMPDIR to a folder with room, or give a plain file"));
+    if (error != 0) {
+      const char* const limited = error == EFBIG ? " (see ulimit -f)" : "";
+      return absl::ResourceExhaustedError(
+          absl::StrCat(name, ": cannot write its temporary copy in ", folder, " after ", written,
+                       " bytes: ", std::strerror(error), limited, kSpoolFix));
+    }
+    written += bytes.size();
+    return absl::OkStatus();
   };
   std::vector<char> buffer(kPieceBytes);
   std::unique_ptr<Decompressor> decompressor;
