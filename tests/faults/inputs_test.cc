@@ -29,9 +29,10 @@ class InputsOfJobs {
 
   std::string file() const { return directory_.File("train"); }
 
-  // By way of a shell: `data` is a word of its. Returns the hash of the parameters.
+  // By way of a shell: `data` is a word of its. Returns the hash of the parameters, and what went
+  // to standard error.
   std::string Train(const std::string& format, const std::string& data, int workers,
-                    const std::vector<std::string>& more) {
+                    const std::vector<std::string>& more, std::string* err = nullptr) {
     const std::string command =
         absl::StrCat(TrainPath(), " --cluster ", cluster_.address(), " --format ", format,
                      " --data ", data, " --workers ", workers, " --batch 64 --transport ",
@@ -39,6 +40,7 @@ class InputsOfJobs {
     const Finished finished = RunProgram({"/bin/bash", "-c", command});
     INFO(command << "\n" << finished.out << finished.err);
     REQUIRE(finished.status == 0);
+    if (err != nullptr) *err = finished.err;
     return JsonField(finished.out, "parameters_xxh64");
   }
 
@@ -74,6 +76,20 @@ TEST_CASE("inputs beyond memory: restarts change no bit") {
     jobs.Train("libsvm", jobs.file(), 3, with(job + " --steps 97 --resume"));
     CHECK(jobs.Train("libsvm", jobs.file(), 3, with(job + " --steps 150 --resume")) == expected);
   }
+}
+
+TEST_CASE("a resume in another order is warned of") {
+  InputsOfJobs jobs;
+  const auto with = [](const char* steps, const char* memory) {
+    return std::vector<std::string>{"--job ordered --steps", steps, "--input-memory", memory};
+  };
+  const std::string warning = "--input-memory gives another order";
+  std::string err;
+  jobs.Train("libsvm", jobs.file(), 1, with("10", "65536"));
+  jobs.Train("libsvm", jobs.file(), 1, with("20 --resume", "65536"), &err);
+  CHECK_THAT(err, !Catch::Contains(warning));
+  jobs.Train("libsvm", jobs.file(), 1, with("30 --resume", "131072"), &err);
+  CHECK_THAT(err, Catch::Contains(warning));
 }
 
 }  // namespace
