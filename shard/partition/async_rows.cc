@@ -356,12 +356,15 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
 
 ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
   const ToldQueue& told = told_[slice];
-  return table_.Stamp(slice, rows, told.applies, [&](std::vector<uint32_t>* waiting) {
+  return table_.Stamp(slice, rows, told.applies, [&](std::vector<Eviction::WaitingRow>* waiting) {
+    uint64_t apply = table_.slice(slice).applies;
+    std::vector<uint32_t> found;
     for (const Told& entry : told.entries) {
       if (entry.end) continue;
-      const size_t at = waiting->size();
-      waiting->resize(at + entry.push.keys.size());
-      table_.Find(slice, entry.push.keys, waiting->data() + at);
+      ++apply;
+      found.resize(entry.push.keys.size());
+      table_.Find(slice, entry.push.keys, found.data());
+      for (const uint32_t row : found) waiting->push_back({row, apply});
     }
   });
 }

@@ -135,7 +135,7 @@ class EmbeddingTable final : public SlicedTable {
   // repeats what goes by age. What goes by number is decided again: it depends on `named`.
   ApplyStamp Stamp(
       uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
-      Eviction::Waiting waiting = [](std::vector<uint32_t>*) {});
+      Eviction::Waiting waiting = [](std::vector<Eviction::WaitingRow>*) {});
   // As the other, of the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.

@@ -98,6 +98,7 @@ void SwarmChecks::FollowView() {
   }
   FollowJobs(view);
   CheckHandovers(view);
+  CheckChanges(view);
   if (world_->trace) TraceView(view);
   before_ = view;
 }
@@ -204,6 +205,36 @@ void SwarmChecks::CheckHandovers(const v1::ClusterView& view) {
                                    " has left, and partition ", was.id(),
                                    " was handed over to incarnation ", p.primary(),
                                    ", which had been dead for ", time / kMilli, " ms"));
+    return;
+  }
+}
+
+// Who drops a follower, or takes the place of a primary, while the other one lives and is heard,
+// has had an answer of the coordinator an eighth of a lease ago at most.
+void SwarmChecks::CheckChanges(const v1::ClusterView& view) {
+  // A change that is being written for long was decided before.
+  if (world_->has(SwarmFeature::kSlowStore)) return;
+  // Partitions that have nothing are placed anew.
+  if (before_.tables().empty() || view.tables().empty()) return;
+  const int64_t longest = world_->plan.lease_ns() / 8 + 20 * kMilli;
+  for (const v1::Partition& was : before_.partitions()) {
+    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
+    if (was.followers().empty() || p.configuration() == was.configuration()) continue;
+    const uint64_t follower = was.followers(0).server();
+    const bool drops =
+        p.epoch() == was.epoch() && p.primary() == was.primary() && p.followers().empty();
+    const bool promoted = p.epoch() == was.epoch() + 1 && p.primary() == follower;
+    if (!drops && !promoted) continue;
+    const uint64_t asks = drops ? was.primary() : follower;
+    const uint64_t other = drops ? follower : was.primary();
+    if (!processes_.contains(asks) || !processes_.contains(other)) continue;
+    if (Lives(asks) || !Lives(other) || !AliveIn(before_, other) || !AliveIn(view, other)) continue;
+    const auto died = died_at_.find(asks);
+    if (died == died_at_.end() || world_->now() - died->second < longest) continue;
+    world_->Violation(absl::StrCat("partition ", was.id(), " was left to server incarnation ", asks,
+                                   ", which had been dead for ",
+                                   (world_->now() - died->second) / kMilli,
+                                   " ms, though incarnation ", other, ", which has it, lives"));
     return;
   }
 }

@@ -46,6 +46,8 @@ class SwarmChecks {
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   // A server that leaves hands over to followers that the coordinator has heard.
   void CheckHandovers(const v1::ClusterView& view);
+  // A change that takes a server's role is made for one that lived a moment ago.
+  void CheckChanges(const v1::ClusterView& view);
   bool Lives(uint64_t server) const;  // its process
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator

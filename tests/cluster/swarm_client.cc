@@ -232,7 +232,10 @@ void SwarmClient::Begin() {
   if (operations_ - waiting_ >= world_->plan.operations || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
   const bool recovery = world_->stage == SwarmStage::kRecovery;
-  if (recovery && !observer_ && world_->has(SwarmFeature::kSlowRecovery)) next_at_ += kSlowThink;
+  if (recovery && !observer_ && world_->has(SwarmFeature::kSlowRecovery)) {
+    // A step with a norm needs operations on all of its tables: in time for those that wait.
+    next_at_ += world_->has(SwarmFeature::kNorms) ? kSlowThink / 4 : kSlowThink;
+  }
   std::vector<SwarmTable*> tables;
   for (auto& [id, table] : world_->tables) {
     if (reads_all_ && used_.contains(id)) continue;

@@ -80,6 +80,9 @@ constexpr FeatureChance kChances[] = {
     // answer is lost with the lane (docs/guarantees.md).
     {SwarmFeature::kShortMemory, "short_memory", 0},
     {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
+    {SwarmFeature::kLateRequests, "late_requests", 0.05},
+    {SwarmFeature::kLateFollowers, "late_followers", 0.05},
+    {SwarmFeature::kRestoredLosses, "restored_losses", 0.05},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -276,6 +279,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
   drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
   drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
+  if (plan.has(SwarmFeature::kRestoredLosses))
+    plan.cluster.replicas = plan.cluster.min_replicas = 1;
   drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
@@ -293,12 +298,18 @@ SwarmPlan DrawPlan(uint64_t seed) {
                 SwarmFeature::kSlowRecovery, SwarmFeature::kChainFaults,
                 SwarmFeature::kRestoreCrashes}));
   need(SwarmFeature::kShortMemory, {SwarmFeature::kEmbedding});
+  drop_unless(SwarmFeature::kLateRequests, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kLateFollowers, plan.cluster.replicas > 1);
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
   need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
   need(SwarmFeature::kChainFaults,
        {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
   need(SwarmFeature::kRestoreCrashes, {SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
   need(SwarmFeature::kLostFollowers, {SwarmFeature::kLosses, SwarmFeature::kRemovals});
+  need(SwarmFeature::kLateRequests, {SwarmFeature::kLosses, SwarmFeature::kServerCrashes});
+  need(SwarmFeature::kRestoredLosses, {SwarmFeature::kCheckpoints, SwarmFeature::kLosses});
+  need(SwarmFeature::kLateFollowers,
+       {SwarmFeature::kSync, SwarmFeature::kReaders, SwarmFeature::kServerCrashes});
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
     // Names that are one another's but for a letter, for directories of checkpoints.
