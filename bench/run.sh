@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale)
+all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale input)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -28,6 +28,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   catch_up     servers that come back under full load
   coordinator  changes of the cluster, by the number of members that watch
   scale        calls of a cluster with many tables, jobs, clients and checkpoints, by their number
+  input        looking through and streaming files, beside cat
   gpu          wants one: tests/gpu/run.sh makes a file for a machine that has one
 
 One that is skipped or fails does not stop the others; the exit status is the last failure's.
@@ -45,6 +46,7 @@ quick_options() {
     checkpoint) printf '%s\n' --quick --repeats 3 ;;
     failover) printf '%s\n' --kills 10 --repeats 3 ;;
     catch_up) printf '%s\n' --repeats 1 ;;
+    input) printf '%s\n' --mib 128 --repeats 3 ;;
     coordinator) printf '%s\n' --workers 100,1000 ;;
   esac
 }

@@ -12,6 +12,7 @@ VERBENA_PACKAGES_BUILD=(
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libcli11-dev libspdlog-dev libfmt-dev libxxhash-dev nlohmann-json3-dev
   libsqlite3-dev librocksdb-dev prometheus-cpp-dev libeigen3-dev libssl-dev
+  zlib1g-dev libzstd-dev
   libibverbs-dev librdmacm-dev libfabric-dev libhwloc-dev
   catch2                                              # the tests are configured with the rest
 )

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #ifdef __GLIBC__
@@ -41,11 +42,23 @@ void ReturnLargeBlocks() {
 #endif
 }
 
+void BoundHeaps() {
+#ifdef __GLIBC__
+  if (std::getenv("MALLOC_ARENA_MAX") != nullptr) return;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const rlim_t by_default = 8 * static_cast<rlim_t>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
+  const rlim_t heaps = std::max<rlim_t>(limit.rlim_cur / kAddressSpaceOfHeap, 1);
+  if (heaps < by_default) mallopt(M_ARENA_MAX, static_cast<int>(heaps));
+#endif
+}
+
 void PrepareProcess() {
   OpenStandardDescriptors();
   IgnoreWriteSignals();
   RaiseDescriptorLimit();
   ReturnLargeBlocks();
+  BoundHeaps();
 }
 
 }  // namespace verbena

@@ -11,6 +11,9 @@ namespace verbena {
 // Blocks of at least this size are mapped individually and returned to the system when freed.
 inline constexpr size_t kMappedBlockBytes = size_t{4} << 20;
 
+// Of RLIMIT_AS for each heap of malloc(), which reserves a sixteenth of it: 64 MiB.
+inline constexpr size_t kAddressSpaceOfHeap = size_t{1} << 30;
+
 // Calls all of the functions below.
 void PrepareProcess();
 
@@ -32,6 +35,13 @@ void RaiseDescriptorLimit();
 // The environment variable MALLOC_MMAP_THRESHOLD_ takes precedence. The client library does not
 // change its host program's malloc(); docs/ofi.md describes the variable.
 void ReturnLargeBlocks();
+
+// Where RLIMIT_AS (ulimit -v) is set, bounds the heaps of malloc(): one for each
+// kAddressSpaceOfHeap of it. glibc gives each thread a heap of its own, up to eight for each
+// processor. Sixteen heaps take a limit of 1 GiB: threads can then not be started, for which
+// gRPC 1.51 waits for ever, and allocations fail.
+// The environment variable MALLOC_ARENA_MAX takes precedence.
+void BoundHeaps();
 
 }  // namespace verbena
 

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -183,7 +183,8 @@ struct ReplicaHeader {
   uint64_t rows;             // kProveSlice: rows that a push has changed; dense: chunks
   uint32_t keep_hash;        // kRows of a table with eviction: rows with stamp keep_from and a
                              // lower hash are dropped too
-  uint8_t reserved1[20];     // 0
+  uint32_t learner_kib;      // kBegin of a learner: estimated KiB of its rows
+  uint8_t reserved1[16];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
@@ -253,12 +254,13 @@ enum class ReplyStatus : uint8_t {
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
   kMemoryLimit = 16,     // push of rows: new rows do not fit the server's memory limit, or the rows
-                         // do not fit in memory together (cold tier). Settled; no row of the group
-                         // changed
+                         // do not fit in memory together (cold tier). Settled; no row of the
+                         // group changed
   kJobMemoryLimit = 17,  // as kMemoryLimit, for the job's share of the server
   kOtherJob = 18,        // the worker is not a member of the table's job
+  kCopyMemoryLimit = 19,  // as kMemoryLimit, for the server of the partition's follower
 };
-inline constexpr uint8_t kMaxReplyStatus = 18;
+inline constexpr uint8_t kMaxReplyStatus = 19;
 
 // Maximum number of rows of a table in one partition; Reply::detail of a push that exceeds it.
 inline constexpr uint64_t kMaxRowsOfPartition = uint64_t{1} << 26;
@@ -284,11 +286,13 @@ struct Reply {
   uint16_t slot;
   uint16_t reserved0;
   uint32_t detail;   // kTooEarly: chunks missing. ssp pull: number of steps that the slowest worker
-                     // is behind. scan: rows written. kMemoryLimit, kJobMemoryLimit: the limit in
-                     // MiB, or kPartitionIsFull
+                     // is behind. scan: rows written. kMemoryLimit, kJobMemoryLimit,
+                     // kCopyMemoryLimit: the limit in MiB, or kPartitionIsFull. replicate, beacon:
+                     // 1 + KiB for new rows of the sender on this server; 0: no limit
   uint64_t version;  // pull: version of the written chunk; ssp: the lowest clock of all workers.
                      // push: the chunk's version afterwards. rows: the lowest version of the
-                     // groups. scan: the cursor after the written rows
+                     // groups. scan: the cursor after the written rows. replicate, beacon: this
+                     // server's memory limit in bytes
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[40];
 };

@@ -455,6 +455,8 @@ std::string_view ReplyStatusName(ReplyStatus status) {
       return "memory limit";
     case ReplyStatus::kJobMemoryLimit:
       return "memory limit of the job";
+    case ReplyStatus::kCopyMemoryLimit:
+      return "memory limit of the follower's server";
   }
   return "unknown";
 }

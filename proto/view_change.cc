@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -28,7 +29,7 @@ const std::string& Key(const v1::Job& job) { return job.name(); }
 bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
          a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
-         a.cold_tier() == b.cold_tier();
+         a.cold_tier() == b.cold_tier() && a.memory_bytes() == b.memory_bytes();
 }
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
@@ -134,6 +135,45 @@ void Replace(const RepeatedPtrField<Entry>& entries, RepeatedPtrField<Entry>* li
   }
 }
 
+// Tables are in the order of their ids, so one is found without reading all. -1: it is not there,
+// or they are in another order.
+int PlaceOfTable(uint32_t id, const RepeatedPtrField<v1::Table>& tables) {
+  const auto it =
+      std::lower_bound(tables.begin(), tables.end(), id,
+                       [](const v1::Table& table, uint32_t wanted) { return table.id() < wanted; });
+  return it != tables.end() && it->id() == id ? static_cast<int>(it - tables.begin()) : -1;
+}
+
+void RemoveTables(const google::protobuf::RepeatedField<uint32_t>& ids,
+                  RepeatedPtrField<v1::Table>* tables) {
+  std::vector<uint32_t> others;
+  for (const uint32_t id : ids) {
+    const int place = PlaceOfTable(id, *tables);
+    if (place < 0) {
+      others.push_back(id);
+    } else {
+      tables->DeleteSubrange(place, 1);
+    }
+  }
+  Remove(others, tables);
+}
+
+void ReplaceTables(const RepeatedPtrField<v1::Table>& changed,
+                   RepeatedPtrField<v1::Table>* tables) {
+  RepeatedPtrField<v1::Table> others;
+  for (const v1::Table& table : changed) {
+    const int place = PlaceOfTable(table.id(), *tables);
+    if (place >= 0) {
+      *tables->Mutable(place) = table;
+    } else if (tables->empty() || tables->rbegin()->id() < table.id()) {
+      *tables->Add() = table;
+    } else {
+      *others.Add() = table;
+    }
+  }
+  Replace(others, tables);
+}
+
 void SetHeader(const v1::Job& job, v1::Job* header) {
   header->set_name(job.name());
   header->set_generation(job.generation());
@@ -153,9 +193,10 @@ bool AddJobChange(const v1::Job* from, const v1::Job& to, v1::ViewChange* change
 }
 
 void ApplyJobChange(const v1::JobChange& change, v1::ClusterView* view) {
-  auto it = std::find_if(view->mutable_jobs()->begin(), view->mutable_jobs()->end(),
+  // From the end, where new jobs are.
+  auto it = std::find_if(view->mutable_jobs()->rbegin(), view->mutable_jobs()->rend(),
                          [&](const v1::Job& job) { return job.name() == change.job().name(); });
-  v1::Job* job = it != view->mutable_jobs()->end() ? &*it : view->add_jobs();
+  v1::Job* job = it != view->mutable_jobs()->rend() ? &*it : view->add_jobs();
   RepeatedPtrField<v1::Worker> members;
   members.Swap(job->mutable_members());
   Remove(change.removed_members(), &members);
@@ -218,8 +259,8 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view) {
   Replace(change.servers(), view->mutable_servers());
   Remove(change.removed_jobs(), view->mutable_jobs());
   for (const v1::JobChange& job : change.jobs()) ApplyJobChange(job, view);
-  Remove(change.removed_tables(), view->mutable_tables());
-  Replace(change.tables(), view->mutable_tables());
+  RemoveTables(change.removed_tables(), view->mutable_tables());
+  ReplaceTables(change.tables(), view->mutable_tables());
   view->set_revision(change.revision());
   return true;
 }
@@ -230,15 +271,6 @@ bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view) {
     if (change.term_id() == term && change.revision() <= view->revision()) continue;
     if (!ApplyViewChange(change, view)) return false;
   }
-  return true;
-}
-
-bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response) {
-  if (response->changes().empty()) return true;
-  v1::ClusterView view = known;
-  if (!ApplyChanges(*response, &view)) return false;
-  response->clear_changes();
-  response->mutable_view()->Swap(&view);
   return true;
 }
 

@@ -29,11 +29,6 @@ bool ApplyViewChange(const v1::ViewChange& change, v1::ClusterView* view);
 // not continue the view; the changes before it are applied.
 bool ApplyChanges(const v1::GetViewResponse& response, v1::ClusterView* view);
 
-// Replaces the changes of a response by the resulting view. `known` is the caller's current view;
-// changes that it has already are skipped. False: the changes do not continue `known`, and the
-// caller must request the whole view. A response with a view stays unchanged.
-bool CompleteView(const v1::ClusterView& known, v1::GetViewResponse* response);
-
 }  // namespace verbena
 
 #endif  // VERBENA_PROTO_VIEW_CHANGE_H_

@@ -4,6 +4,7 @@
 #ifndef VERBENA_PROTO_VIEW_TABLES_H_
 #define VERBENA_PROTO_VIEW_TABLES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -13,12 +14,16 @@
 
 namespace verbena {
 
-// Each function returns null if it finds no table.
+// Each function returns null if it finds no table. A coordinator lists tables in the order of their
+// ids.
 inline const v1::Table* FindTableById(uint32_t id, const v1::ClusterView& view) {
-  for (const v1::Table& table : view.tables()) {
-    if (table.id() == id) return &table;
-  }
-  return nullptr;
+  const auto& tables = view.tables();
+  const auto before = [](const v1::Table& table, uint32_t wanted) { return table.id() < wanted; };
+  const auto it = std::lower_bound(tables.begin(), tables.end(), id, before);
+  if (it != tables.end() && it->id() == id) return &*it;
+  const auto other = std::find_if(tables.begin(), tables.end(),
+                                  [&](const v1::Table& table) { return table.id() == id; });
+  return other == tables.end() ? nullptr : &*other;
 }
 
 inline const v1::Table* FindTableNamed(std::string_view name, bool restoring,

@@ -8,12 +8,12 @@ namespace verbena::server {
 
 void FreeHeap::Return() {
 #ifdef __GLIBC__
-  // Also counts what was given back.
-  const size_t free = mallinfo2().fordblks;
-  returned_ = std::min(returned_, free);
-  if (free - returned_ < kTrimBytes) return;
-  malloc_trim(0);
-  returned_ = free;
+  const int64_t begin = clock_.NowNanos();
+  if (begin < next_nanos_) return;
+  // Of all arenas; it also counts pages that were returned.
+  if (mallinfo2().fordblks >= kTrimBytes) malloc_trim(0);
+  const int64_t end = clock_.NowNanos();
+  next_nanos_ = end + std::max(absl::ToInt64Nanoseconds(kPeriod), 99 * (end - begin));
 #endif
 }
 

@@ -3,7 +3,9 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -11,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "proto/process_start.h"
 #include "proto/whole_file.h"
+#include "rdma/base/clock.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"
+#include "server/control/grpc_server.h"
 #include "server/free_heap.h"
 #include "server/log/line_sink.h"
 #include "server/node.h"
@@ -49,8 +53,8 @@ timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
 // Runs until SIGTERM, SIGINT, SIGHUP, or until this server can be of no use any more.
 int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
   bool ready = false;
-  int turns = 0;
-  FreeHeap free_heap;
+  const MonotonicClock clock;
+  FreeHeap free_heap(&clock);
   for (;;) {
     if (!ready && node->health().ok()) {
       ready = true;
@@ -66,8 +70,7 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
       spdlog::error("{}", std::string(fatal.message()));
       return 1;
     }
-    // Each 5 s: a look takes time where there are many free blocks.
-    if (ready && ++turns % 10 == 0) free_heap.Return();
+    if (ready) free_heap.Return();
     const timespec wait = Milliseconds(ready ? 500 : 10);
     const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal > 0) {
@@ -75,6 +78,19 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
       return 0;
     }
   }
+}
+
+// All that matters has been done: the process ends with `code` even where gRPC 1.51 waits for ever,
+// in grpc_shutdown(), for a thread that it could not start.
+void EndWithin(std::chrono::seconds time, int code) {
+  static volatile sig_atomic_t status;
+  status = code;
+  signal(SIGALRM, [](int) { _exit(status); });
+  sigset_t late;
+  sigemptyset(&late);
+  sigaddset(&late, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &late, nullptr);
+  alarm(static_cast<unsigned>(time.count()));
 }
 
 int Main(int argc, char** argv) {
@@ -117,15 +133,18 @@ int Main(int argc, char** argv) {
     signal(s, [](int) { _exit(1); });
   }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  const bool saved_all = (*node)->Stop();
+  const absl::Status stopped = (*node)->Stop();
   if (absl::Status removed = RemoveReadyFile(options.ready_file); !removed.ok()) {
     spdlog::warn("--ready-file: {}", std::string(removed.message()));
   }
-  if (!saved_all) {
-    spdlog::error("stopped without the checkpoints that --checkpoint-on-exit asks for");
-    return 1;
+  if (!stopped.ok()) {
+    spdlog::error("{}", std::string(stopped.message()));
+    node->reset();
+    // Globals are not destroyed: calls that did not end may still use them.
+    std::_Exit(1);
   }
   spdlog::info("stopped");
+  EndWithin(GrpcServer::kLongestStop, code);
   return code;
 }
 

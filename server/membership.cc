@@ -8,6 +8,7 @@
 #include "proto/cluster_history.h"
 #include "proto/view_change.h"
 #include "proto/view_terms.h"
+#include "proto/view_versions.h"
 #include "server/coordinator/planted_bugs.h"
 #include "server/nanoseconds.h"
 
@@ -53,7 +54,11 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   uint64_t polled_at = 0, refreshed_at = 0;  // the view's revision when they were asked for
   uint64_t incarnation = 0;
   int64_t lease_ns = 0;
-  std::shared_ptr<const v1::ClusterView> view;    // the newest
+  ViewVersions versions;
+  std::shared_ptr<const v1::ClusterView> view;  // the newest
+  // What made it of the view that was given last. Empty: not known.
+  ViewChangeList changes;
+  std::shared_ptr<const ViewChangeList> given_changes = std::make_shared<ViewChangeList>();
   std::shared_ptr<const v1::AccessRules> access;  // comes with the view
   bool view_is_new = false;                       // not yet given to on_view
   bool needs_whole_view = false;                  // changes that came do not continue the view
@@ -78,7 +83,12 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   void OnRefresh(absl::StatusOr<v1::GetViewResponse> response);
   void OnLeave(absl::StatusOr<v1::LeaveResponse> response);
   bool TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at);
+  // The changes of an answer. False: they do not continue the view.
+  bool TakeChanges(v1::GetViewResponse* response, v1::AccessRules* rules, uint64_t asked_at);
+  // Whether the view may be the next one; see TakeView().
+  bool Continues(const v1::ClusterView& newer, uint64_t asked_at);
   bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at);
+  void SetView(std::shared_ptr<const v1::ClusterView> newer, v1::AccessRules* rules);
   void GiveView();
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
@@ -125,6 +135,7 @@ void Membership::Impl::SendJoin() {
   request.set_shards(options.shards);
   request.set_zone(options.zone);
   request.set_cold_tier(options.cold_tier);
+  request.set_memory_bytes(options.memory_bytes);
   Send("JoinServer", request, kJoinTimeout, &Impl::OnJoin);
 }
 
@@ -252,19 +263,51 @@ void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
 }
 
 bool Membership::Impl::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at) {
-  needs_whole_view = !CompleteView(*view, response);
-  if (needs_whole_view) return false;
-  return TakeView(response->mutable_view(),
-                  response->has_access() ? response->mutable_access() : nullptr, asked_at);
+  v1::AccessRules* rules = response->has_access() ? response->mutable_access() : nullptr;
+  needs_whole_view = false;
+  if (!response->changes().empty()) return TakeChanges(response, rules, asked_at);
+  return TakeView(response->mutable_view(), rules, asked_at);
+}
+
+bool Membership::Impl::TakeChanges(v1::GetViewResponse* response, v1::AccessRules* rules,
+                                   uint64_t asked_at) {
+  ViewChangeList news;
+  for (v1::ViewChange& change : *response->mutable_changes()) {
+    const bool known =
+        change.term_id() == SeenOf(*view).term_id() && change.revision() <= view->revision();
+    if (!known) news.push_back(std::move(change));
+  }
+  if (news.empty()) return false;  // another answer brought them
+  std::shared_ptr<const v1::ClusterView> newer = versions.Follow(*view, news);
+  needs_whole_view = newer == nullptr;
+  if (needs_whole_view || !Continues(*newer, asked_at)) return false;
+  const bool follows = !view_is_new || !changes.empty();
+  SetView(std::move(newer), rules);
+  if (follows) changes.insert(changes.end(), news.begin(), news.end());
+  return true;
 }
 
 // False when it is not newer than what we have, or not known to come after it.
 bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at) {
+  if (!Continues(*newer, asked_at)) return false;
+  SetView(versions.Replace(std::move(*newer)), rules);
+  changes.clear();
+  return true;
+}
+
+void Membership::Impl::SetView(std::shared_ptr<const v1::ClusterView> newer,
+                               v1::AccessRules* rules) {
+  view = std::move(newer);
+  access = rules == nullptr ? nullptr : std::make_shared<v1::AccessRules>(std::move(*rules));
+  view_is_new = true;
+}
+
+bool Membership::Impl::Continues(const v1::ClusterView& newer, uint64_t asked_at) {
   if (view != nullptr) {
-    const History history = CompareHistory(*newer, *view);
+    const History history = CompareHistory(newer, *view);
     if (history == History::kAbandoned || history == History::kOtherIdentity) {
       Abandoned(absl::StrCat("the coordinator at ", options.coordinator, " is at ",
-                             DescribeSeen(SeenOf(*newer)), ", whose history has no ",
+                             DescribeSeen(SeenOf(newer)), ", whose history has no ",
                              DescribeSeen(SeenOf(*view)), " as this server has seen it"));
       return false;
     }
@@ -275,22 +318,18 @@ bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, 
         history == History::kOtherCluster) {
       return false;
     }
-    if (newer->revision() <= view->revision()) return false;
+    if (newer.revision() <= view->revision()) return false;
     // Another answer was taken meanwhile: the coordinator has compared less than was seen.
-    if (!WasCompared(*newer, asked_at, *view) && !coordinator_planted_bugs().take_uncompared)
+    if (!WasCompared(newer, asked_at, *view) && !coordinator_planted_bugs().take_uncompared)
       return false;
   }
-  auto taken = std::make_shared<v1::ClusterView>();
-  taken->Swap(newer);
-  view = std::move(taken);
-  access = rules == nullptr ? nullptr : std::make_shared<v1::AccessRules>(std::move(*rules));
-  view_is_new = true;
   return true;
 }
 
 void Membership::Impl::GiveView() {
   view_is_new = false;
   const std::shared_ptr<const v1::ClusterView> given = view;
+  given_changes = std::make_shared<ViewChangeList>(std::exchange(changes, {}));
   for (const v1::Server& server : given->servers()) {
     if (server.name() == options.name && server.incarnation() > incarnation) {
       Superseded(absl::StrCat("another verbenad has joined as '", options.name, "'"));
@@ -412,6 +451,10 @@ int64_t Membership::NextTimerNanos() const {
 }
 
 std::shared_ptr<const v1::AccessRules> Membership::access() const { return impl_->access; }
+
+std::shared_ptr<const ViewChangeList> Membership::changes() const { return impl_->given_changes; }
+
+uint64_t Membership::view_copies() const { return impl_->versions.copies(); }
 
 uint64_t Membership::incarnation() const { return impl_->incarnation; }
 

@@ -32,6 +32,7 @@
 #include "absl/time/time.h"
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "proto/view_difference.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::server {
@@ -41,8 +42,9 @@ struct MembershipOptions {
   std::string name;
   std::string address;  // ours, as peers reach it
   uint32_t shards = 1;
-  std::string zone = {};   // copies of a partition are kept in different ones
-  bool cold_tier = false;  // its shards have a cold store
+  std::string zone = {};      // copies of a partition are kept in different ones
+  bool cold_tier = false;     // its shards have a cold store
+  uint64_t memory_bytes = 0;  // that its tables may take; 0: not known
   // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
   // two lives of a server with one seed would send one request id, and the second would be taken
   // for a repetition of the first and get its incarnation.
@@ -64,6 +66,10 @@ class Membership {
   // What calls to this server are judged by, as of the last view that was given; null: they need no
   // tokens. Changes only together with the view.
   std::shared_ptr<const v1::AccessRules> access() const;
+  // Those that made the view that was given last of the one given before; empty: not known.
+  std::shared_ptr<const ViewChangeList> changes() const;
+  // How often a change was made in a copy of the view. For tests.
+  uint64_t view_copies() const;
   // 0 before the first join.
   uint64_t incarnation() const;
   // UNAVAILABLE while the coordinator does not answer (says since when). Once it has ended:

@@ -84,7 +84,7 @@ struct VerbenaNode::Impl {
   absl::Status StartMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
-  bool Stop();
+  absl::Status Stop();
   NodeMetrics Gather();
   absl::Status Health() const;
 
@@ -94,6 +94,7 @@ struct VerbenaNode::Impl {
                                        : MemoryLimit{options.memory_limit, "--memory-limit"};
   const MonotonicClock clock;
   bool stopped = false;
+  bool calls_remain = false;                    // after Stop(): nothing may be destroyed
   std::shared_ptr<MemoryBudget> memory_budget;  // null without shards
   std::shared_ptr<TlsFiles> tls;                // null: without TLS
   NodeTokens tokens;
@@ -304,11 +305,12 @@ void VerbenaNode::Impl::OnView(uint64_t incarnation,
   // Before the shards: what they take from a view has been judged by it.
   access.Update(view, membership->membership().access());
   set.incarnation.store(incarnation, std::memory_order_release);
+  const std::shared_ptr<const ViewChangeList> changes = membership->membership().changes();
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
-    executor->inbox().Post([executor, incarnation, view] {
+    executor->inbox().Post([executor, incarnation, view, changes] {
       executor->SetIncarnation(incarnation);
-      executor->ApplyView(view);
+      executor->ApplyView(view, *changes);
     });
   }
   grpc->SetServing(true);
@@ -329,6 +331,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   member.shards = options.shards;
   member.zone = options.zone;
   member.cold_tier = !options.cold_dir.empty();
+  member.memory_bytes = memory_limit.bytes;
   for (ShardHandle& shard : set.shards) {
     ShardExecutor* executor = &shard.machine->executor();
     executor->inbox().Post(
@@ -483,8 +486,8 @@ bool VerbenaNode::Impl::FinishSaves() {
   return saved_all;
 }
 
-bool VerbenaNode::Impl::Stop() {
-  if (std::exchange(stopped, true)) return true;
+absl::Status VerbenaNode::Impl::Stop() {
+  if (std::exchange(stopped, true)) return absl::OkStatus();
   http.reset();
   const bool saved_all = FinishSaves();
   if (grpc != nullptr) grpc->SetServing(false);
@@ -501,19 +504,29 @@ bool VerbenaNode::Impl::Stop() {
   // The threads are gone, so their inboxes are this thread's: calls that were on their way in must
   // be answered for gRPC to end.
   if (grpc != nullptr) {
-    grpc->Stop([this] {
+    const absl::Status ended = grpc->Stop([this] {
       if (coordinator != nullptr) coordinator->Drain();
       for (ShardHandle& shard : set.shards) shard.machine->executor().Drain();
     });
+    if (!ended.ok()) {
+      calls_remain = true;
+      audit->Flush();
+      return ended;
+    }
   }
   set.shards.clear();
   cold.clear();
   cold_directory.reset();
-  return saved_all;
+  return saved_all ? absl::OkStatus()
+                   : absl::DeadlineExceededError(
+                         "stopped without the checkpoints that --checkpoint-on-exit asks for");
 }
 
 VerbenaNode::VerbenaNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-VerbenaNode::~VerbenaNode() { Stop(); }
+VerbenaNode::~VerbenaNode() {
+  (void)impl_->Stop();
+  if (impl_->calls_remain) (void)impl_.release();
+}
 
 absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOptions& options) {
   if (absl::Status s = CheckLimits(options); !s.ok()) return s;
@@ -527,7 +540,7 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   return node;
 }
 
-bool VerbenaNode::Stop() { return impl_->Stop(); }
+absl::Status VerbenaNode::Stop() { return impl_->Stop(); }
 const std::string& VerbenaNode::address() const { return impl_->address; }
 const std::string& VerbenaNode::metrics_address() const { return impl_->metrics_address; }
 uint64_t VerbenaNode::incarnation() const {

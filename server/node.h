@@ -27,9 +27,10 @@ class VerbenaNode {
   static absl::StatusOr<std::unique_ptr<VerbenaNode>> Start(const NodeOptions& options);
   ~VerbenaNode();
 
-  // Leaves the cluster, ends the lanes and all threads; takes at most about three seconds.
-  // False: checkpoints that --checkpoint-on-exit asks for could not be made.
-  bool Stop();
+  // Leaves the cluster, ends the lanes and all threads; takes at most about ten seconds beside
+  // --checkpoint-on-exit. An error, for the operator: checkpoints that it asks for could not be
+  // made, or calls could not be ended. What calls use then stays for as long as the process.
+  absl::Status Stop();
 
   const std::string& address() const;          // of gRPC, as peers reach it
   const std::string& metrics_address() const;  // empty: none

@@ -20,9 +20,19 @@ struct Buffer {
   JobAccount* account = nullptr;
 };
 
+// For whom memory of tables is taken.
+enum class MemoryFor : uint8_t {
+  kPrimary,              // no copy is kept on this server
+  kPrimaryBesideCopies,  // leaves room for copies
+  kLearner,
+  kFollower,  // its primary waits for the record: it may have all there is
+};
+
 class Allocator {
  public:
   virtual ~Allocator() = default;
+  // Of Allocate() and AllocateRows() until the next call.
+  virtual void SetFor(MemoryFor /*whom*/) {}
   // Zeroed. An empty buffer (data == nullptr) when there is no memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual void Free(const Buffer& buffer) = 0;
@@ -43,6 +53,9 @@ class Allocator {
   virtual uint64_t limit_bytes() const { return 0; }
   // Whether Allocate() of so many bytes, in several pieces, could succeed now. False is certain.
   virtual bool MayFit(uint64_t /*bytes*/) const { return true; }
+  // Bytes of rows that AllocateRows() may give out for whom it is set now; UINT64_MAX: no limit.
+  // An estimate: other shards take from the same.
+  virtual uint64_t RoomForRows() const { return UINT64_MAX; }
 };
 
 // Plain aligned memory, for tests and tools.

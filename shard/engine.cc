@@ -10,6 +10,8 @@ namespace verbena::shard {
 namespace {
 
 constexpr size_t kHotKeysTold = 10;
+// A copy that found no memory is tried again after a lease or two.
+constexpr uint32_t kMomentSeconds = 30;
 
 }  // namespace
 
@@ -59,7 +61,12 @@ bool Engine::TakeRoom() {
 }
 
 void Engine::SetSeconds(uint32_t seconds) {
-  impl_->seconds = seconds;
+  Impl& e = *impl_;
+  e.seconds = seconds;
+  if (std::exchange(e.refusals_seen, e.sink.counters.memory_refusals) !=
+      e.sink.counters.memory_refusals) {
+    e.refused_seconds = seconds;
+  }
   for (auto& [id, state] : impl_->tables) {
     if (state.rows.table != nullptr) state.rows.table->SetSeconds(seconds);
   }
@@ -109,6 +116,9 @@ EngineCounters Engine::counters() const {
   EngineCounters counters = e.sink.counters;
   counters.replica_log_bytes = e.log.bytes();
   counters.tables_placed = e.tables_placed;
+  counters.tables_followed = e.tables_followed;
+  counters.memory_refused =
+      e.refused_seconds != 0 && e.seconds - e.refused_seconds <= kMomentSeconds;
   for (const auto& [id, state] : e.tables) {
     for (const auto& [partition, marks] : state.marks) {
       counters.replica_marks += marks.workers.size();
@@ -139,6 +149,7 @@ std::vector<TableStatistics> Engine::tables() const {
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
     tables.back().restoring = state.restore != nullptr;
+    tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {
       tables.back().hot_keys = rows->hot_keys().Top(kHotKeysTold);
       tables.back().sampled_keys = rows->hot_keys().sampled();

@@ -85,8 +85,8 @@ struct Token {
 struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
-                        // in the view. kMemoryLimit, kJobMemoryLimit: the limit in MiB, or
-                        // kPartitionIsFull (proto/record.h); 0: a
+                        // in the view. kMemoryLimit, kJobMemoryLimit, kCopyMemoryLimit: the limit
+                        // in MiB, or kPartitionIsFull (proto/record.h); 0: a
                         // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
 };
@@ -237,6 +237,12 @@ struct CopyId {
   bool operator==(const CopyId&) const = default;
 };
 
+// What a copy's server says of its memory.
+struct CopyRoom {
+  uint64_t bytes = UINT64_MAX;  // that new rows of one primary may take; UINT64_MAX: no limit
+  uint64_t limit = 0;           // of the server; 0: none
+};
+
 // For a copy: a kReplicate. `data` (header.total_bytes of it, in as many parts as its sender likes)
 // stays as it is until ReplicaAnswered() or ReplicasLost(), whatever becomes of the configuration.
 struct ReplicaRecord {
@@ -283,6 +289,9 @@ struct EngineCounters {
   uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
   uint64_t replica_marks = 0;    // workers that copies here know of, in all tables and partitions
   uint64_t tables_placed = 0;    // by views: of how many tables all partitions were looked at
+  uint64_t tables_followed = 0;  // by views: how many tables were looked at
+  uint64_t memory_refusals = 0;  // of rows and copies, for the server's memory limit
+  bool memory_refused = false;   // there was one a moment ago
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
@@ -305,7 +314,8 @@ struct TableStatistics {
   // sampled_keys.
   std::vector<HotKey> hot_keys = {};
   uint64_t sampled_keys = 0;
-  bool restoring = false;  // another table may have its name
+  bool restoring = false;     // another table may have its name
+  std::string unserved = {};  // why slices of it are not here; empty: all are
 };
 
 // Of a job on this shard.
@@ -341,7 +351,10 @@ class Engine {
   // A table's chunks are initialised when first seen as owned and not lost.
   // RESOURCE_EXHAUSTED: out of memory for a table; that table answers kResourceExhausted, the rest
   // of the view holds.
-  absl::Status ApplyView(const v1::ClusterView& view);
+  // `changes`: those that made `view` of an earlier one. Where they begin with the last view that
+  // was applied, only what they name is looked at.
+  absl::Status ApplyView(const v1::ClusterView& view,
+                         absl::Span<const v1::ViewChange> changes = {});
 
   PushOutcome Push(const PushRequest& request);
   PullOutcome Pull(const PullRequest& request);
@@ -379,6 +392,10 @@ class Engine {
                        ReplyStatus status);
   // Nothing that was to go there is read any more; what is still wanted is to be sent again.
   void ReplicasLost(const CopyId& copy);
+  // What the copy's server has room for now: with each of its answers, before ReplicaAnswered().
+  void SetCopyRoom(const CopyId& copy, const CopyRoom& room);
+  // As a copy: what to report.
+  CopyRoom RoomForCopies() const;
   // What the partition's copy has not answered is to be sent again.
   void ResendReplicas(uint32_t partition);
   // Whether requests that were answered no_room may be asked again: there is room, or a view has
@@ -391,12 +408,15 @@ class Engine {
   // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
   // be a follower.
   bool CaughtUp(uint32_t partition) const;
+  // Its copy is a learner that has not everything yet.
+  bool Learns(uint32_t partition) const;
   // The copy was told of an apply that could not be made here: it is to be copied again.
   bool ReplicaDiffers(uint32_t partition) const;
   // As a copy: a record by the shard that is the partition's primary. kOk, kDuplicate: it is
   // applied (or, a part of one, kept). kNotReady: what the view here says is older than the record,
   // or its table is not there. kWrongEpoch: it is newer. kSequenceGap: a record or part before it
-  // is missing. kResourceExhausted: no memory. kDataLoss: the copy is not equal to its primary.
+  // is missing. kResourceExhausted: no memory for now. kMemoryLimit: no memory for its rows or
+  // chunks. kDataLoss: the copy is not equal to its primary.
   // Others: it cannot be applied, ever.
   Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
   // Of the partitions that have a copy, or are one.

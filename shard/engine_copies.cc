@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
 #include "shard/engine_impl.h"
@@ -18,7 +19,44 @@ bool AlignedFor(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % alignof(T) == 0;
 }
 
+// Rows could not be made. Of a tiered table they may be later, when others are written out.
+ReplyStatus NoMemoryFor(const EmbeddingTable& table) {
+  return table.tiered() ? ReplyStatus::kResourceExhausted : ReplyStatus::kMemoryLimit;
+}
+
 }  // namespace
+
+void Engine::Impl::CountSenders(const v1::ClusterView& view) {
+  absl::flat_hash_set<std::tuple<uint64_t, uint32_t, uint32_t>> distinct;
+  for (const v1::Partition& p : view.partitions()) {
+    for (const auto* replicas : {&p.followers(), &p.learners()}) {
+      for (const v1::Replica& r : *replicas) {
+        if (r.server() == options.server) distinct.emplace(p.primary(), p.shard(), r.shard());
+      }
+    }
+  }
+  senders = distinct.size();
+  for (const v1::Server& s : view.servers()) {
+    if (s.incarnation() == options.server) server_shards = std::max(s.shards(), 1u);
+  }
+  pool.SetFor(OwnMemory());
+}
+
+bool Engine::Impl::MayLearn(const ReplicaHeader& begin) const {
+  const uint64_t bytes = pool.RoomForRows();
+  if (bytes == UINT64_MAX) return true;
+  // The room is that of all the server's shards.
+  uint64_t wanted = uint64_t{begin.learner_kib} << 10;
+  for (const CopyState& copy : copies) wanted += copy.expected;
+  return wanted <= bytes / server_shards;
+}
+
+CopyRoom Engine::RoomForCopies() const {
+  const Impl& e = *impl_;
+  const uint64_t room = e.pool.RoomForRows();
+  if (room == UINT64_MAX) return {};
+  return {room / std::max<uint64_t>(e.senders, 1), e.pool.limit_bytes()};
+}
 
 void Engine::Impl::ForgetCopy(uint32_t partition) {
   pool.ReturnScratch(copies[partition].parts);
@@ -85,7 +123,7 @@ ReplyStatus Engine::Impl::MakeFresh(uint32_t partition, TableState* state) {
   state->unserved = state->table->Acquire(state->placement);
   state->starved = !state->unserved.ok();
   state->consistency->Resize();
-  return state->starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kOk;
+  return state->starved ? ReplyStatus::kMemoryLimit : ReplyStatus::kOk;
 }
 
 Answer Engine::Replicate(const CopyId& from, const Record& record,
@@ -117,18 +155,28 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   answer.status = e.Assemble(&copy, c.header, &c.data, &whole);
   if (answer.status != ReplyStatus::kOk || !whole) return answer;
   const bool learner = (c.header.flags & kReplicaLearner) != 0;
-  if (begin) {
+  e.pool.SetFor(learner || copy.learning ? MemoryFor::kLearner : MemoryFor::kFollower);
+  if (begin && learner && !e.MayLearn(c.header)) {
+    answer.status = ReplyStatus::kMemoryLimit;
+  } else if (begin) {
     answer.status = e.Begin(group.partition);
     if (answer.status == ReplyStatus::kOk) copy.begun = true;
     copy.learning = learner;
+    copy.expected = learner ? uint64_t{c.header.learner_kib} << 10 : 0;
   } else if (c.header.kind == ReplicaKind::kComplete) {
     copy.learning = false;
+    copy.expected = 0;
   } else {
     answer.status = e.FindCopied(record.header.table, &c);
     if (answer.status == ReplyStatus::kOk && c.state != nullptr) answer.status = e.Copy(c);
   }
+  e.pool.SetFor(e.OwnMemory());
   e.pool.ReturnScratch(std::exchange(copy.parts, {}));
   copy.parts_bytes = 0;
+  if (answer.status == ReplyStatus::kMemoryLimit) {
+    ++e.sink.counters.memory_refusals;
+    e.pool.Trim();  // what idles may be in the way of the next attempt
+  }
   if (answer.status == ReplyStatus::kOk) answer.version = copy.sequence = group.sequence;
   return answer;
 }
@@ -150,7 +198,7 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   c->slice = it->second.table->slice_of(c->partition);
   // Lost by what the view here says, or there is no memory.
   if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
-    return it->second.starved ? ReplyStatus::kResourceExhausted : ReplyStatus::kNotReady;
+    return it->second.starved ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
   }
   if (fresh || (c->header.kind == ReplicaKind::kSlice && (c->header.flags & kReplicaToCome) != 0)) {
     // One that was not announced before is as the view made it: new.
@@ -271,7 +319,7 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   if ((c.header.flags & kReplicaToCome) != 0) {
     table->Find(c.slice, copied_keys, copied_rows.data());
   } else if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
-    return ReplyStatus::kResourceExhausted;
+    return NoMemoryFor(*table);
   }
   std::vector<uint32_t> named;
   if (table->tiered()) {
@@ -324,9 +372,9 @@ ReplyStatus Engine::Impl::MakeRows(const Copied& c) {
   const std::byte* rest = nullptr;
   if (!TakeKeys(c, 0, &rest)) return ReplyStatus::kMalformed;
   copied_rows.resize(copied_keys.size());
-  const bool made =
-      !table->behind() && table->FindOrCreate(c.slice, copied_keys, copied_rows.data());
-  return made ? ReplyStatus::kOk : ReplyStatus::kResourceExhausted;
+  if (table->behind()) return ReplyStatus::kResourceExhausted;
+  const bool made = table->FindOrCreate(c.slice, copied_keys, copied_rows.data());
+  return made ? ReplyStatus::kOk : NoMemoryFor(*table);
 }
 
 ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {
@@ -335,9 +383,12 @@ ReplyStatus Engine::Impl::CopyRowStates(const Copied& c) {
   const std::byte* rest = nullptr;
   if (!TakeKeys(c, table->content_bytes(), &rest)) return ReplyStatus::kMalformed;
   copied_rows.resize(copied_keys.size());
-  if (table->behind() || !table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) {
-    return ReplyStatus::kResourceExhausted;
-  }
+  if (table->behind()) return ReplyStatus::kResourceExhausted;
+  const uint32_t before = table->rows(c.slice).size();
+  if (!table->FindOrCreate(c.slice, copied_keys, copied_rows.data())) return NoMemoryFor(*table);
+  const uint64_t made = table->rows(c.slice).BytesOf(table->rows(c.slice).size() - before);
+  uint64_t& expected = copies[c.partition].expected;
+  expected -= std::min(expected, made);
   for (size_t i = 0; i < copied_rows.size(); ++i) {
     if (!table->WriteRow(c.slice, copied_rows[i], rest + i * table->content_bytes())) {
       return ReplyStatus::kResourceExhausted;  // all of it comes again

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "proto/view_difference.h"
 #include "shard/engine.h"
 #include "shard/partition/dense_consistency.h"
 #include "shard/partition/lookup_parking.h"
@@ -60,6 +62,7 @@ struct CopyState {
   absl::flat_hash_set<uint32_t> announced;
   bool begun = false;     // by a kBegin in this epoch
   bool learning = false;  // and not complete
+  uint64_t expected = 0;  // of a learner: bytes that rows to come will take
   uint64_t sequence = 0;  // of the last record
   // The parts of the next one, as far as they have come.
   Buffer parts;
@@ -73,6 +76,8 @@ struct CopyMarks {
 };
 
 struct JobState {
+  std::string name;
+  std::set<uint32_t> tables;
   Roster roster;
   JobAccount* account = nullptr;
   Roster::Change change = Roster::Change::kNone;  // by the view being applied
@@ -117,8 +122,15 @@ struct Engine::Impl {
   absl::Status CheckPartitions(const v1::ClusterView& view) const;
   void UpdatePartitions(const v1::ClusterView& view);
   const v1::Replica* FindReplica(const v1::Partition& partition) const;
-  void DropTables(const v1::ClusterView& view);
-  absl::Status UpdateJobs(const v1::ClusterView& view);
+  // `what` is different from the view before: nothing else is looked at.
+  void DropTables(const v1::ClusterView& view, const ViewDifference& what);
+  void DropTable(uint32_t id);
+  absl::Status UpdateJobs(const v1::ClusterView& view, const ViewDifference& what);
+  // Null: the view has no such job (any more).
+  void UpdateJob(const std::string& name, const v1::Job* job);
+  // Ids of the tables that have to follow the view.
+  std::vector<uint32_t> ToFollow(const v1::ClusterView& view, const ViewDifference& what) const;
+  absl::Status UpdateTables(const v1::ClusterView& view, const std::vector<uint32_t>& ids);
   absl::Status UpdateTable(const v1::Table& table);
   absl::Status CreateTable(const v1::Table& table, TableState* state);
   absl::Status CreateDense(const v1::Table& table, TableState* state);
@@ -131,8 +143,8 @@ struct Engine::Impl {
   void ResetTable(TableState* state);
   void FollowRestore(const v1::Table& table, TableState* state);
   JobState* JobOf(const std::string& name);
-  void LimitJobs(const v1::ClusterView& view);
-  void ForgetJobs();
+  void LimitJobs(const v1::ClusterView& view, const ViewDifference& what);
+  void ForgetJobs(const ViewDifference& what);
 
   // ---- requests ----
   // Table and member of a request; kOk or why not.
@@ -180,9 +192,13 @@ struct Engine::Impl {
   }
 
   // ---- engine_replicas.cc: as the primary ----
-  void FollowCopies(const v1::ClusterView& view);
+  // `followed`: the tables that followed the view.
+  void FollowCopies(const v1::ClusterView& view, const ViewDifference& what,
+                    const std::vector<uint32_t>& followed);
   void TellClocks(uint32_t partition);
+  // A learner is told of rows by number: what was told stays where it is.
   void KeepNumbers(uint32_t partition);
+  void KeepNumbersOf(const TableState& state);
   // Slices that were copies until this view.
   void Adopt(TableState* state);
   // Tells learners more of what was there before them.
@@ -234,10 +250,13 @@ struct Engine::Impl {
   bool BehindOnCopies(uint32_t partition) const;
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
   uint64_t BytesOf(uint32_t partition) const;
+  // What its rows take in memory, about.
+  uint64_t RowMemoryOf(uint32_t partition) const;
 
   // ---- engine_save.cc ----
   // By the view being applied, before tables follow it.
-  void FollowSaves(const v1::ClusterView& view);
+  void FollowSaves(const v1::ClusterView& view, const ViewDifference& what);
+  void FollowSaves(uint32_t table, const v1::Table* now);
   void AbortSaves(uint32_t table, const absl::Status& why);
   uint64_t StepOf(const SlicedTable& table) const;
   absl::Status CheckSave(const SaveRequest& request) const;
@@ -293,6 +312,14 @@ struct Engine::Impl {
   // every key. False: it is not of that shape, or keys are not the partition's.
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
   void ForgetCopy(uint32_t partition);
+  // For whom memory is taken but in Replicate().
+  MemoryFor OwnMemory() const {
+    return senders > 0 ? MemoryFor::kPrimaryBesideCopies : MemoryFor::kPrimary;
+  }
+  // How many shards of other servers have copies on this server.
+  void CountSenders(const v1::ClusterView& view);
+  // Whether a learner that will have such rows may begin here, beside those that have begun.
+  bool MayLearn(const ReplicaHeader& begin) const;
   // Has no place in the job any more. One that is newer than the view may get one.
   bool Retired(const TableState& state, uint64_t worker) const {
     return worker < newest_member && state.job->roster.Find(worker) == nullptr;
@@ -319,14 +346,27 @@ struct Engine::Impl {
   uint64_t newest_member = 0;  // the greatest incarnation in the view
   uint32_t highest_table = 0;
   uint32_t seconds = 0;  // SetSeconds()
-  bool room = false;     // TakeRoom()
+  // Of counters.memory_refusals: as it was then, and when it was another number before.
+  uint64_t refusals_seen = 0;
+  uint32_t refused_seconds = 0;
+  bool room = false;  // TakeRoom()
   std::vector<PartitionInfo> partitions;
+  uint64_t senders = 0;           // CountSenders()
+  uint32_t server_shards = 1;     // of this server
   bool partitions_moved = false;  // by the view being applied: of some, what is here is another
   uint64_t tables_placed = 0;     // calls of Place()
+  uint64_t tables_followed = 0;   // calls of UpdateTable()
+  uint64_t owned_here = 0;        // copies of partitions on this server, by the last view
+  std::set<uint32_t> unserved;    // tables that could not follow the last view
+  std::set<uint32_t> evicting;    // tables that evict rows
   std::vector<CopyState> copies;  // by partition
   // Observers that may read the tables of all jobs.
   absl::flat_hash_set<uint64_t> readers;
-  std::map<std::string, JobState> jobs;   // nodes do not move: tables point at them
+  absl::flat_hash_map<std::string, std::vector<uint64_t>> readers_of;  // by job
+  std::map<std::string, JobState> jobs;              // nodes do not move: tables point at them
+  std::vector<JobState*> changed_jobs;               // by the view being applied
+  std::map<std::string, absl::Status> refused_jobs;  // of the view, and why
+  std::set<std::string> leaving;                     // jobs of which nothing may be left
   std::map<uint32_t, TableState> tables;  // ordered: a replayed run makes the same events
   SaveCounters save_counters;
   std::map<uint64_t, std::unique_ptr<Save>> saves;  // gone before tables and pool are

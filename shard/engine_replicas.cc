@@ -20,10 +20,14 @@ constexpr uint32_t kRowsOfTurn = 1 << 16;
 
 // ---- the view -----------------------------------------------------------------------------------
 
-void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
-  for (auto& [id, state] : tables) {
-    if (state.table != nullptr) Adopt(&state);
+void Engine::Impl::FollowCopies(const v1::ClusterView& view, const ViewDifference& what,
+                                const std::vector<uint32_t>& followed) {
+  if (what.all) {
+    for (auto& [id, state] : tables) {
+      if (state.table != nullptr) Adopt(&state);
+    }
   }
+  const bool copies_changed = what.all || what.placement;
   learners.clear();
   for (const v1::Partition& p : view.partitions()) {
     const uint32_t id = p.id();
@@ -40,22 +44,33 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view) {
     const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
     if (learner && r.server() != 0) learners.push_back(id);
     const bool is_new = log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, highest_table);
-    KeepNumbers(id);
+    if (copies_changed) KeepNumbers(id);
     if (!is_new || r.server() == 0) continue;
     if (learner) {
       log.cursor(id).total_bytes = BytesOf(id);
+      log.Expect(id, RowMemoryOf(id));
     } else {
       AnnounceAll(id);
       TellClocks(id);
     }
   }
   log.NewConfiguration(learners.size());
+  for (const uint32_t id : followed) {
+    if (evicting.contains(id) && !copies_changed) KeepNumbersOf(tables.at(id));
+  }
 }
 
-// A learner is told of rows by number: what was told stays where it is.
+void Engine::Impl::KeepNumbersOf(const TableState& state) {
+  for (uint32_t slice = 0; slice < state.table->slices(); ++slice) {
+    const uint32_t p = state.table->life(slice).partition;
+    if (!partitions[p].ours || !state.table->ready(slice)) continue;
+    state.rows.table->SetReuses(slice, !log.learning(p));
+  }
+}
+
 void Engine::Impl::KeepNumbers(uint32_t partition) {
-  for (auto& [id, state] : tables) {
-    if (state.rows.table == nullptr || !state.rows.table->evicts()) continue;
+  for (const uint32_t id : evicting) {
+    const TableState& state = tables.at(id);
     const uint32_t slice = state.table->slice_of(partition);
     if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
     state.rows.table->SetReuses(slice, !log.learning(partition));
@@ -123,6 +138,18 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
       const EmbeddingTable& rows = *state.rows.table;
       bytes += rows.rows_in(slice) * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
     }
+  }
+  return bytes;
+}
+
+uint64_t Engine::Impl::RowMemoryOf(uint32_t partition) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, state] : tables) {
+    const EmbeddingTable* const rows = state.rows.table.get();
+    const uint32_t slice = rows == nullptr ? SlicedTable::kNone : rows->slice_of(partition);
+    if (slice == SlicedTable::kNone || !rows->ready(slice)) continue;
+    // Nothing idles yet.
+    bytes += rows->rows(slice).BytesOf(rows->rows(slice).live()) / 9 * 8;
   }
   return bytes;
 }
@@ -389,11 +416,20 @@ void Engine::ReplicasLost(const CopyId& copy) {
   }
 }
 
+void Engine::SetCopyRoom(const CopyId& copy, const CopyRoom& room) {
+  impl_->log.rooms().Report(copy, room);
+}
+
 void Engine::ResendReplicas(uint32_t partition) { impl_->log.Rewind(partition); }
 
 bool Engine::CaughtUp(uint32_t partition) const {
   const Impl& e = *impl_;
   return partition < e.partitions.size() && e.log.CaughtUp(partition);
+}
+
+bool Engine::Learns(uint32_t partition) const {
+  const Impl& e = *impl_;
+  return partition < e.partitions.size() && e.log.learning(partition);
 }
 
 bool Engine::ReplicaDiffers(uint32_t partition) const {

@@ -252,11 +252,20 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   for (const uint32_t i : which) keys.push_back(rows.keys[i]);
   numbers.resize(keys.size());
   table.Expect(slice, rows.expected / partitions.size());
-  if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank)) {
+  RowGrowth growth;
+  growth.room = log.RoomForRows(partition);
+  if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank, &growth)) {
+    const CopyId& copy = log.copy(partition);
+    if (growth.refused && log.rooms().MayFit(copy, growth.bytes)) {
+      return absl::UnavailableError("copies are behind: later");
+    }
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
-                     pool.refused_by_job() ? " within its job's limit" : ""));
+                     growth.refused          ? " where their copies are"
+                     : pool.refused_by_job() ? " within its job's limit"
+                                             : ""));
   }
+  log.Grow(partition, table.id(), growth.bytes);
   const size_t dim = table.dim();
   const uint64_t restored_applies = state->restore->request().applies;
   std::vector<float> widened(dim);

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "proto/view_tables.h"
 #include "shard/engine_impl.h"
 #include "shard/save/chunk_save.h"
 #include "shard/save/row_save.h"
@@ -183,30 +184,39 @@ void Engine::Impl::AbortSaves(uint32_t table, const absl::Status& why) {
   }
 }
 
-void Engine::Impl::FollowSaves(const v1::ClusterView& view) {
+void Engine::Impl::FollowSaves(const v1::ClusterView& view, const ViewDifference& what) {
   if (saves.empty()) return;
+  if (!what.all) {
+    for (const uint32_t id : what.tables) {
+      if (tables.contains(id)) FollowSaves(id, FindTableById(id, view));
+    }
+    return;
+  }
   absl::flat_hash_map<uint32_t, const v1::Table*> present;
   for (const v1::Table& t : view.tables()) present[t.id()] = &t;
   for (const auto& entry : tables) {
-    const uint32_t table = entry.first;
-    const auto it = present.find(table);
-    if (it == present.end()) {
-      AbortSaves(table, absl::NotFoundError("the table was dropped"));
-      for (auto& [id, save] : saves) save->Leave(table);
-      continue;
-    }
-    const auto& lost = it->second->lost_partitions();
-    for (auto& [id, save] : saves) {
-      save->Abort(table, [&](uint32_t, const TableSave::Slice& s) {
-        const PartitionInfo& p = partitions[s.partition];
-        const bool is_lost = std::find(lost.begin(), lost.end(), s.partition) != lost.end();
-        if (p.ours && p.epoch == s.epoch && !is_lost) return absl::OkStatus();
-        return absl::AbortedError(absl::StrCat("table ", table, ", partition ", s.partition,
-                                               is_lost   ? " is lost"
-                                               : !p.ours ? " has another primary"
-                                                         : " is in a new epoch"));
-      });
-    }
+    const auto it = present.find(entry.first);
+    FollowSaves(entry.first, it == present.end() ? nullptr : it->second);
+  }
+}
+
+void Engine::Impl::FollowSaves(uint32_t table, const v1::Table* now) {
+  if (now == nullptr) {
+    AbortSaves(table, absl::NotFoundError("the table was dropped"));
+    for (auto& [id, save] : saves) save->Leave(table);
+    return;
+  }
+  const auto& lost = now->lost_partitions();
+  for (auto& [id, save] : saves) {
+    save->Abort(table, [&](uint32_t, const TableSave::Slice& s) {
+      const PartitionInfo& p = partitions[s.partition];
+      const bool is_lost = std::find(lost.begin(), lost.end(), s.partition) != lost.end();
+      if (p.ours && p.epoch == s.epoch && !is_lost) return absl::OkStatus();
+      return absl::AbortedError(absl::StrCat("table ", table, ", partition ", s.partition,
+                                             is_lost   ? " is lost"
+                                             : !p.ours ? " has another primary"
+                                                       : " is in a new epoch"));
+    });
   }
 }
 

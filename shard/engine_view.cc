@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/cold_tier_spec.h"
 #include "proto/job_limits.h"
+#include "proto/view_tables.h"
 #include "shard/engine_impl.h"
 #include "shard/planted_bugs.h"
 
@@ -74,37 +75,53 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     partitions_moved |= info.epoch_changed || info.ours != was.ours || info.copy != was.copy ||
                         info.since != was.since || info.renewed || info.promoted || info.stale;
   }
+  CountSenders(view);
 }
 
-void Engine::Impl::DropTables(const v1::ClusterView& view) {
-  std::vector<uint32_t> present;
-  present.reserve(view.tables_size());
-  for (const v1::Table& t : view.tables()) present.push_back(t.id());
-  // A coordinator lists them in this order.
-  if (!std::is_sorted(present.begin(), present.end())) std::sort(present.begin(), present.end());
-  auto next = present.begin();
-  bool dropped = false;
-  for (auto it = tables.begin(); it != tables.end();) {
-    while (next != present.end() && *next < it->first) ++next;
-    if (next != present.end() && *next == it->first) {
-      ++it;
-      continue;
+void Engine::Impl::DropTable(uint32_t id) {
+  const auto it = tables.find(id);
+  TableState& state = it->second;
+  if (state.table != nullptr) {
+    for (uint32_t s = 0; s < state.table->slices(); ++s) {
+      LeaveSlice(&state, s, ReplyStatus::kUnknownTable);
     }
-    TableState& state = it->second;
-    if (state.table != nullptr) {
-      for (uint32_t s = 0; s < state.table->slices(); ++s) {
-        LeaveSlice(&state, s, ReplyStatus::kUnknownTable);
-      }
-      state.parking->FailAll(ReplyStatus::kUnknownTable);
-    }
-    log.ForgetNotes(it->first);
-    it = tables.erase(it);
-    dropped = true;
+    state.parking->FailAll(ReplyStatus::kUnknownTable);
   }
-  if (!dropped) return;
+  log.ForgetNotes(id);
+  state.job->tables.erase(id);
+  leaving.insert(state.job->name);
+  unserved.erase(id);
+  evicting.erase(id);
+  tables.erase(it);
+}
+
+void Engine::Impl::DropTables(const v1::ClusterView& view, const ViewDifference& what) {
+  std::vector<uint32_t> gone;
+  if (what.all) {
+    std::vector<uint32_t> present;
+    present.reserve(view.tables_size());
+    for (const v1::Table& t : view.tables()) present.push_back(t.id());
+    // A coordinator lists them in this order.
+    if (!std::is_sorted(present.begin(), present.end())) std::sort(present.begin(), present.end());
+    auto next = present.begin();
+    for (const auto& [id, state] : tables) {
+      while (next != present.end() && *next < id) ++next;
+      if (next == present.end() || *next != id) gone.push_back(id);
+    }
+  } else {
+    for (const uint32_t id : what.tables) {
+      if (tables.contains(id) && FindTableById(id, view) == nullptr) gone.push_back(id);
+    }
+  }
+  if (gone.empty()) return;
+  for (const uint32_t id : gone) DropTable(id);
   pool.Trim();
   // Ids are not used again: a replica would keep those of all tables that ever were.
   for (CopyState& copy : copies) {
+    if (!what.all) {
+      for (const uint32_t id : gone) copy.announced.erase(id);
+      continue;
+    }
     absl::erase_if(copy.announced,
                    [&](uint32_t id) { return id <= highest_table && !tables.contains(id); });
   }
@@ -113,6 +130,7 @@ void Engine::Impl::DropTables(const v1::ClusterView& view) {
 JobState* Engine::Impl::JobOf(const std::string& name) {
   const auto [it, is_new] = jobs.try_emplace(name);
   if (is_new) {
+    it->second.name = name;
     auto account = accounts.find(name);
     if (account == accounts.end()) {
       std::shared_ptr<JobMemory> memory;
@@ -127,7 +145,7 @@ JobState* Engine::Impl::JobOf(const std::string& name) {
 
 // What a job's limit leaves it on this server: its share for each copy of a partition. All shards
 // of the server say the same.
-void Engine::Impl::LimitJobs(const v1::ClusterView& view) {
+void Engine::Impl::LimitJobs(const v1::ClusterView& view, const ViewDifference& what) {
   uint64_t owned = 0;
   for (const v1::Partition& p : view.partitions()) {
     const auto here = [&](const v1::Replica& r) { return r.server() == options.server; };
@@ -135,42 +153,71 @@ void Engine::Impl::LimitJobs(const v1::ClusterView& view) {
     owned += static_cast<uint64_t>(std::count_if(p.followers().begin(), p.followers().end(), here));
     owned += static_cast<uint64_t>(std::count_if(p.learners().begin(), p.learners().end(), here));
   }
-  absl::flat_hash_map<std::string, uint64_t> shares;
+  const auto share_of = [&](const v1::Job* job) {
+    const uint64_t limit = job == nullptr ? 0 : job->limits().memory_bytes();
+    return limit == 0 ? JobMemory::kUnlimited : ShareOfServer(limit, owned, partitions.size());
+  };
+  if (!what.all && owned == owned_here) {
+    for (const std::string& name : what.jobs) {
+      const auto it = accounts.find(name);
+      if (it != accounts.end()) it->second.job().SetLimit(share_of(FindJobNamed(name, view)));
+    }
+    return;
+  }
+  owned_here = owned;
+  absl::flat_hash_map<std::string, const v1::Job*> limited;
   for (const v1::Job& j : view.jobs()) {
-    const uint64_t limit = j.limits().memory_bytes();
-    if (limit > 0) shares[j.name()] = ShareOfServer(limit, owned, partitions.size());
+    if (j.limits().memory_bytes() > 0) limited[j.name()] = &j;
   }
   for (auto& [name, account] : accounts) {
-    const auto it = shares.find(name);
-    account.job().SetLimit(it == shares.end() ? JobMemory::kUnlimited : it->second);
+    const auto it = limited.find(name);
+    account.job().SetLimit(share_of(it == limited.end() ? nullptr : it->second));
   }
 }
 
-absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view) {
-  absl::Status status;
-  absl::flat_hash_map<std::string, const v1::Job*> present;
-  readers.clear();
-  for (const v1::Server& s : view.servers())
-    newest_member = std::max(newest_member, s.incarnation());
-  for (const v1::Job& j : view.jobs()) {
-    for (const v1::Worker& member : j.members()) {
+void Engine::Impl::UpdateJob(const std::string& name, const v1::Job* job) {
+  std::vector<uint64_t>& reading = readers_of[name];
+  for (const uint64_t reader : reading) readers.erase(reader);
+  reading.clear();
+  refused_jobs.erase(name);
+  const v1::Job* followed = job;
+  if (job != nullptr) {
+    for (const v1::Worker& member : job->members()) {
       newest_member = std::max(newest_member, member.incarnation());
-      if (member.rank() < 0 && member.only_job().empty()) readers.insert(member.incarnation());
+      if (member.rank() < 0 && member.only_job().empty()) reading.push_back(member.incarnation());
     }
-    if (j.expected_workers() > kMaxWorkers) {
-      status.Update(absl::InvalidArgumentError(
-          absl::StrCat("job \"", j.name(), "\" expects ", j.expected_workers(),
-                       " workers; allowed: at most ", kMaxWorkers)));
-      continue;
+    readers.insert(reading.begin(), reading.end());
+    if (job->expected_workers() > kMaxWorkers) {
+      refused_jobs[name] = absl::InvalidArgumentError(
+          absl::StrCat("job \"", name, "\" expects ", job->expected_workers(),
+                       " workers; allowed: at most ", kMaxWorkers));
+      followed = nullptr;
     }
-    present[j.name()] = &j;
-    JobOf(j.name());
   }
-  for (auto& [name, job] : jobs) {
-    const auto it = present.find(name);
-    job.change = it == present.end() ? job.roster.Clear() : job.roster.Update(*it->second);
+  if (reading.empty()) readers_of.erase(name);
+  leaving.insert(name);
+  JobState* state = followed != nullptr ? JobOf(name) : nullptr;
+  if (const auto it = jobs.find(name); it != jobs.end()) state = &it->second;
+  if (state == nullptr) return;
+  state->change = followed == nullptr ? state->roster.Clear() : state->roster.Update(*followed);
+  if (state->change != Roster::Change::kNone) changed_jobs.push_back(state);
+}
+
+absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view, const ViewDifference& what) {
+  for (const v1::Server& s : view.servers()) {
+    newest_member = std::max(newest_member, s.incarnation());
   }
-  return status;
+  if (what.all) {
+    std::map<std::string, const v1::Job*> present;
+    for (const auto& [name, job] : jobs) present[name] = nullptr;
+    for (const auto& [name, reading] : readers_of) present[name] = nullptr;
+    for (const auto& [name, why] : refused_jobs) present[name] = nullptr;
+    for (const v1::Job& j : view.jobs()) present[j.name()] = &j;
+    for (const auto& [name, job] : present) UpdateJob(name, job);
+  } else {
+    for (const std::string& name : what.jobs) UpdateJob(name, FindJobNamed(name, view));
+  }
+  return refused_jobs.empty() ? absl::OkStatus() : refused_jobs.begin()->second;
 }
 
 absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state) {
@@ -199,6 +246,8 @@ absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state)
   if (!created.ok()) return created.status();
   RowState& rows = state->rows;
   rows.table = *std::move(created);
+  rows.table->SetSeconds(seconds);
+  if (rows.table->evicts()) evicting.insert(table.id());
   const v1::Consistency consistency = table.spec().consistency();
   rows.parking = std::make_unique<LookupParking>(rows.table.get(), &sink,
                                                  /*by_version=*/consistency != v1::CONSISTENCY_SSP);
@@ -213,6 +262,7 @@ absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state)
 
 absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state) {
   state->job = JobOf(table.spec().job());
+  state->job->tables.insert(table.id());
   state->lacks_cold_store = HotBytes(table.spec()) > 0 && !cold.has_store();
   return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
 }
@@ -323,6 +373,7 @@ void Engine::Impl::FollowRestore(const v1::Table& table, TableState* state) {
 }
 
 absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
+  ++tables_followed;
   const auto [it, is_new] = tables.try_emplace(table.id());
   TableState& state = it->second;
   highest_table = std::max(highest_table, table.id());
@@ -356,37 +407,85 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   return placed;
 }
 
-// Jobs that the view has no more and no table names; accounts that nothing is left of.
-void Engine::Impl::ForgetJobs() {
-  absl::flat_hash_set<const JobState*> named;
-  for (const auto& [id, state] : tables) named.insert(state.job);
-  for (auto it = jobs.begin(); it != jobs.end();) {
-    const bool forget = !it->second.roster.known() && !named.contains(&it->second);
-    it = forget ? jobs.erase(it) : std::next(it);
+std::vector<uint32_t> Engine::Impl::ToFollow(const v1::ClusterView& view,
+                                             const ViewDifference& what) const {
+  std::vector<uint32_t> ids;
+  if (what.all) {
+    for (const v1::Table& t : view.tables()) ids.push_back(t.id());
+    return ids;
   }
-  for (auto it = accounts.begin(); it != accounts.end();) {
-    const bool forget = !jobs.contains(it->first) && it->second.bytes() == 0;
-    it = forget ? accounts.erase(it) : std::next(it);
+  std::set<uint32_t> some = what.tables;
+  for (const JobState* job : changed_jobs) some.insert(job->tables.begin(), job->tables.end());
+  for (const uint32_t id : unserved) {
+    const TableState& state = tables.at(id);
+    if (state.starved && state.table->MayAcquire()) some.insert(id);
+  }
+  ids.assign(some.begin(), some.end());
+  return ids;
+}
+
+// The first error, in the order of the view, also of tables that have one since an earlier view.
+absl::Status Engine::Impl::UpdateTables(const v1::ClusterView& view,
+                                        const std::vector<uint32_t>& ids) {
+  std::map<uint32_t, absl::Status> errors;
+  for (const uint32_t id : ids) {
+    const v1::Table* table = FindTableById(id, view);
+    if (table == nullptr) continue;
+    absl::Status status = UpdateTable(*table);
+    if (tables.at(id).unserved.ok()) {
+      unserved.erase(id);
+    } else {
+      unserved.insert(id);
+    }
+    if (!status.ok()) errors[id] = std::move(status);
+  }
+  for (const uint32_t id : unserved) errors.try_emplace(id, tables.at(id).unserved);
+  return errors.empty() ? absl::OkStatus() : errors.begin()->second;
+}
+
+// Jobs that the view has no more and no table names; accounts that nothing is left of.
+void Engine::Impl::ForgetJobs(const ViewDifference& what) {
+  if (what.all) {
+    for (const auto& [name, job] : jobs) leaving.insert(name);
+    for (const auto& [name, account] : accounts) leaving.insert(name);
+  }
+  for (auto it = leaving.begin(); it != leaving.end();) {
+    const auto job = jobs.find(*it);
+    const bool forget =
+        job != jobs.end() && !job->second.roster.known() && job->second.tables.empty();
+    if (forget) jobs.erase(job);
+    const auto account = accounts.find(*it);
+    const bool has_job = jobs.contains(*it);
+    // Its memory may still be written out.
+    const bool stays = !has_job && account != accounts.end() && account->second.bytes() > 0;
+    if (!has_job && !stays && account != accounts.end()) accounts.erase(account);
+    it = stays ? std::next(it) : leaving.erase(it);
   }
 }
 
-absl::Status Engine::ApplyView(const v1::ClusterView& view) {
+absl::Status Engine::ApplyView(const v1::ClusterView& view,
+                               absl::Span<const v1::ViewChange> changes) {
   Impl& e = *impl_;
   if (view.revision() < e.revision) return absl::OkStatus();
   if (const absl::Status s = e.CheckPartitions(view); !s.ok()) return s;
+  ViewDifference what = DifferenceOf(e.revision, view, changes);
+  what.all |= e.partitions.empty();
   e.revision = view.revision();
   e.UpdatePartitions(view);
-  e.FollowSaves(view);
-  e.DropTables(view);
-  absl::Status first = e.UpdateJobs(view);
-  e.LimitJobs(view);
+  what.all |= e.partitions_moved;
+  e.changed_jobs.clear();
+  e.FollowSaves(view, what);
+  e.DropTables(view, what);
+  absl::Status first = e.UpdateJobs(view, what);
+  e.LimitJobs(view, what);
   // Without partitions nothing can be placed: tables are not known yet.
   if (!e.partitions.empty()) {
-    for (const v1::Table& t : view.tables()) first.Update(e.UpdateTable(t));
-    SetSeconds(e.seconds);
-    e.FollowCopies(view);
+    const std::vector<uint32_t> followed = e.ToFollow(view, what);
+    first.Update(e.UpdateTables(view, followed));
+    e.FollowCopies(view, what, followed);
   }
-  e.ForgetJobs();
+  for (JobState* job : e.changed_jobs) job->change = Roster::Change::kNone;
+  e.ForgetJobs(what);
   e.RetryBlocked();
   return first;
 }

@@ -50,6 +50,11 @@ bool JobAccount::Take(uint64_t bytes, MemoryUse use) {
   return true;
 }
 
+void JobAccount::Count(uint64_t bytes, MemoryUse use) {
+  used_[static_cast<size_t>(use)] += bytes;
+  job_->Count(bytes, use);
+}
+
 void JobAccount::Give(uint64_t bytes, MemoryUse use) {
   used_[static_cast<size_t>(use)] -= bytes;
   job_->Give(bytes, use);

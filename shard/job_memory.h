@@ -7,7 +7,8 @@
 // Invariants:
 //  1. JobMemory counts what its accounts have, together; an account that ends gives all back.
 //  2. Of tables and scratch, beyond the limit are at most what was there before it was set or
-//     bookkeeping grew, kLeastScratch, and one request of each shard that asks at the same moment.
+//     bookkeeping grew, kLeastScratch, one request of each shard that asks at the same moment, and
+//     copies of partitions whose primaries are elsewhere: those have their limit there.
 #ifndef VERBENA_SHARD_JOB_MEMORY_H_
 #define VERBENA_SHARD_JOB_MEMORY_H_
 
@@ -44,6 +45,7 @@ class JobMemory {
   // False, with nothing taken: that would be beyond the limit.
   bool Take(uint64_t bytes, MemoryUse use);
   bool MayTake(uint64_t bytes, MemoryUse use) const;  // Take() could succeed now
+  void Count(uint64_t bytes, MemoryUse use) { used_[static_cast<size_t>(use)] += bytes; }
   void Give(uint64_t bytes, MemoryUse use) { used_[static_cast<size_t>(use)] -= bytes; }
 
  private:
@@ -68,6 +70,8 @@ class JobAccount {
   uint64_t bytes() const;
 
   bool Take(uint64_t bytes, MemoryUse use);
+  // The same, whatever the limit.
+  void Count(uint64_t bytes, MemoryUse use);
   void Give(uint64_t bytes, MemoryUse use);
 
  private:

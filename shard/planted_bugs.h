@@ -30,13 +30,16 @@ struct PlantedBugs {
   bool evict_named = false;        // a sweep drops rows that its own push or step names
   bool evict_alike = false;        // of rows with the same stamp all go as soon as one does
   bool count_unnamed = false;      // rows that no push or step has named count, though all go
-  bool rows_never_come = false;    // rows of a table made or reset under a learner stay "to come"
-  bool hurry_audit = false;        // more of the audit goes to a follower that has not answered it
-  bool lost_by_old_view = false;   // a view that is older than the caller's says what is lost
-  bool drop_the_busy = false;      // a replica without room for now is dropped after a lease
-  bool refuse_replicas = false;    // a fault: replicas have no room for any record
-  bool lose_what_is_reset = false;   // a loss that ends with the restore is one of the restore
-  bool keep_refused_sweep = false;   // a sweep for a push that was refused is the next push's
+  // Rows of an apply that waits are the latest of all when a sweep is decided.
+  bool waiting_rows_are_latest = false;
+  bool restore_as_next = false;     // restored rows have the stamp of the next apply
+  bool rows_never_come = false;     // rows of a table made or reset under a learner stay "to come"
+  bool hurry_audit = false;         // more of the audit goes to a follower that has not answered it
+  bool lost_by_old_view = false;    // a view that is older than the caller's says what is lost
+  bool drop_the_busy = false;       // a replica without room for now is dropped after a lease
+  bool refuse_replicas = false;     // a fault: replicas have no room for any record
+  bool lose_what_is_reset = false;  // a loss that ends with the restore is one of the restore
+  bool keep_refused_sweep = false;  // a sweep for a push that was refused is the next push's
   bool cursor_before_apply = false;  // a learner is sent a row without an apply it was told before
   bool forget_new_rows = false;  // a learner is not told to make rows that the cursor leaves out
   bool chase_new_rows = false;   // the cursor sends rows that pushes make meanwhile
@@ -51,8 +54,9 @@ struct PlantedBugs {
   // A follower that learns of a run when it becomes primary makes the steps again that it has of
   // it.
   bool reset_promoted = false;
-  bool keep_retired = false;  // copies know of each worker that has pushed in this run
-  bool pass_early = false;    // a rank that has ended the step before this one is passed
+  bool keep_retired = false;      // copies know of each worker that has pushed in this run
+  bool ignore_copy_room = false;  // rows are made that a follower has no room for
+  bool pass_early = false;        // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

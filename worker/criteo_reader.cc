@@ -1,20 +1,21 @@
 #include "worker/criteo_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "worker/file.h"
 #include "worker/random.h"
 
 namespace verbena::worker {
 namespace {
 
 constexpr uint32_t kFields = 1 + kCriteoIntegers + kCriteoCategories;
-// Longer than any field that means something: a sign and 19 digits.
-constexpr size_t kMaxFieldBytes = 24;
+// Integers may begin with zeros.
+constexpr size_t kMaxFieldBytes = 4096;
+constexpr size_t kShownBytes = 24;
 constexpr size_t kMaxCategoryDigits = 8;
 
 // As Criteo's description numbers them.
@@ -23,6 +24,19 @@ std::string FieldName(uint32_t field) {
   if (field <= kCriteoIntegers) return absl::StrCat("I", field);
   if (field < kFields) return absl::StrCat("C", field - kCriteoIntegers);
   return "one too many";
+}
+
+float LogOf(int64_t value) { return static_cast<float>(std::log1p(static_cast<double>(value))); }
+
+// Most integers are small, and the logarithm is the dearest part of reading them.
+constexpr size_t kSmallIntegers = 4096;
+const std::array<float, kSmallIntegers>& SmallLogs() {
+  static const std::array<float, kSmallIntegers> kLogs = [] {
+    std::array<float, kSmallIntegers> logs = {};
+    for (size_t i = 0; i < logs.size(); ++i) logs[i] = LogOf(static_cast<int64_t>(i));
+    return logs;
+  }();
+  return kLogs;
 }
 
 template <typename T>
@@ -40,13 +54,21 @@ uint64_t CriteoKey(uint32_t field, std::optional<uint32_t> category) {
   return Mix(high << 32 | category.value_or(0));
 }
 
-CriteoParser::CriteoParser(std::string_view name, KeyedExamples* out) : name_(name), out_(out) {
+KeyedExamples CriteoShape() {
+  KeyedExamples shape;
+  shape.fields = kCriteoCategories;
+  shape.input_width = kCriteoIntegers;
+  return shape;
+}
+
+CriteoParser::CriteoParser(std::string_view name, KeyedExamples* out, uint64_t first_line)
+    : name_(name), out_(out), line_(first_line) {
   out_->fields = kCriteoCategories;
   out_->input_width = kCriteoIntegers;
 }
 
 absl::Status CriteoParser::Error(std::string_view field, std::string_view problem) const {
-  const std::string_view shown = field.substr(0, kMaxFieldBytes);
+  const std::string_view shown = field.substr(0, kShownBytes);
   return absl::InvalidArgumentError(
       absl::StrCat(name_, ":", line_, ": field ", field_count_ + 1, " (", FieldName(field_count_),
                    ") \"", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
@@ -55,7 +77,6 @@ absl::Status CriteoParser::Error(std::string_view field, std::string_view proble
 }
 
 absl::Status CriteoParser::Parse(std::string_view piece) {
-  bytes_ += piece.size();
   while (!piece.empty()) {
     const auto* end =
         std::find_if(piece.begin(), piece.end(), [](char c) { return c == '\t' || c == '\n'; });
@@ -81,14 +102,7 @@ absl::Status CriteoParser::Parse(std::string_view piece) {
 }
 
 absl::Status CriteoParser::Finish() {
-  if (field_count_ > 0 || !partial_.empty()) {
-    if (absl::Status status = EndField(partial_, true); !status.ok()) return status;
-  }
-  if (bytes_ == 0) return absl::InvalidArgumentError(absl::StrCat(name_, ": the file is empty"));
-  if (examples_ == 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        name_, ": no example in it; a line is a label, 13 integers and 26 categories, with tabs"));
-  }
+  if (field_count_ > 0 || !partial_.empty()) return EndField(partial_, true);
   return absl::OkStatus();
 }
 
@@ -120,7 +134,6 @@ absl::Status CriteoParser::EndLine(std::string_view last_field) {
                                           "; allowed: 40 (label, 13 integers, 26 categories)"));
   }
   out_->row_begin.push_back(out_->keys.size());
-  ++examples_;
   ++line_;
   field_count_ = 0;
   return absl::OkStatus();
@@ -134,11 +147,11 @@ absl::Status CriteoParser::Label(std::string_view field) {
 
 absl::Status CriteoParser::Integer(std::string_view field) {
   int64_t value = 0;
-  if (!field.empty() && !ParseWhole(field, 10, &value)) {
+  if (!field.empty() && (field.size() > kMaxFieldBytes || !ParseWhole(field, 10, &value))) {
     return Error(field, "not an integer; allowed: nothing, or a decimal integer of 64 bits");
   }
-  out_->inputs.push_back(
-      static_cast<float>(std::log1p(static_cast<double>(std::max<int64_t>(value, 0)))));
+  const auto counted = static_cast<uint64_t>(std::max<int64_t>(value, 0));
+  out_->inputs.push_back(counted < kSmallIntegers ? SmallLogs()[counted] : LogOf(value));
   return absl::OkStatus();
 }
 
@@ -154,18 +167,6 @@ absl::Status CriteoParser::Category(std::string_view field) {
   }
   out_->keys.push_back(CriteoKey(field_count_ - 1 - kCriteoIntegers, category));
   return absl::OkStatus();
-}
-
-absl::StatusOr<KeyedExamples> ReadCriteo(const std::vector<std::string>& paths) {
-  KeyedExamples examples;
-  for (const std::string& path : paths) {
-    CriteoParser parser(path, &examples);
-    absl::Status status =
-        ReadPieces(path, [&](std::string_view piece) { return parser.Parse(piece); });
-    if (status.ok()) status = parser.Finish();
-    if (!status.ok()) return status;
-  }
-  return examples;
 }
 
 }  // namespace verbena::worker

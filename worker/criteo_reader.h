@@ -1,4 +1,4 @@
-// Reads click logs in Criteo's text format, strictly.
+// Parses click logs in Criteo's text format, strictly.
 //
 //     line     = label 13*(tab integer) 26*(tab category)
 //     label    = "0" | "1"
@@ -21,10 +21,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "worker/keyed_examples.h"
 
 namespace verbena::worker {
@@ -37,13 +35,14 @@ uint64_t CriteoKey(uint32_t field, std::optional<uint32_t> category);
 
 class CriteoParser {
  public:
-  // Appends to *out, which outlives the parser. `name` is the file's, for errors.
-  CriteoParser(std::string_view name, KeyedExamples* out);
+  // Appends to *out, which outlives the parser. `name` is the file's, for errors, and `first_line`
+  // the number of the line that the pieces begin with.
+  CriteoParser(std::string_view name, KeyedExamples* out, uint64_t first_line = 1);
 
   // Any piece of the file; pieces may end anywhere. INVALID_ARGUMENT names file, line, field, value
   // and what is allowed; do not go on after it.
   absl::Status Parse(std::string_view piece);
-  // The file ends. INVALID_ARGUMENT when it had no example.
+  // The file ends.
   absl::Status Finish();
 
  private:
@@ -56,15 +55,13 @@ class CriteoParser {
 
   std::string name_;
   KeyedExamples* out_;
-  uint64_t line_ = 1;
+  uint64_t line_;
   uint32_t field_count_ = 0;  // of this line, before the current field
-  uint64_t bytes_ = 0;
-  uint64_t examples_ = 0;
-  std::string partial_;  // a field whose start was in an earlier piece
+  std::string partial_;       // a field whose start was in an earlier piece
 };
 
-// Of one file after the other.
-absl::StatusOr<KeyedExamples> ReadCriteo(const std::vector<std::string>& paths);
+// Fields and inputs of such examples; no rows.
+KeyedExamples CriteoShape();
 
 }  // namespace verbena::worker
 

@@ -54,9 +54,9 @@ void CudaTextModel::FillInput(size_t g, const Batch& batch, const Piece& piece,
   for (size_t done = 0; done < piece.rows;) {
     const size_t rows = std::min<size_t>(kTextRows, piece.rows - done);
     for (size_t r = 0; r < rows; ++r) {
-      const uint32_t id = batch.ids[piece.first + done + r];
-      Fill(data_.train, r, id);
-      if (options_.dropout > 0) FillMask(r, id);
+      const size_t example = piece.first + done + r;
+      Fill(batch, example, r);
+      if (options_.dropout > 0) FillMask(r, batch.ids[example]);
     }
     std::memcpy(input.contexts + done * context, contexts_.data(), rows * context);
     std::memcpy(input.targets + done, targets_.data(), rows);

@@ -77,8 +77,8 @@ void MultiplyTransposed(const float* d, const float* w, size_t rows, size_t n, s
 
 }  // namespace
 
-EmbeddingMlp::EmbeddingMlp(KeyedExamples train, std::optional<KeyedExamples> test,
-                           uint32_t embedding, uint32_t hidden, double l2)
+EmbeddingMlp::EmbeddingMlp(ExampleSet train, std::optional<ExampleSet> test, uint32_t embedding,
+                           uint32_t hidden, double l2)
     : KeyedModel(std::move(train), std::move(test), l2, Inputs::kAsInputs), hidden_(hidden) {
   width_ = size_t{fields()} * embedding + input_width();
   // He et al. (2015): behind a rectifier, activations keep their size.

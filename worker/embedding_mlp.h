@@ -18,7 +18,7 @@ namespace verbena::worker {
 
 class EmbeddingMlp : public KeyedModel {
  public:
-  EmbeddingMlp(KeyedExamples train, std::optional<KeyedExamples> test, uint32_t embedding,
+  EmbeddingMlp(ExampleSet train, std::optional<ExampleSet> test, uint32_t embedding,
                uint32_t hidden, double l2);
 
  private:

@@ -11,7 +11,7 @@ constexpr double kInitialScale = 0.01;
 
 }  // namespace
 
-FactorizationMachine::FactorizationMachine(KeyedExamples train, std::optional<KeyedExamples> test,
+FactorizationMachine::FactorizationMachine(ExampleSet train, std::optional<ExampleSet> test,
                                            uint32_t factors, double l2)
     : KeyedModel(std::move(train), std::move(test), l2, Inputs::kAsFeatures) {
   EmbeddingTable table = {factors == 0 ? "weights" : "factors", 1 + factors};

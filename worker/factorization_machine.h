@@ -18,7 +18,7 @@ namespace verbena::worker {
 
 class FactorizationMachine : public KeyedModel {
  public:
-  FactorizationMachine(KeyedExamples train, std::optional<KeyedExamples> test, uint32_t factors,
+  FactorizationMachine(ExampleSet train, std::optional<ExampleSet> test, uint32_t factors,
                        double l2);
 
  private:

@@ -1,22 +1,37 @@
 #include "worker/file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
 namespace verbena::worker {
 namespace {
 
-constexpr size_t kPieceBytes = 256 * 1024;
+// `read_more` gets the number of bytes that were read already, and returns as read() does.
+template <typename ReadMore>
+absl::StatusOr<size_t> ReadAll(const std::string& name, size_t size, const ReadMore& read_more,
+                               const std::function<absl::Status()>& interrupted) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = read_more(done);
+    if (n < 0 && errno == EINTR) {
+      if (absl::Status status = interrupted(); !status.ok()) return status;
+      continue;
+    }
+    if (n < 0) return FileError(name, "read", errno);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
 
-absl::Status FileError(const std::string& path, const char* what, int error) {
-  const std::string text = absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error));
+}  // namespace
+
+absl::Status FileError(const std::string& name, const char* action, int error) {
+  const std::string text = absl::StrCat("cannot ", action, " ", name, ": ", std::strerror(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -29,32 +44,18 @@ absl::Status FileError(const std::string& path, const char* what, int error) {
   }
 }
 
-}  // namespace
-
-absl::Status ReadPieces(const std::string& path,
-                        const std::function<absl::Status(std::string_view)>& take) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return FileError(path, "open", errno);
-  const auto closer = absl::MakeCleanup([fd] { close(fd); });
-  std::vector<char> buffer(kPieceBytes);
-  for (;;) {
-    const ssize_t n = read(fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FileError(path, "read", errno);
-    if (n == 0) return absl::OkStatus();
-    const absl::Status status = take(std::string_view(buffer.data(), static_cast<size_t>(n)));
-    if (!status.ok()) return status;
-  }
+absl::StatusOr<size_t> ReadSome(int fd, const std::string& name, char* to, size_t size,
+                                const std::function<absl::Status()>& interrupted) {
+  return ReadAll(
+      name, size, [&](size_t done) { return read(fd, to + done, size - done); }, interrupted);
 }
 
-absl::StatusOr<std::string> ReadBytes(const std::string& path) {
-  std::string bytes;
-  absl::Status status = ReadPieces(path, [&](std::string_view piece) {
-    bytes.append(piece);
-    return absl::OkStatus();
-  });
-  if (!status.ok()) return status;
-  return bytes;
+absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, uint64_t offset, char* to,
+                              size_t size) {
+  const auto read_more = [&](size_t done) {
+    return pread(fd, to + done, size - done, static_cast<off_t>(offset + done));
+  };
+  return ReadAll(name, size, read_more, [] { return absl::OkStatus(); });
 }
 
 }  // namespace verbena::worker

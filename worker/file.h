@@ -1,25 +1,28 @@
-// Reading input files in pieces, with errors that say which file and why.
+// Reading input files, with errors that say which file and why.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_WORKER_FILE_H_
 #define VERBENA_WORKER_FILE_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace verbena::worker {
 
-// Calls `take` with the file's bytes in order. NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT
-// (such as a directory) name the path; the first error of `take` ends it.
-absl::Status ReadPieces(const std::string& path,
-                        const std::function<absl::Status(std::string_view)>& take);
+// Read until `size` bytes are there or the end is, and return how many. `name` is for errors.
+// `interrupted` is called when a signal came; its error ends the read.
+absl::StatusOr<size_t> ReadSome(int fd, const std::string& name, char* to, size_t size,
+                                const std::function<absl::Status()>& interrupted);
+absl::StatusOr<size_t> ReadAt(int fd, const std::string& name, uint64_t offset, char* to,
+                              size_t size);
 
-// The whole file.
-absl::StatusOr<std::string> ReadBytes(const std::string& path);
+// NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT: "cannot ACTION NAME: error".
+absl::Status FileError(const std::string& name, const char* action, int error);
 
 }  // namespace verbena::worker
 

@@ -159,9 +159,11 @@ std::string JobProgress::DataDifference() const {
                         resumed_->data_bytes);
   }
   if (resumed_->data_hash == given.data_hash) return "";
-  return absl::StrCat("--data has other contents than the run that is resumed had (checksums ",
-                      absl::Hex(given.data_hash, absl::kZeroPad16), " and ",
-                      absl::Hex(resumed_->data_hash, absl::kZeroPad16), ")");
+  return absl::StrCat(
+      "--data has other contents, or --input-memory gives another order, than the run that is "
+      "resumed had (checksums ",
+      absl::Hex(given.data_hash, absl::kZeroPad16), " and ",
+      absl::Hex(resumed_->data_hash, absl::kZeroPad16), ")");
 }
 
 void JobProgress::Push(bool stop) {

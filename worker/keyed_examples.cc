@@ -1,45 +1,33 @@
 #include "worker/keyed_examples.h"
 
-#include <cmath>
-
 namespace verbena::worker {
-namespace {
 
-// The elements of *from at `first` and after, which are then gone from it.
-template <typename T>
-std::vector<T> TakeTail(size_t first, std::vector<T>* from) {
-  std::vector<T> tail(from->begin() + static_cast<std::ptrdiff_t>(first), from->end());
-  from->resize(first);
-  return tail;
+void AppendRow(const KeyedExamples& from, size_t row, KeyedExamples* to) {
+  const auto begin = static_cast<std::ptrdiff_t>(from.row_begin[row]);
+  const auto end = static_cast<std::ptrdiff_t>(from.row_begin[row + 1]);
+  to->labels.push_back(from.labels[row]);
+  to->keys.insert(to->keys.end(), from.keys.begin() + begin, from.keys.begin() + end);
+  if (!from.values.empty()) {
+    to->values.insert(to->values.end(), from.values.begin() + begin, from.values.begin() + end);
+  }
+  const auto inputs = from.inputs.begin() + static_cast<std::ptrdiff_t>(row * from.input_width);
+  to->inputs.insert(to->inputs.end(), inputs, inputs + from.input_width);
+  to->row_begin.push_back(to->keys.size());
 }
 
-}  // namespace
-
-KeyedExamples KeyedFromSparse(const SparseExamples& examples) {
-  KeyedExamples keyed;
-  keyed.labels = examples.labels;
-  keyed.row_begin = examples.row_begin;
-  keyed.keys.assign(examples.indices.begin(), examples.indices.end());
-  keyed.values = examples.values;
-  return keyed;
+void ClearRows(const KeyedExamples& like, KeyedExamples* examples) {
+  examples->labels.clear();
+  examples->row_begin.assign(1, 0);
+  examples->keys.clear();
+  examples->values.clear();
+  examples->inputs.clear();
+  examples->fields = like.fields;
+  examples->input_width = like.input_width;
 }
 
-KeyedExamples HoldOut(double share, KeyedExamples* examples) {
-  const auto held =
-      static_cast<size_t>(std::llround(static_cast<double>(examples->rows()) * share));
-  const size_t left = examples->rows() - held;
-  const uint64_t left_keys = examples->row_begin[left];
-  KeyedExamples tail;
-  tail.fields = examples->fields;
-  tail.input_width = examples->input_width;
-  tail.labels = TakeTail(left, &examples->labels);
-  tail.keys = TakeTail(left_keys, &examples->keys);
-  if (!examples->values.empty()) tail.values = TakeTail(left_keys, &examples->values);
-  tail.inputs = TakeTail(left * examples->input_width, &examples->inputs);
-  tail.row_begin = TakeTail(left, &examples->row_begin);
-  for (uint64_t& begin : tail.row_begin) begin -= left_keys;
-  examples->row_begin.push_back(left_keys);
-  return tail;
+uint64_t BytesOf(const KeyedExamples& e) {
+  return (e.labels.capacity() + e.values.capacity() + e.inputs.capacity()) * sizeof(float) +
+         (e.row_begin.capacity() + e.keys.capacity()) * sizeof(uint64_t);
 }
 
 }  // namespace verbena::worker

@@ -8,8 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/libsvm_reader.h"
-
 namespace verbena::worker {
 
 struct KeyedExamples {
@@ -22,15 +20,19 @@ struct KeyedExamples {
   // Numbers beside the keys, as many for each example.
   uint32_t input_width = 0;
   std::vector<float> inputs;
+  // Where keys are indices: one more than the greatest, at least.
+  uint64_t features = 0;
 
   size_t rows() const { return labels.size(); }
 };
 
-// The key is the feature's index, counted from zero.
-KeyedExamples KeyedFromSparse(const SparseExamples& examples);
+// Appends row `row` of `from`, which has the same fields and inputs.
+void AppendRow(const KeyedExamples& from, size_t row, KeyedExamples* to);
+// Leaves no rows, and the buffers for later ones. The shape becomes that of `like`.
+void ClearRows(const KeyedExamples& like, KeyedExamples* examples);
 
-// Moves the last `share` of the rows out of *examples.
-KeyedExamples HoldOut(double share, KeyedExamples* examples);
+// Memory that the rows take.
+uint64_t BytesOf(const KeyedExamples& examples);
 
 }  // namespace verbena::worker
 

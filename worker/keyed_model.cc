@@ -1,10 +1,11 @@
 #include "worker/keyed_model.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "worker/logistic.h"
-#include "worker/metrics.h"
+#include "worker/measure.h"
 #include "worker/random.h"
 
 namespace verbena::worker {
@@ -19,7 +20,8 @@ uint64_t InputKey(uint32_t i) { return Mix((uint64_t{1} << 48) + i); }
 
 }  // namespace
 
-void KeyedModel::Fill(const KeyedExamples& from, Batch* batch) {
+absl::Status KeyedModel::Fill(const ExampleSet& from, Batch* batch) {
+  if (absl::Status status = from->Fetch(batch->ids, &fetched_); !status.ok()) return status;
   index_.Clear();
   batch->keys.resize(1);
   std::vector<uint64_t>* keys = batch->keys.data();
@@ -27,19 +29,18 @@ void KeyedModel::Fill(const KeyedExamples& from, Batch* batch) {
   batch->begin.assign(1, 0);
   batch->places.clear();
   batch->values.clear();
-  batch->labels.clear();
+  batch->labels = fetched_.labels;
   batch->inputs.clear();
-  for (const uint32_t id : batch->ids) {
-    batch->labels.push_back(from.labels[id]);
-    for (uint64_t k = from.row_begin[id]; k < from.row_begin[id + 1]; ++k) {
-      batch->places.push_back(index_.Place(from.keys[k], keys));
-      batch->values.push_back(from.values.empty() ? 1.0f : from.values[k]);
+  for (size_t r = 0; r < fetched_.rows(); ++r) {
+    for (uint64_t k = fetched_.row_begin[r]; k < fetched_.row_begin[r + 1]; ++k) {
+      batch->places.push_back(index_.Place(fetched_.keys[k], keys));
+      batch->values.push_back(fetched_.values.empty() ? 1.0f : fetched_.values[k]);
     }
-    const float* inputs = from.inputs.data() + size_t{id} * from.input_width;
+    const float* inputs = fetched_.inputs.data() + r * fetched_.input_width;
     if (inputs_ == Inputs::kAsInputs) {
-      batch->inputs.insert(batch->inputs.end(), inputs, inputs + from.input_width);
+      batch->inputs.insert(batch->inputs.end(), inputs, inputs + fetched_.input_width);
     } else {
-      for (uint32_t i = 0; i < from.input_width; ++i) {
+      for (uint32_t i = 0; i < fetched_.input_width; ++i) {
         if (inputs[i] == 0) continue;
         batch->places.push_back(index_.Place(InputKey(i), keys));
         batch->values.push_back(inputs[i]);
@@ -47,6 +48,7 @@ void KeyedModel::Fill(const KeyedExamples& from, Batch* batch) {
     }
     batch->begin.push_back(static_cast<uint32_t>(batch->places.size()));
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<double> KeyedModel::Gradient(const Batch& batch, double scale,
@@ -78,36 +80,26 @@ absl::StatusOr<double> KeyedModel::Gradient(const Batch& batch, double scale,
 
 absl::StatusOr<Quality> KeyedModel::Evaluate(const Evaluation& evaluation) {
   if (!test_) return absl::FailedPreconditionError("no test data was given");
-  const size_t examples = std::min<uint64_t>(test_->rows(), evaluation.limit);
-  std::vector<float> probabilities(examples);
+  const uint64_t examples = std::min<uint64_t>((*test_)->rows(), evaluation.limit);
+  ClassifierMeasure measure;
+  std::vector<float> probabilities;
   Batch batch;
-  for (size_t done = 0; done < examples;) {
-    const size_t n = std::min(kEvaluationRows, examples - done);
+  for (uint64_t done = 0; done < examples;) {
+    const size_t n = std::min<uint64_t>(kEvaluationRows, examples - done);
     batch.ids.resize(n);
-    for (size_t r = 0; r < n; ++r) batch.ids[r] = static_cast<uint32_t>(done + r);
-    Fill(*test_, &batch);
+    std::iota(batch.ids.begin(), batch.ids.end(), done);
+    if (absl::Status status = Fill(*test_, &batch); !status.ok()) return status;
     const absl::StatusOr<Rows> rows = evaluation.rows(batch);
     if (!rows.ok()) return rows.status();
     scores_.resize(n);
     Forward(batch, {evaluation.parameters, *rows}, &scores_);
-    for (size_t r = 0; r < n; ++r) {
-      probabilities[done + r] = static_cast<float>(Sigmoid(scores_[r]));
-      if (evaluation.predictions != nullptr) {
-        // Nine digits name every float exactly, so that ties in the file are ties here.
-        std::fprintf(evaluation.predictions, "%.9g\n",
-                     static_cast<double>(probabilities[done + r]));
-      }
-    }
+    probabilities.resize(n);
+    for (size_t r = 0; r < n; ++r) probabilities[r] = static_cast<float>(Sigmoid(scores_[r]));
+    measure.Add(probabilities, batch.labels);
+    WritePredictions(probabilities, evaluation.predictions);
     done += n;
   }
-  const absl::Span<const float> labels = absl::MakeConstSpan(test_->labels).first(examples);
-  Quality quality;
-  quality.examples = examples;
-  quality.not_finite = CountNotFinite(probabilities);
-  if (quality.not_finite > 0) return quality;
-  quality.auc = AreaUnderCurve(probabilities, labels);
-  quality.accuracy = Accuracy(probabilities, labels);
-  return quality;
+  return measure.Result();
 }
 
 }  // namespace verbena::worker

@@ -9,10 +9,11 @@
 #define VERBENA_WORKER_KEYED_MODEL_H_
 
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "worker/data/example_set.h"
 #include "worker/key_index.h"
-#include "worker/keyed_examples.h"
 #include "worker/model.h"
 
 namespace verbena::worker {
@@ -21,9 +22,11 @@ class KeyedModel : public Model {
  public:
   const Layout& layout() const override { return layout_; }
   absl::Span<const EmbeddingTable> tables() const override { return {&table_, 1}; }
-  uint64_t examples() const override { return train_.rows(); }
+  uint64_t examples() const override { return train_->rows(); }
   bool has_test() const override { return test_.has_value(); }
-  void Prepare(Batch* batch) override { Fill(train_, batch); }
+  InputOrder order() const override { return train_->order(); }
+  absl::Status Prepare(Batch* batch) override { return Fill(train_, batch); }
+  void WillPrepare(absl::Span<const uint64_t> ids) override { train_->WillFetch(ids); }
   absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
                                   const Gradients& gradients) override;
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
@@ -35,7 +38,7 @@ class KeyedModel : public Model {
     kAsInputs,    // they stay in Batch::inputs
   };
 
-  KeyedModel(KeyedExamples train, std::optional<KeyedExamples> test, double l2, Inputs inputs)
+  KeyedModel(ExampleSet train, std::optional<ExampleSet> test, double l2, Inputs inputs)
       : train_(std::move(train)), test_(std::move(test)), l2_(l2), inputs_(inputs) {}
 
   // To be called once, by the constructor of the model.
@@ -46,8 +49,10 @@ class KeyedModel : public Model {
   uint32_t dim() const { return table_.dim; }
   double l2() const { return l2_; }
   // 1 with one bag, else how many fields each example has.
-  uint32_t fields() const { return train_.fields; }
-  uint32_t input_width() const { return inputs_ == Inputs::kAsInputs ? train_.input_width : 0; }
+  uint32_t fields() const { return train_->shape().fields; }
+  uint32_t input_width() const {
+    return inputs_ == Inputs::kAsInputs ? train_->shape().input_width : 0;
+  }
 
  private:
   // scores[r]: the log-odds of example r.
@@ -58,10 +63,11 @@ class KeyedModel : public Model {
   virtual void Backward(const Batch& batch, const Parameters& parameters,
                         const std::vector<double>& errors, const Gradients& gradients) = 0;
 
-  void Fill(const KeyedExamples& from, Batch* batch);
+  absl::Status Fill(const ExampleSet& from, Batch* batch);
 
-  KeyedExamples train_;
-  std::optional<KeyedExamples> test_;
+  ExampleSet train_;
+  std::optional<ExampleSet> test_;
+  KeyedExamples fetched_;
   double l2_;
   Inputs inputs_;
   Layout layout_;

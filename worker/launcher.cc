@@ -19,7 +19,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "proto/whole_file.h"
 #include "worker/child.h"
+#include "worker/inputs.h"
 #include "worker/progress.h"
 #include "worker/report.h"
 
@@ -32,6 +34,19 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kTickMs = 100;
 // What a worker gets to leave the cluster after SIGTERM (leaving takes at most a second).
 constexpr Seconds kEndSeconds{5};
+
+// Until there are workers to end. As process 1 of a container, a signal without a handler does
+// nothing.
+void EndOnSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { _exit(128 + signal); };
+  for (const int signal : {SIGINT, SIGTERM}) {
+    struct sigaction before = {};
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_DFL) {
+      sigaction(signal, &action, nullptr);
+    }
+  }
+}
 
 // A job name of this run's own.
 std::string NewJobName() {
@@ -85,8 +100,11 @@ using Phase = WorkerState::Phase;
 
 class Launcher {
  public:
-  explicit Launcher(const Options& options)
-      : options_(options), progress_(stderr, isatty(STDERR_FILENO) == 1, 0) {}
+  // Its workers read the inputs by `input_index`.
+  Launcher(const Options& options, int input_index)
+      : options_(options),
+        input_index_(input_index),
+        progress_(stderr, isatty(STDERR_FILENO) == 1, 0) {}
 
   int Run(int argc, const char* const* argv) {
     if (!StartAll(argc, argv)) {
@@ -125,6 +143,7 @@ class Launcher {
   }
 
   const Options& options_;
+  const int input_index_;
   Signals signals_;
   Progress progress_;
   std::vector<WorkerState> workers_;
@@ -156,6 +175,7 @@ bool Launcher::StartAll(int argc, const char* const* argv) {
     arguments.insert(arguments.end(), {"--job", NewJobName()});
     if (!options_.keep_tables) arguments.push_back("--drop-tables");
   }
+  arguments.insert(arguments.end(), {"--input-index", std::to_string(input_index_)});
   workers_.reserve(options_.workers);
   for (uint32_t rank = 0; rank < options_.workers; ++rank) {
     std::vector<std::string> own = arguments;
@@ -331,7 +351,26 @@ int Launcher::Conclude() {
 }  // namespace
 
 int Launch(const Options& options, int argc, const char* const* argv) {
-  return Launcher(options).Run(argc, argv);
+  EndOnSignals();
+  // Before a pass that may take long.
+  absl::Status status =
+      options.predictions.empty() ? absl::OkStatus() : WholeFile::CanWrite(options.predictions);
+  absl::StatusOr<Inputs> inputs = absl::UnknownError("not opened");
+  if (status.ok()) {
+    inputs = OpenInputs(options, nullptr);
+    status = inputs.status();
+  }
+  rdma::UniqueFd index;
+  if (status.ok()) {
+    absl::StatusOr<rdma::UniqueFd> made = ForChildren(*inputs);
+    status = made.status();
+    if (made.ok()) index = *std::move(made);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "verbena-train: %s\n", std::string(status.message()).c_str());
+    return kExitFailure;
+  }
+  return Launcher(options, index.get()).Run(argc, argv);
 }
 
 }  // namespace verbena::worker

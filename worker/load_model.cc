@@ -13,10 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "proto/whole_file.h"
 #include "rdma/memory/cuda/cuda_device.h"
-#include "worker/criteo_reader.h"
 #include "worker/cuda_text_model.h"
+#include "worker/data/streamed_input.h"
 #include "worker/embedding_mlp.h"
 #include "worker/factorization_machine.h"
+#include "worker/inputs.h"
 #include "worker/libsvm_reader.h"
 #include "worker/logistic_regression.h"
 #include "worker/text_model.h"
@@ -41,71 +42,70 @@ absl::StatusOr<std::vector<int>> OrdinalsOf(const Options& options) {
   return ordinals;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options) {
-  absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
-  if (!data.ok()) return data.status();
+// The parts' examples in memory: most of it for those to train on.
+uint64_t TestMemory(const Options& options) { return options.input_memory / 4; }
+
+absl::StatusOr<std::unique_ptr<Model>> LoadText(const Options& options, const InputParts& parts) {
+  TextData data;
+  absl::StatusOr<ByteSet> train = StreamBytes(parts.train, options.input_memory);
+  if (!train.ok()) return train.status();
+  data.train = *std::move(train);
+  absl::StatusOr<ByteSet> test = StreamBytes(parts.test, TestMemory(options));
+  if (!test.ok()) return test.status();
+  data.test = *std::move(test);
   if (options.device == "cpu") {
-    return std::make_unique<TextModel>(*std::move(data), options.text);
+    return std::make_unique<TextModel>(std::move(data), options.text);
   }
   const absl::StatusOr<std::vector<int>> ordinals = OrdinalsOf(options);
   if (!ordinals.ok()) return ordinals.status();
-  return CudaTextModel::Open(*std::move(data), options.text, *ordinals);
+  return CudaTextModel::Open(std::move(data), options.text, *ordinals);
 }
 
-absl::StatusOr<std::unique_ptr<Model>> LoadLogistic(const Options& options) {
-  absl::StatusOr<SparseExamples> train = ReadLibsvm(options.data);
+absl::StatusOr<std::unique_ptr<Model>> LoadClassifier(const Options& options,
+                                                      const InputParts& parts) {
+  const std::string name = ModelOf(options);
+  const uint64_t max_index =
+      name == "logistic" ? LibsvmParser::kMaxDenseIndex : LibsvmParser::kMaxIndex;
+  absl::StatusOr<ExampleSet> train = StreamExamples(parts.train, options.input_memory, max_index);
   if (!train.ok()) return train.status();
-  std::optional<SparseExamples> test;
-  if (!options.test.empty()) {
-    absl::StatusOr<SparseExamples> read = ReadLibsvm(options.test);
+  std::optional<ExampleSet> test;
+  if (parts.test.count > 0) {
+    absl::StatusOr<ExampleSet> read = StreamExamples(parts.test, TestMemory(options), max_index);
     if (!read.ok()) return read.status();
     test = *std::move(read);
   }
-  return std::make_unique<LogisticRegression>(*std::move(train), std::move(test), L2Of(options));
-}
-
-absl::StatusOr<KeyedExamples> ReadKeyed(const std::string& format,
-                                        const std::vector<std::string>& paths) {
-  if (format == "criteo") return ReadCriteo(paths);
-  const absl::StatusOr<SparseExamples> examples = ReadLibsvm(paths);
-  if (!examples.ok()) return examples.status();
-  return KeyedFromSparse(*examples);
-}
-
-absl::StatusOr<std::unique_ptr<Model>> LoadKeyed(const Options& options) {
-  absl::StatusOr<KeyedExamples> train = ReadKeyed(options.format, options.data);
-  if (!train.ok()) return train.status();
-  std::optional<KeyedExamples> test;
-  if (!options.test.empty()) {
-    absl::StatusOr<KeyedExamples> read = ReadKeyed(options.format, options.test);
-    if (!read.ok()) return read.status();
-    test = *std::move(read);
-  } else if (options.format == "criteo" && options.holdout > 0) {
-    test = HoldOut(options.holdout, &*train);
-    if (train->rows() == 0 || test->rows() == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("holding out ", options.holdout, " of ", train->rows() + test->rows(),
-                       " lines leaves nothing to train on or nothing to test on; give --test, or "
-                       "--holdout 0"));
-    }
+  const double l2 = L2Of(options);
+  if (name == "logistic") {
+    return std::make_unique<LogisticRegression>(*std::move(train), std::move(test), l2);
   }
-  if (ModelOf(options) == "mlp") {
+  if (name == "mlp") {
     return std::make_unique<EmbeddingMlp>(*std::move(train), std::move(test), EmbeddingOf(options),
-                                          HiddenOf(options), L2Of(options));
+                                          HiddenOf(options), l2);
   }
-  const uint32_t factors = ModelOf(options) == "fm" ? EmbeddingOf(options) : 0;
-  return std::make_unique<FactorizationMachine>(*std::move(train), std::move(test), factors,
-                                                L2Of(options));
+  const uint32_t factors = name == "fm" ? EmbeddingOf(options) : 0;
+  return std::make_unique<FactorizationMachine>(*std::move(train), std::move(test), factors, l2);
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options) {
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options,
+                                                 const std::atomic<bool>* stop) {
   if (!options.predictions.empty()) {
     if (absl::Status can = WholeFile::CanWrite(options.predictions); !can.ok()) return can;
   }
-  if (options.format == "text") return LoadText(options);
-  return HasEmbeddingTable(options) ? LoadKeyed(options) : LoadLogistic(options);
+  const absl::StatusOr<Inputs> inputs = OpenInputs(options, stop);
+  if (!inputs.ok()) return inputs.status();
+  const absl::StatusOr<InputParts> parts =
+      SplitInputs(*inputs, options.format == "libsvm" ? 0 : options.holdout);
+  if (!parts.ok()) return parts.status();
+  if (options.format == "text") return LoadText(options, *parts);
+  if (options.format == "criteo" && options.holdout > 0 && parts->test.count == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("holding out ", options.holdout, " of ", parts->train.count,
+                     " lines leaves nothing to train on or nothing to test on; give --test, or "
+                     "--holdout 0"));
+  }
+  return LoadClassifier(options, *parts);
 }
 
 absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model, RowStore* rows,

@@ -4,6 +4,7 @@
 #ifndef VERBENA_WORKER_LOAD_MODEL_H_
 #define VERBENA_WORKER_LOAD_MODEL_H_
 
+#include <atomic>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -13,8 +14,10 @@
 
 namespace verbena::worker {
 
-// Reads the data.
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options);
+// Finds the data; reads all of it that fits into --input-memory.
+// CANCELLED once `stop`, which may be null, is set.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const Options& options,
+                                                 const std::atomic<bool>* stop = nullptr);
 
 // Tests the model; writes --predictions (whole or not at all).
 absl::StatusOr<Quality> EvaluateModel(const Options& options, Model* model, RowStore* rows,

@@ -1,34 +1,51 @@
 #include "worker/logistic_regression.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "worker/logistic.h"
-#include "worker/metrics.h"
+#include "worker/measure.h"
 
 namespace verbena::worker {
 namespace {
 
 constexpr size_t kWeights = 0;
 constexpr size_t kBias = 1;
+// Test examples in memory at a time.
+constexpr size_t kTestRowsAtOnce = 4096;
 
 }  // namespace
 
-LogisticRegression::LogisticRegression(SparseExamples train, std::optional<SparseExamples> test,
-                                       double l2)
+LogisticRegression::LogisticRegression(ExampleSet train, std::optional<ExampleSet> test, double l2)
     : train_(std::move(train)), test_(std::move(test)), l2_(l2) {
-  const uint64_t features = std::max<uint32_t>(train_.features, 1);
+  const uint64_t features = std::max<uint64_t>(train_->shape().features, 1);
   layout_ = Layout({{"weights", {features}}, {"bias", {1}}});
   sums_.resize(features);
 }
 
-double LogisticRegression::Score(const SparseExamples& examples, size_t row,
-                                 const float* parameters) const {
+absl::Status LogisticRegression::Fill(const ExampleSet& from, Batch* batch) {
+  if (absl::Status status = from->Fetch(batch->ids, &fetched_); !status.ok()) return status;
+  batch->labels = fetched_.labels;
+  batch->begin.assign(1, 0);
+  batch->places.clear();
+  batch->values.clear();
+  for (size_t r = 0; r < fetched_.rows(); ++r) {
+    for (uint64_t k = fetched_.row_begin[r]; k < fetched_.row_begin[r + 1]; ++k) {
+      if (fetched_.keys[k] >= sums_.size()) continue;
+      batch->places.push_back(static_cast<uint32_t>(fetched_.keys[k]));
+      batch->values.push_back(fetched_.values.empty() ? 1.0f : fetched_.values[k]);
+    }
+    batch->begin.push_back(static_cast<uint32_t>(batch->places.size()));
+  }
+  return absl::OkStatus();
+}
+
+double LogisticRegression::Score(const Batch& batch, size_t row, const float* parameters) const {
   const float* weights = parameters + layout_.offset(kWeights);
   double score = parameters[layout_.offset(kBias)];
-  for (uint64_t k = examples.row_begin[row]; k < examples.row_begin[row + 1]; ++k) {
-    const uint32_t index = examples.indices[k];
-    if (index < sums_.size()) score += static_cast<double>(weights[index]) * examples.values[k];
+  for (uint32_t k = batch.begin[row]; k < batch.begin[row + 1]; ++k) {
+    score += static_cast<double>(weights[batch.places[k]]) * batch.values[k];
   }
   return score;
 }
@@ -40,14 +57,14 @@ absl::StatusOr<double> LogisticRegression::Gradient(const Batch& batch, double s
   std::fill(sums_.begin(), sums_.end(), 0.0);
   double bias = 0;
   double loss = 0;
-  for (const uint32_t id : batch.ids) {
-    const double label = train_.labels[id];
-    const double score = Score(train_, id, parameters.dense);
+  for (size_t r = 0; r < batch.ids.size(); ++r) {
+    const double label = batch.labels[r];
+    const double score = Score(batch, r, parameters.dense);
     const double error = Sigmoid(score) - label;
     loss += Softplus(score) - label * score;
     bias += error;
-    for (uint64_t k = train_.row_begin[id]; k < train_.row_begin[id + 1]; ++k) {
-      sums_[train_.indices[k]] += error * train_.values[k];
+    for (uint32_t k = batch.begin[r]; k < batch.begin[r + 1]; ++k) {
+      sums_[batch.places[k]] += error * batch.values[k];
     }
   }
   const float* weights = parameters.dense + layout_.offset(kWeights);
@@ -61,23 +78,24 @@ absl::StatusOr<double> LogisticRegression::Gradient(const Batch& batch, double s
 
 absl::StatusOr<Quality> LogisticRegression::Evaluate(const Evaluation& evaluation) {
   if (!test_) return absl::FailedPreconditionError("no test data was given");
-  const size_t examples = std::min<uint64_t>(test_->rows(), evaluation.limit);
-  std::vector<float> probabilities(examples);
-  for (size_t row = 0; row < examples; ++row) {
-    probabilities[row] = static_cast<float>(Sigmoid(Score(*test_, row, evaluation.parameters)));
-    if (evaluation.predictions != nullptr) {
-      // Nine digits name every float exactly, so that ties in the file are ties here.
-      std::fprintf(evaluation.predictions, "%.9g\n", static_cast<double>(probabilities[row]));
+  const uint64_t examples = std::min<uint64_t>((*test_)->rows(), evaluation.limit);
+  ClassifierMeasure measure;
+  std::vector<float> probabilities;
+  Batch batch;
+  for (uint64_t done = 0; done < examples;) {
+    const size_t n = std::min<uint64_t>(kTestRowsAtOnce, examples - done);
+    batch.ids.resize(n);
+    std::iota(batch.ids.begin(), batch.ids.end(), done);
+    if (absl::Status status = Fill(*test_, &batch); !status.ok()) return status;
+    probabilities.resize(n);
+    for (size_t r = 0; r < n; ++r) {
+      probabilities[r] = static_cast<float>(Sigmoid(Score(batch, r, evaluation.parameters)));
     }
+    measure.Add(probabilities, batch.labels);
+    WritePredictions(probabilities, evaluation.predictions);
+    done += n;
   }
-  const absl::Span<const float> labels = absl::MakeConstSpan(test_->labels).first(examples);
-  Quality quality;
-  quality.examples = examples;
-  quality.not_finite = CountNotFinite(probabilities);
-  if (quality.not_finite > 0) return quality;
-  quality.auc = AreaUnderCurve(probabilities, labels);
-  quality.accuracy = Accuracy(probabilities, labels);
-  return quality;
+  return measure.Result();
 }
 
 }  // namespace verbena::worker

@@ -7,29 +7,36 @@
 #include <optional>
 #include <vector>
 
-#include "worker/libsvm_reader.h"
+#include "worker/data/example_set.h"
 #include "worker/model.h"
 
 namespace verbena::worker {
 
 class LogisticRegression : public Model {
  public:
-  // `test` may be absent. Test features that no training example has are ignored: their weights
-  // would be zero.
-  LogisticRegression(SparseExamples train, std::optional<SparseExamples> test, double l2);
+  // A weight for each of the training examples' features. `test` may be absent. Test features that
+  // no training example has are ignored: their weights would be zero.
+  LogisticRegression(ExampleSet train, std::optional<ExampleSet> test, double l2);
 
   const Layout& layout() const override { return layout_; }
-  uint64_t examples() const override { return train_.rows(); }
+  uint64_t examples() const override { return train_->rows(); }
+  InputOrder order() const override { return train_->order(); }
+  absl::Status Prepare(Batch* batch) override { return Fill(train_, batch); }
+  void WillPrepare(absl::Span<const uint64_t> ids) override { train_->WillFetch(ids); }
   bool has_test() const override { return test_.has_value(); }
   absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
                                   const Gradients& gradients) override;
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  private:
-  double Score(const SparseExamples& examples, size_t row, const float* parameters) const;
+  // Places are indices of weights; features without one are left out.
+  absl::Status Fill(const ExampleSet& from, Batch* batch);
+  // Of example `row` of the batch.
+  double Score(const Batch& batch, size_t row, const float* parameters) const;
 
-  SparseExamples train_;
-  std::optional<SparseExamples> test_;
+  ExampleSet train_;
+  std::optional<ExampleSet> test_;
+  KeyedExamples fetched_;
   double l2_;
   Layout layout_;
   std::vector<double> sums_;

@@ -1,10 +1,12 @@
 // verbena-train: trains a model on a Verbena cluster.
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "proto/json.h"
 #include "proto/process_start.h"
 #include "worker/count_models.h"
+#include "worker/inputs.h"
 #include "worker/launcher.h"
 #include "worker/options.h"
 #include "worker/worker_process.h"
@@ -12,19 +14,34 @@
 namespace verbena::worker {
 namespace {
 
+// The whole text, to train on and to measure on.
+absl::StatusOr<std::pair<std::string, std::string>> ReadTexts(const Options& options) {
+  const absl::StatusOr<Inputs> inputs = OpenInputs(options, nullptr);
+  if (!inputs.ok()) return inputs.status();
+  const absl::StatusOr<InputParts> parts = SplitInputs(*inputs, options.holdout);
+  if (!parts.ok()) return parts.status();
+  if (parts->test.count == 0) {
+    return absl::InvalidArgumentError("nothing was held out to measure on");
+  }
+  absl::StatusOr<std::string> train = ReadBytes(parts->train);
+  if (!train.ok()) return train.status();
+  absl::StatusOr<std::string> test = ReadBytes(parts->test);
+  if (!test.ok()) return test.status();
+  return std::make_pair(*std::move(train), *std::move(test));
+}
+
 int PrintCountModels(const Options& options) {
-  const absl::StatusOr<TextData> data = ReadText(options.data, options.test, options.holdout);
-  if (!data.ok() || data->test.empty()) {
-    const std::string problem(data.ok() ? "nothing was held out to measure on"
-                                        : data.status().message());
-    std::fprintf(stderr, "verbena-train: %s\n", problem.c_str());
+  const auto texts = ReadTexts(options);
+  if (!texts.ok()) {
+    std::fprintf(stderr, "verbena-train: %s\n", std::string(texts.status().message()).c_str());
     return kExitFailure;
   }
-  const auto bits = CountModelBitsPerByte(data->train, data->test);
+  const auto& [train, test] = *texts;
+  const auto bits = CountModelBitsPerByte(train, test);
   if (options.json) {
     JsonWriter json;
-    json.Add("train_bytes", uint64_t{data->train.size()});
-    json.Add("test_bytes", uint64_t{data->test.size()});
+    json.Add("train_bytes", uint64_t{train.size()});
+    json.Add("test_bytes", uint64_t{test.size()});
     json.Add("order_0", bits[0]);
     json.Add("order_1", bits[1]);
     json.Add("order_2", bits[2]);

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/data/input_order.h"
 #include "worker/layout.h"
 
 namespace verbena::rdma {
@@ -33,16 +34,20 @@ struct Quality {
 
 // One worker's examples of a step. Who makes one sets the ids; Model::Prepare() does the rest.
 struct Batch {
-  std::vector<uint32_t> ids;
+  std::vector<uint64_t> ids;
   // By table: the distinct keys of the rows that these examples use.
   std::vector<std::vector<uint64_t>> keys;
 
-  // For models with embedding tables: the examples, with rows in place of keys. Features k with
-  // begin[r] <= k < begin[r + 1] are those of example r: values[k] times row places[k].
+  // For models of examples with features: the examples, with rows in place of keys, or indices of
+  // dense weights. Features k with begin[r] <= k < begin[r + 1] are those of example r: values[k]
+  // times row places[k].
   std::vector<uint32_t> begin, places;
   std::vector<float> values;
   std::vector<float> labels;
   std::vector<float> inputs;  // that have no row; as many for each example
+
+  // For the text model: as many bytes for each example, itself the last.
+  std::vector<uint8_t> bytes;
 };
 
 // By table: row i is that of batch.keys[table][i].
@@ -77,8 +82,13 @@ class Model {
   virtual uint64_t examples() const = 0;  // to train on
   virtual bool has_test() const = 0;
 
-  // Finds out what the training examples batch->ids need. Buffers of an earlier use are used again.
-  virtual void Prepare(Batch* /*batch*/) {}
+  // How far the order of the training examples may reach.
+  virtual InputOrder order() const { return {}; }
+  // Gets the training examples batch->ids, and finds the rows that they use. Buffers of an earlier
+  // use are used again. INVALID_ARGUMENT: a line of the input is wrong.
+  virtual absl::Status Prepare(Batch* batch) = 0;
+  // These training examples will be prepared soon. Does not wait.
+  virtual void WillPrepare(absl::Span<const uint64_t> /*ids*/) {}
 
   // The next Gradient() is that of this step, counted from 0: for what differs from step to step.
   virtual void ResumeAt(uint64_t /*step*/) {}

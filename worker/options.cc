@@ -42,11 +42,22 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
                   "factorization machine; mlp: embedding bags and a hidden layer. Default: libsvm "
                   "logistic, criteo mlp")
       ->check(CLI::IsMember({"logistic", "embedding-logistic", "fm", "mlp"}));
-  app->add_option("--data", o->data, "Files to train on, in this order")->required();
+  app->add_option("--data", o->data,
+                  "Files to train on, in this order: plain, gzip or zstd; or pipes")
+      ->required();
   app->add_option("--test", o->test, "Files to measure the result on");
   app->add_option("--holdout", o->holdout,
                   "text and criteo without --test: this share of the bytes or lines, at the end, "
                   "is held out for the test")
+      ->capture_default_str();
+  app->add_option("--input-memory", o->input_memory,
+                  "Bytes of examples that a worker keeps in memory. Inputs that take less are kept "
+                  "whole and shuffled whole; others are read again in each epoch, and shuffled in "
+                  "windows")
+      ->capture_default_str();
+  app->add_option("--spool-bytes", o->spool_bytes,
+                  "Pipes and compressed inputs are read once, into a temporary file in $TMPDIR or "
+                  "/tmp: at most so many bytes of all together")
       ->capture_default_str();
   app->add_option("--predictions", o->predictions,
                   "Write one line per test example in file order: the probability of the positive "
@@ -313,6 +324,7 @@ void AddHidden(CLI::App* app, Options* o) {
   app->add_option("--pause-until", o->pause_until)->group("");
   app->add_option("--pause-rank", o->pause_rank)->group("");
   app->add_option("--worker-channel", o->channel)->group("");
+  app->add_option("--input-index", o->input_index)->group("");
 }
 
 }  // namespace

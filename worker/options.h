@@ -28,6 +28,8 @@ struct Options {
   std::vector<std::string> data;
   std::vector<std::string> test;
   double holdout = 0.1;
+  uint64_t input_memory = uint64_t{96} << 20;  // bytes of examples that a worker keeps
+  uint64_t spool_bytes = uint64_t{64} << 30;   // of copies of pipes and compressed files
   uint32_t workers = 1;
   std::string consistency = "sync";
   std::optional<uint32_t> staleness;  // ssp
@@ -81,6 +83,7 @@ struct Options {
   std::string pause_until;  // a file that ends the pause; empty: SIGCONT does
   uint32_t pause_rank = 0;
   int channel = -1;
+  int input_index = -1;  // the launcher's; see inputs.h
 };
 
 struct Parsed {

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
-#include "worker/file.h"
 #include "worker/random.h"
 
 namespace verbena::worker {
@@ -14,47 +11,7 @@ namespace {
 
 enum : size_t { kEmbedding, kW1, kC1, kW2, kSkip, kC2 };
 
-absl::StatusOr<std::string> ReadAll(const std::vector<std::string>& paths) {
-  std::string all;
-  for (const std::string& path : paths) {
-    absl::StatusOr<std::string> bytes = ReadBytes(path);
-    if (!bytes.ok()) return bytes.status();
-    if (bytes->empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": the file is empty"));
-    }
-    all += *bytes;
-  }
-  return all;
-}
-
 }  // namespace
-
-absl::StatusOr<TextData> ReadText(const std::vector<std::string>& data,
-                                  const std::vector<std::string>& test, double holdout) {
-  absl::StatusOr<std::string> train = ReadAll(data);
-  if (!train.ok()) return train.status();
-  TextData result = {*std::move(train), ""};
-  if (!test.empty()) {
-    absl::StatusOr<std::string> held = ReadAll(test);
-    if (!held.ok()) return held.status();
-    result.test = *std::move(held);
-  } else if (holdout > 0) {
-    const auto held =
-        static_cast<size_t>(std::llround(static_cast<double>(result.train.size()) * holdout));
-    result.test = result.train.substr(result.train.size() - held);
-    result.train.resize(result.train.size() - held);
-  }
-  if (result.train.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nothing is left to train on after holding out ", holdout, " of the bytes"));
-  }
-  if (result.train.size() > std::numeric_limits<uint32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat(result.train.size(),
-                                                   " bytes of text are too many; allowed: up to ",
-                                                   std::numeric_limits<uint32_t>::max()));
-  }
-  return result;
-}
 
 TextModel::TextModel(TextData data, const TextModelOptions& options, const TextKernels& kernels)
     : data_(std::move(data)), options_(options), kernels_(kernels) {
@@ -115,21 +72,29 @@ absl::Span<const size_t> TextModel::Penalised() {
   return kTensors;
 }
 
-void TextModel::Fill(const std::string& text, size_t row, uint64_t position) {
-  const auto width = static_cast<uint64_t>(options_.shape.context);
-  uint8_t* context = contexts_.data() + row * width;
-  for (uint64_t k = 0; k < width; ++k) {
-    context[k] = position + k < width ? 0 : static_cast<uint8_t>(text[position + k - width]);
-  }
-  targets_[row] = static_cast<uint8_t>(text[position]);
+uint64_t TextModel::Before() const {
+  return static_cast<uint64_t>(std::max(options_.shape.context, options_.ngrams));
 }
 
-void TextModel::FillMask(size_t row, uint32_t id) {
+absl::Status TextModel::Fetch(const ByteSet& text, Batch* batch) {
+  if (absl::Status s = text->Fetch(batch->ids, Before(), &batch->bytes); !s.ok()) return s;
+  FillKeys(batch);
+  return absl::OkStatus();
+}
+
+void TextModel::Fill(const Batch& batch, size_t example, size_t row) {
+  const auto width = static_cast<size_t>(options_.shape.context);
+  const uint8_t* target = batch.bytes.data() + example * (Before() + 1) + Before();
+  std::copy_n(target - width, width, contexts_.data() + row * width);
+  targets_[row] = *target;
+}
+
+void TextModel::FillMask(size_t row, uint64_t id) {
   const auto hidden = static_cast<size_t>(options_.shape.hidden);
   float* mask = mask_ + row * hidden;
   const auto keep = static_cast<float>(1 / (1 - options_.dropout));
   const auto threshold = static_cast<uint32_t>(options_.dropout * 0x1p16);
-  Random random(calls_ << 32 | id);
+  Random random((calls_ << 32) ^ id);
   uint64_t bits = 0;
   for (size_t i = 0; i < hidden; ++i, bits >>= 16) {
     if (i % 4 == 0) bits = random.Next();
@@ -137,17 +102,18 @@ void TextModel::FillMask(size_t row, uint32_t id) {
   }
 }
 
-void TextModel::FillKeys(const std::string& text, Batch* batch) {
+void TextModel::FillKeys(Batch* batch) {
   if (tables_.empty()) return;
   index_.Clear();
   batch->keys.resize(1);
   batch->keys[0].clear();
   batch->places.clear();
-  for (const uint32_t position : batch->ids) {
+  for (size_t r = 0; r < batch->ids.size(); ++r) {
+    const uint8_t* target = batch->bytes.data() + r * (Before() + 1) + Before();
     // Seven bytes and n fill the 64 bits that Mix() takes one to one. Bytes before the start are 0.
-    uint64_t bytes = position > 0 ? static_cast<uint8_t>(text[position - 1]) : 0;
+    uint64_t bytes = target[-1];
     for (uint64_t n = 2; n <= static_cast<uint64_t>(options_.ngrams); ++n) {
-      const uint64_t byte = position >= n ? static_cast<uint8_t>(text[position - n]) : 0;
+      const uint64_t byte = *(target - n);
       bytes |= byte << (8 * (n - 1));
       batch->places.push_back(index_.Place(Mix(n << 56 | bytes), batch->keys.data()));
     }
@@ -177,7 +143,7 @@ void TextModel::AddRowGradients(const Batch& batch, double scale, size_t first, 
 
 absl::StatusOr<double> TextModel::Gradient(const Batch& batch, double scale,
                                            const Parameters& given, const Gradients& gradients) {
-  const std::vector<uint32_t>& ids = batch.ids;
+  const std::vector<uint64_t>& ids = batch.ids;
   const float* parameters = given.dense;
   float* gradient = gradients.dense;
   const TextParameters view = ParametersAt(parameters);
@@ -200,7 +166,7 @@ absl::StatusOr<double> TextModel::Gradient(const Batch& batch, double scale,
   for (size_t done = 0; done < ids.size();) {
     const size_t rows = std::min<size_t>(kTextRows, ids.size() - done);
     for (size_t r = 0; r < rows; ++r) {
-      Fill(data_.train, r, ids[done + r]);
+      Fill(batch, done + r, r);
       if (workspace_.mask != nullptr) FillMask(r, ids[done + r]);
     }
     if (!tables_.empty()) FillAdded(batch, done, rows, given.rows[0]);
@@ -221,17 +187,17 @@ absl::StatusOr<Quality> TextModel::Evaluate(const Evaluation& evaluation) {
   if (!has_test()) return absl::FailedPreconditionError("no test data was given or held out");
   const TextParameters view = ParametersAt(evaluation.parameters);
   workspace_.mask = nullptr;
-  const uint64_t bytes = std::min<uint64_t>(data_.test.size(), evaluation.limit);
+  const uint64_t bytes = std::min<uint64_t>(data_.test->size(), evaluation.limit);
   Batch batch;
   double nats = 0;
   uint64_t not_finite = 0;
   for (uint64_t done = 0; done < bytes;) {
     const size_t rows = std::min<uint64_t>(kTextRows, bytes - done);
-    for (size_t r = 0; r < rows; ++r) Fill(data_.test, r, done + r);
+    batch.ids.resize(rows);
+    std::iota(batch.ids.begin(), batch.ids.end(), done);
+    if (absl::Status status = Fetch(data_.test, &batch); !status.ok()) return status;
+    for (size_t r = 0; r < rows; ++r) Fill(batch, r, r);
     if (!tables_.empty()) {
-      batch.ids.resize(rows);
-      std::iota(batch.ids.begin(), batch.ids.end(), static_cast<uint32_t>(done));
-      FillKeys(data_.test, &batch);
       const absl::StatusOr<Rows> found = evaluation.rows(batch);
       if (!found.ok()) return found.status();
       FillAdded(batch, 0, rows, (*found)[0]);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/data/byte_set.h"
 #include "worker/key_index.h"
 #include "worker/model.h"
 #include "worker/text_kernels.h"
@@ -27,13 +28,8 @@ struct TextModelOptions {
 };
 
 struct TextData {
-  std::string train, test;
+  ByteSet train, test;  // `test` may be empty
 };
-
-// The files of `data` one after the other; `test` likewise, or, when there are none, the last
-// `holdout` share of the bytes of `data`. INVALID_ARGUMENT for an empty file or part.
-absl::StatusOr<TextData> ReadText(const std::vector<std::string>& data,
-                                  const std::vector<std::string>& test, double holdout);
 
 class TextModel : public Model {
  public:
@@ -42,9 +38,11 @@ class TextModel : public Model {
 
   const Layout& layout() const override { return layout_; }
   absl::Span<const EmbeddingTable> tables() const override { return tables_; }
-  uint64_t examples() const override { return data_.train.size(); }
-  bool has_test() const override { return !data_.test.empty(); }
-  void Prepare(Batch* batch) override { FillKeys(data_.train, batch); }
+  uint64_t examples() const override { return data_.train->size(); }
+  bool has_test() const override { return data_.test->size() > 0; }
+  InputOrder order() const override { return data_.train->order(); }
+  absl::Status Prepare(Batch* batch) override { return Fetch(data_.train, batch); }
+  void WillPrepare(absl::Span<const uint64_t> ids) override { data_.train->WillFetch(ids); }
   // An example's dropped units depend on its id and the call's position among the calls alone, so
   // a batch split among workers drops the same ones.
   void ResumeAt(uint64_t step) override { calls_ = step; }
@@ -58,11 +56,14 @@ class TextModel : public Model {
   TextGradient GradientAt(float* arena) const;
   // The tensors that L2 is on.
   static absl::Span<const size_t> Penalised();
-  // Fills contexts_ and targets_ with rows of `text`; bytes before its start are zero.
-  void Fill(const std::string& text, size_t row, uint64_t position);
-  void FillMask(size_t row, uint32_t id);
-  // Keys and places of the n-grams before the positions batch->ids.
-  void FillKeys(const std::string& text, Batch* batch);
+  // Bytes in front of a position that may matter.
+  uint64_t Before() const;
+  // The bytes at and before the positions batch->ids, and the n-grams' keys and places.
+  absl::Status Fetch(const ByteSet& text, Batch* batch);
+  // Fills row `row` of contexts_ and targets_ with an example of the batch.
+  void Fill(const Batch& batch, size_t example, size_t row);
+  void FillMask(size_t row, uint64_t id);
+  void FillKeys(Batch* batch);
   // What the rows add to the softmax's input, for `rows` examples of the batch from `first` on.
   void FillAdded(const Batch& batch, size_t first, size_t rows, const float* table);
   void AddRowGradients(const Batch& batch, double scale, size_t first, size_t rows,

@@ -20,7 +20,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 // Examples and rows looked at together when a model is hashed.
-constexpr size_t kHashExamples = 65536;
+constexpr size_t kHashExamples = 8192;
 constexpr size_t kHashRows = 16384;
 
 double SecondsSince(SteadyClock::time_point start) {
@@ -99,7 +99,9 @@ class Loop {
         tables_(model->tables().size()),
         options_(options),
         hooks_(hooks),
-        schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed),
+        schedule_(model->examples(), options.batch, options.workers, options.rank, options.seed,
+                  model->order()),
+        ahead_(schedule_),
         patience_(options.early_stop),
         progress_(store, ProgressOptions(*model, *store, options)) {}
   // Rows may still be on their way into the store's buffers when a loop ends early.
@@ -126,7 +128,7 @@ class Loop {
                                                         options_.steps, " were to be made"));
     }
     model_.ResumeAt(first_);
-    Prepare(first_);
+    if (absl::Status status = Prepare(first_); !status.ok()) return status;
     BeginLookup(first_);
     return absl::OkStatus();
   }
@@ -138,7 +140,7 @@ class Loop {
     if (absl::Status status = rows_.WaitLookups(step % 2); !status.ok()) return status;
     const bool more = step + 1 < options_.steps;
     if (more) {
-      Prepare(step + 1);
+      if (absl::Status status = Prepare(step + 1); !status.ok()) return status;
       options_.prefetch ? BeginLookup(step + 1) : Intend(step + 1);
     }
     const absl::StatusOr<double> loss = Gradient(step % 2);
@@ -189,12 +191,20 @@ class Loop {
   }
 
  private:
-  void Prepare(uint64_t step) {
+  absl::Status Prepare(uint64_t step) {
     Prepared& next = prepared_[step % 2];
+    ReadAhead(step);
     const Schedule::Share share = schedule_.Step(step);
     next.batch.ids.assign(share.ids.begin(), share.ids.end());
     next.batch_size = share.batch;
-    model_.Prepare(&next.batch);
+    return model_.Prepare(&next.batch);
+  }
+  // So that the examples of later steps are read meanwhile.
+  void ReadAhead(uint64_t step) {
+    if (!schedule_.windowed()) return;
+    read_ahead_ = std::max(read_ahead_, step);
+    const uint64_t end = std::min(step + schedule_.steps_ahead() + 1, options_.steps);
+    for (; read_ahead_ < end; ++read_ahead_) model_.WillPrepare(ahead_.Step(read_ahead_).ids);
   }
   void Intend(uint64_t step) {
     for (size_t t = 0; t < tables_; ++t) rows_.Intend(t, prepared_[step % 2].batch.keys[t]);
@@ -233,7 +243,8 @@ class Loop {
   const size_t tables_;
   const TrainOptions& options_;
   const TrainHooks& hooks_;
-  Schedule schedule_;
+  Schedule schedule_, ahead_;
+  uint64_t read_ahead_ = 0;  // steps before it have been announced to the model
   Patience patience_;
   JobProgress progress_;
   uint64_t first_ = 0;
@@ -319,23 +330,28 @@ void HashTensors(const Layout& layout, const float* parameters, XXH64_state_t* s
   }
 }
 
+void SortUnique(std::vector<uint64_t>* keys) {
+  std::sort(keys->begin(), keys->end());
+  keys->erase(std::unique(keys->begin(), keys->end()), keys->end());
+}
+
 // By table: every key that a training example has, in order.
-std::vector<std::vector<uint64_t>> AllKeys(Model* model) {
+absl::StatusOr<std::vector<std::vector<uint64_t>>> AllKeys(Model* model) {
   std::vector<std::vector<uint64_t>> keys(model->tables().size());
+  std::vector<size_t> grown(keys.size());  // with so many they are looked at for duplicates
   Batch batch;
   for (uint64_t done = 0; done < model->examples(); done += batch.ids.size()) {
     batch.ids.resize(std::min<uint64_t>(kHashExamples, model->examples() - done));
-    std::iota(batch.ids.begin(), batch.ids.end(), static_cast<uint32_t>(done));
-    model->Prepare(&batch);
+    std::iota(batch.ids.begin(), batch.ids.end(), done);
+    if (absl::Status status = model->Prepare(&batch); !status.ok()) return status;
     for (size_t t = 0; t < keys.size(); ++t) {
-      const size_t middle = keys[t].size();
-      std::sort(batch.keys[t].begin(), batch.keys[t].end());
       keys[t].insert(keys[t].end(), batch.keys[t].begin(), batch.keys[t].end());
-      std::inplace_merge(keys[t].begin(), keys[t].begin() + static_cast<std::ptrdiff_t>(middle),
-                         keys[t].end());
-      keys[t].erase(std::unique(keys[t].begin(), keys[t].end()), keys[t].end());
+      if (keys[t].size() < grown[t]) continue;
+      SortUnique(&keys[t]);
+      grown[t] = 2 * keys[t].size() + kHashRows;
     }
   }
+  for (std::vector<uint64_t>& of_table : keys) SortUnique(&of_table);
   return keys;
 }
 
@@ -356,7 +372,9 @@ absl::StatusOr<uint64_t> HashModel(Model* model, ParameterStore* store) {
   XXH64_reset(state.get(), 0);
   HashTensors(model->layout(), store->parameters(), state.get());
   if (model->tables().empty()) return XXH64_digest(state.get());
-  const std::vector<std::vector<uint64_t>> keys = AllKeys(model);
+  const absl::StatusOr<std::vector<std::vector<uint64_t>>> all = AllKeys(model);
+  if (!all.ok()) return all.status();
+  const std::vector<std::vector<uint64_t>>& keys = *all;
   RowStore& rows = *store->rows();
   for (size_t t = 0; t < keys.size(); ++t) {
     for (size_t done = 0; done < keys[t].size();) {

@@ -21,6 +21,7 @@
 #include "worker/load_model.h"
 #include "worker/local_store.h"
 #include "worker/progress.h"
+#include "worker/random.h"
 #include "worker/report.h"
 #include "worker/trainer.h"
 
@@ -56,6 +57,11 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   return cluster;
 }
 
+// Less than 2^63. An order by windows is part of what a resumed run goes on with.
+uint64_t HashOf(const DataIdentity& data, const InputOrder& order, uint64_t examples) {
+  return order.window >= examples ? data.hash : Mix(data.hash ^ Mix(order.window)) >> 1;
+}
+
 TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   TrainOptions train;
   train.workers = options.workers;
@@ -75,7 +81,7 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   if (train.count_steps && train.rank == 0) {
     const DataIdentity data = IdentityOf(options.data);
     train.data_bytes = data.bytes;
-    train.data_hash = data.hash;
+    train.data_hash = HashOf(data, model.order(), model.examples());
   }
   return train;
 }
@@ -186,7 +192,7 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
                                   const std::function<void(const Totals&)>& after_step,
                                   const std::function<void(const std::string&)>& note) {
   Trained trained;
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options, &g_stop);
   if (!model.ok()) return model.status();
   trained.model = *std::move(model);
   const TrainOptions train = TrainOptionsOf(options, *trained.model);

@@ -26,9 +26,9 @@ namespace verbena::client {
 struct ClientCore::Impl {
   explicit Impl(CoreOptions o);
 
-  void OnView() {
+  void OnView(const ViewDifference& what) {
     lanes.OnView();
-    journal.OnView();
+    journal.OnView(what);
   }
   void Close(const absl::Status& status) {
     journal.EndAll(status);

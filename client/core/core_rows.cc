@@ -112,8 +112,9 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckBags(uint32_t id, const BagKe
 
 std::unique_ptr<KeyPlan> ClientCore::Impl::PlanOf(absl::Span<const uint64_t> keys,
                                                   const TableState& table, KeySort* sorted) {
-  if (sorted != nullptr) return sorted->TakePlan();
   std::unique_ptr<KeyPlan> plan = operations.NewPlan();
+  // Each plan becomes a spare one when its call ends, so that each takes the place of a spare one.
+  if (sorted != nullptr) return sorted->TakePlan();
   plan->Build(keys, table.id(), table.partitions, journal.key_scratch());
   return plan;
 }
@@ -192,10 +193,10 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   if (bags.offsets.empty()) return c.EndedAtOnce(operation);
   operation->blocks[1] = sums.block;
   operation->sums = reinterpret_cast<float*>(sums.block->data() + sums.offset);
+  operation->bags = c.operations.NewBags();  // as PlanOf() does
   if (sorted != nullptr) {
     operation->bags = sorted->TakeBags();
   } else {
-    operation->bags = c.operations.NewBags();
     operation->bags->Build(bags, table, (*state)->partitions, c.journal.BagLimits(**state),
                            c.journal.key_scratch());
   }

@@ -263,11 +263,29 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
                                           ", least version ", entry.min_version, ")"));
 }
 
+namespace {
+
+// The server that keeps the partition's copy, as far as the view says.
+std::string DescribeFollower(const Session& session, uint32_t partition) {
+  const v1::ClusterView& view = session.view();
+  if (partition < static_cast<uint32_t>(view.partitions_size())) {
+    for (const v1::Replica& follower : view.partitions(static_cast<int>(partition)).followers()) {
+      for (const v1::Server& server : view.servers()) {
+        if (server.incarnation() == follower.server()) return DescribeServer(server);
+      }
+    }
+  }
+  return absl::StrCat("the follower of partition ", partition);
+}
+
+}  // namespace
+
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
                                ReplyStatus status, uint32_t detail) {
   const std::string server = DescribeServer(session, *entry.stream);
   const std::string& job = entry.table->info.spec().job();
   const bool of_job = status == ReplyStatus::kJobMemoryLimit;
+  const bool of_copy = status == ReplyStatus::kCopyMemoryLimit;
   const uint64_t hot_bytes = HotBytes(entry.table->info.spec());
   if (!of_job && detail == kPartitionIsFull) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -276,7 +294,7 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
         ", and some of these are new; nothing of this record was applied there. Rows that exist go "
         "on; make a cluster of more partitions (--partitions), or evict rows"));
   }
-  if (!of_job && detail == 0 && hot_bytes > 0) {
+  if (!of_job && !of_copy && detail == 0 && hot_bytes > 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
         DescribeEntry(entry), ": it names more rows of partition ",
         entry.table->parts[part].partition, " than may be in memory together at ", server,
@@ -290,7 +308,10 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
       DescribeEntry(entry), ": ",
       of_job ? absl::StrCat("job '", job, "' has reached its memory limit at ", server,
                             ", whose share of it is ", detail, " MiB")
-             : absl::StrCat(server, " has reached its memory limit of ", detail, " MiB"),
+             : absl::StrCat(
+                   of_copy ? DescribeFollower(session, entry.table->parts[part].partition) : server,
+                   " has reached its memory limit of ", detail, " MiB",
+                   of_copy ? " and has to keep a copy of these rows" : ""),
       ", and some of the rows are new; nothing of this record was applied to partition ",
       entry.table->parts[part].partition, ". Rows that exist go on; ",
       of_job ? absl::StrCat("raise the job's limit ('verbena limits ", job, " --memory BYTES')")

@@ -22,7 +22,7 @@ std::string DescribeEntry(const Entry& entry);
 
 // A final refusal of a record.
 absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
-// Rows of `part` were not created: kMemoryLimit, kJobMemoryLimit.
+// Rows of `part` were not created: kMemoryLimit, kJobMemoryLimit, kCopyMemoryLimit.
 absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
                                ReplyStatus status, uint32_t detail);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);

@@ -442,25 +442,35 @@ void Journal::Reroute(TableState* table, std::vector<Entry*> more) {
   }
 }
 
-void Journal::OnView() {
+// Whether its parts are elsewhere now.
+bool Journal::FollowView(TableState* table) {
+  if (table->dropped) return false;
+  const v1::Table* info = session_->FindTable(table->id());
+  if (info == nullptr) {
+    DropTable(table, absl::NotFoundError("table '" + table->name() + "' was dropped"));
+    return false;
+  }
+  table->info = *info;
+  const bool moved = Route(table);
+  if (moved) FollowMoved(table);
+  MarkLost(table);
+  return moved;
+}
+
+void Journal::OnView(const ViewDifference& what) {
   now_ = clock_->NowNanos();
   bool moved = false;
-  ForgetDropped();
-  for (const auto& [id, table] : tables_) {
-    if (table->dropped) continue;
-    const v1::Table* info = session_->FindTable(id);
-    if (info == nullptr) {
-      DropTable(table.get(), absl::NotFoundError("table '" + table->name() + "' was dropped"));
-      continue;
+  if (any_dropped_) ForgetDropped();
+  if (what.all || what.placement) {
+    for (const auto& [id, table] : tables_) moved |= FollowView(table.get());
+  } else {
+    for (const uint32_t id : what.tables) {
+      const auto it = tables_.find(id);
+      if (it != tables_.end()) moved |= FollowView(it->second.get());
     }
-    table->info = *info;
-    if (Route(table.get())) {
-      FollowMoved(table.get());
-      moved = true;
-    }
-    MarkLost(table.get());
   }
   if (moved) LeaveOldLanes();
+  FollowNormTables(what);
   norms_dirty_ = true;
   // Epochs have changed: records that waited for them may be posted.
   for (const auto& stream : lanes_->streams()) Touch(stream.get());

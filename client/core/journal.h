@@ -50,6 +50,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -131,7 +132,8 @@ class Journal final : public LaneListener {
   bool InUse(uint64_t block_id) const;
 
   // ---- progress ----
-  void OnView();
+  // `what` differs from the previous view.
+  void OnView(const ViewDifference& what);
   // Memory in registration is ready, or was refused.
   void OnMemoryReady();
   bool Pump();
@@ -264,6 +266,8 @@ class Journal final : public LaneListener {
   static void FollowTables(NormGroup* group, const std::vector<TableState*>& tables);
   void RunNormGroup(NormGroup* group, const std::vector<TableState*>& tables);
   void FindNormGroups();
+  bool HasNorms(const v1::Table& table) const;
+  void FollowNormTables(const ViewDifference& what);
   std::vector<TableState*> NormTables(const NormGroup& group);
   bool MayStart(const NormGroup& group, const std::vector<TableState*>& tables,
                 uint64_t* step) const;
@@ -381,6 +385,7 @@ class Journal final : public LaneListener {
   void DropTable(TableState* table, const absl::Status& status);
   // Releases tables that were dropped and are no longer referenced.
   void ForgetDropped();
+  bool FollowView(TableState* table);
   bool Refers(const TableState& table) const;
   void LosePart(TableState* table, uint32_t part);
   void MarkLost(TableState* table);  // according to the view
@@ -398,6 +403,7 @@ class Journal final : public LaneListener {
   Pool<Entry> entries_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_table_ = nullptr;
+  bool any_dropped_ = false;  // tables_ may have some that were dropped
   std::vector<Stream*> dirty_, pumping_;
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
   // By device; only a few.
@@ -409,8 +415,9 @@ class Journal final : public LaneListener {
   bool norms_dirty_ = false;            // RunNorms() may have something to do
   bool moves_dirty_ = false;            // RunMoves() may
   uint64_t norm_steps_ = 0;
-  uint64_t norm_revision_ = 0;  // of the view that norm_groups_ reflect
-  bool closed_ = false;         // EndAll() was called: no record is resent
+  bool norm_groups_stale_ = true;   // norm_groups_ do not reflect the view
+  std::set<uint32_t> norm_tables_;  // ids of tables whose steps need norms, as in norm_groups_
+  bool closed_ = false;             // EndAll() was called: no record is resent
   uint64_t order_ = 0;
   int64_t timer_ = kNever;  // not later than the next retry
   int64_t now_ = 0;

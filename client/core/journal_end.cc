@@ -142,7 +142,7 @@ void Journal::DropQueued(TableState* table) {
 
 void Journal::DropTable(TableState* table, const absl::Status& status) {
   if (table->dropped) return;
-  table->dropped = true;
+  table->dropped = any_dropped_ = true;
   if (last_table_ == table) last_table_ = nullptr;
   for (Operation* operation = operations_->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
@@ -169,9 +169,11 @@ bool Journal::Refers(const TableState& table) const {
 
 // Otherwise a long-lived client would keep all dropped tables and check their lanes in every turn.
 void Journal::ForgetDropped() {
+  any_dropped_ = false;
   for (auto it = tables_.begin(); it != tables_.end();) {
     TableState* table = it->second.get();
     if (!table->dropped || Refers(*table)) {
+      any_dropped_ |= table->dropped;
       ++it;
       continue;
     }

@@ -33,18 +33,32 @@ bool ById(const TableState* a, const TableState* b) { return a->id() < b->id(); 
 
 // ---- groups -------------------------------------------------------------------------------------
 
+// A table that is being restored has no steps.
+bool Journal::HasNorms(const v1::Table& table) const {
+  return !table.restoring() && NeedsStepNorms(table.spec().optimizer()) &&
+         table.spec().job() == session_->options().job;
+}
+
+void Journal::FollowNormTables(const ViewDifference& what) {
+  norm_groups_stale_ |= what.all || what.placement;
+  for (const uint32_t id : what.tables) {
+    if (norm_groups_stale_) return;
+    const v1::Table* table = session_->FindTable(id);
+    norm_groups_stale_ = norm_tables_.contains(id) || (table != nullptr && HasNorms(*table));
+  }
+}
+
 // Updates the groups from the view: all clipped tables of the job form one group, and each table
 // with a trust ratio forms another.
 void Journal::FindNormGroups() {
-  if (norm_revision_ == session_->view().revision()) return;
-  norm_revision_ = session_->view().revision();
+  if (!norm_groups_stale_) return;
+  norm_groups_stale_ = false;
   if (norm_groups_.empty()) norm_groups_.push_back(std::make_unique<NormGroup>());
   norm_groups_[0]->tables.clear();
+  norm_tables_.clear();
   for (const v1::Table& info : session_->view().tables()) {
-    const v1::TableSpec& spec = info.spec();
-    // A table that is being restored has no steps.
-    if (info.restoring() || spec.job() != session_->options().job) continue;
-    if (!NeedsStepNorms(spec.optimizer())) continue;
+    if (!HasNorms(info)) continue;
+    norm_tables_.insert(info.id());
     TableState* table = FindTable(info.id());
     if (table == nullptr) continue;
     if (table->clipped) norm_groups_[0]->tables.push_back(table);

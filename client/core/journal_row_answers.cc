@@ -13,7 +13,8 @@ namespace verbena::client {
 namespace {
 
 bool NoRoom(ReplyStatus status) {
-  return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit;
+  return status == ReplyStatus::kMemoryLimit || status == ReplyStatus::kJobMemoryLimit ||
+         status == ReplyStatus::kCopyMemoryLimit;
 }
 // Statuses that settle the push, whether or not it changed rows.
 bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite || NoRoom(status); }

@@ -275,11 +275,11 @@ absl::Status Session::TakeView(v1::ClusterView view) {
   // Answers of several calls may be reordered: only a newer view is used.
   if (view.revision() <= view_.revision()) return absl::OkStatus();
   view_ = std::move(view);
-  FollowNewView();
+  FollowNewView(ViewDifference());
   return absl::OkStatus();
 }
 
-void Session::FollowNewView() {
+void Session::FollowNewView(const ViewDifference& what) {
   const int64_t now = clock_->NowNanos();
   std::vector<std::pair<uint64_t, int64_t>> silent;
   for (const v1::Server& server : view_.servers()) {
@@ -296,7 +296,7 @@ void Session::FollowNewView() {
                                                         return worker.incarnation() == incarnation_;
                                                       });
     if (!listed) heartbeat_at_ = 0;
-    listener_.on_view();
+    listener_.on_view(what);
   }
 }
 
@@ -357,7 +357,13 @@ bool Session::TakeAnswer(v1::GetViewResponse* response, uint64_t asked_at, absl:
   if (!response->changes().empty()) {
     const uint64_t before = view_.revision();
     needs_whole_view_ = !ApplyChanges(*response, &view_);
-    if (view_.revision() != before) FollowNewView();
+    if (view_.revision() == before) return !needs_whole_view_;
+    ViewChangeList applied;
+    for (v1::ViewChange& change : *response->mutable_changes()) {
+      const bool is_new = change.base_revision() >= before;
+      if (is_new && change.revision() <= view_.revision()) applied.push_back(std::move(change));
+    }
+    FollowNewView(DifferenceOf(before, view_, applied));
     return !needs_whole_view_;
   }
   if (!response->changed()) return true;

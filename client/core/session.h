@@ -19,6 +19,7 @@
 #include "client/core/lease_keeper.h"
 #include "proto/control_channel.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "proto/view_difference.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::client {
@@ -34,7 +35,8 @@ class Session {
  public:
   enum class State : uint8_t { kNew, kJoining, kJoined, kLeaving, kLeft, kExpired };
   struct Listener {
-    std::function<void()> on_view;                 // view() is newer
+    // view() is newer; `what` differs from the previous view.
+    std::function<void(const ViewDifference& what)> on_view;
     std::function<void(absl::Status)> on_expired;  // ABORTED: the outcome is unknown
   };
 
@@ -98,7 +100,7 @@ class Session {
   // Not OK: the view does not continue the current one and is not adopted. A member of an abandoned
   // history has expired.
   absl::Status TakeView(v1::ClusterView view);
-  void FollowNewView();
+  void FollowNewView(const ViewDifference& what);
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);
   void Heartbeat();

@@ -31,7 +31,10 @@ struct Scope {
   bool observes = false;                // of that job: as an observer does
   bool makes_job = false;               // there is no such job yet
   bool of_server = false;               // of a server's life, which is no job's
-  std::string about = {};               // the same for people: "table 'w' of job 'ads'"
+  // Ends this member, which joined with the token of this id; empty: it ends none, or it joined
+  // without a token.
+  std::string ends_member_of = {};
+  std::string about = {};  // the same for people: "table 'w' of job 'ads'"
 };
 
 // The access option of a method such as "/verbena.v1.Cluster/JoinWorker". No roles: there is no

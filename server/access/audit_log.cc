@@ -156,11 +156,17 @@ void AuditLog::Append(const std::string& line) {
 
 // Under the lock.
 std::optional<uint64_t> AuditLog::Admit(const std::string& peer, absl::Time now) {
-  // A peer may have many addresses.
-  if (!all_refused_.Take(now).has_value()) return std::nullopt;
   const std::string host = HostOf(peer);
   if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
-  return refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second.Take(now);
+  // The host's own share first: what it is not given must not be taken from what all hosts have.
+  RateLimit& own = refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second;
+  const std::optional<uint64_t> of_host = own.Take(now);
+  if (!of_host.has_value()) return std::nullopt;
+  unsaid_ += *of_host;
+  // A peer may have many addresses.
+  const std::optional<uint64_t> of_all = all_refused_.Take(now);
+  if (!of_all.has_value()) return std::nullopt;
+  return std::exchange(unsaid_, 0) + *of_all;
 }
 
 absl::Status AuditLog::Charge(const std::string& caller, absl::Time now) {

@@ -11,8 +11,9 @@
 // Invariants:
 //  1. A file that was moved away (logrotate) is followed by a new one of the same name.
 //  2. Of one peer host kRefusalBurst refusals get a line, and then kRefusalsPerSecond a second; the
-//     next line says how many had none. All hosts together get ten times that. So nobody fills the
-//     disk by being refused.
+//     next line says how many had none. All hosts together get ten times that, of which a host can
+//     take no more than its own. So nobody fills the disk by being refused, nor takes the lines of
+//     others.
 //  3. At most kMostWaiting lines wait to be written; the next line says how many were lost.
 //  4. Of one caller kCallBurst calls are audited at once, and then kCallsPerSecond a second. A call
 //     beyond that does not begin: what has changed something is never without a line.
@@ -105,6 +106,7 @@ class AuditLog {
   uint64_t lost_ = 0;      // since the last line
   uint64_t left_out_ = 0;  // in all
   RateLimit all_refused_{10 * kRefusalBurst, 10 * kRefusalsPerSecond};
+  uint64_t unsaid_ = 0;                       // of hosts whose next line was left out, too
   std::map<std::string, RateLimit> refused_;  // by host
   std::map<std::string, RateLimit> charged_;  // by caller
 

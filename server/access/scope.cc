@@ -66,7 +66,15 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) 
 }
 
 Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
-  return ScopeOfIncarnation(request.incarnation(), view);
+  Scope scope = ScopeOfIncarnation(request.incarnation(), view);
+  if (!scope.job) return scope;
+  for (const v1::Job& job : view.jobs()) {
+    if (job.name() != *scope.job) continue;
+    for (const v1::Worker& worker : job.members()) {
+      if (worker.incarnation() == request.incarnation()) scope.ends_member_of = worker.token();
+    }
+  }
+  return scope;
 }
 
 // A name that another job's table has is refused by the coordinator, which compares jobs, too.

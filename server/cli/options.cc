@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/toml_config.h"
+#include "proto/utf8_text.h"
 #include "server/cli/network_options.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"
@@ -261,6 +263,11 @@ std::string CheckCheckpoints(const NodeOptions& node) {
   if (node.checkpoint_dir.front() != '/') {
     return absl::StrCat("--checkpoint-dir '", node.checkpoint_dir,
                         "'; wanted: an absolute path, as servers may have been started anywhere");
+  }
+  if (const std::string text = Utf8Text(node.checkpoint_dir, SIZE_MAX);
+      text != node.checkpoint_dir) {
+    return absl::StrCat("--checkpoint-dir '", text,
+                        "'; wanted: a path in UTF-8, as requests to servers name it");
   }
   return "";
 }

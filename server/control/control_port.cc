@@ -267,9 +267,12 @@ bool ControlPort::Charge(Connection* connection) {
   if (bytes_.size() >= kMostPayers && !bytes_.contains(connection->payer)) bytes_.clear();
   Bytes& bytes = bytes_.try_emplace(connection->payer, Bytes{most, now}).first->second;
   const double seconds = static_cast<double>(now - bytes.at_ns) / 1e9;
-  bytes.left = std::min(most, bytes.left + seconds * most / 8) - came;
+  // Who sends too much is ended. A debt beyond a second's bytes would only keep others out for
+  // long.
+  bytes.left = std::max(std::min(most, bytes.left + seconds * most / 8) - came, -most / 8);
   bytes.at_ns = now;
-  return bytes.left >= 0;
+  // The budget may have been used up by others, and the free bytes are for that.
+  return came == 0 || bytes.left >= 0;
 }
 
 void ControlPort::Accept(int listener) {

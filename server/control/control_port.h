@@ -14,7 +14,8 @@
 //  2. It accepts again as soon as there are descriptors.
 //  3. A host's connections without an admitted call receive at most strange_bytes at once, and an
 //     eighth of that a second; those of a caller with admitted calls, caller_bytes. One that
-//     receives more is ended.
+//     receives more is ended. The first bytes of each connection count for nothing: a handshake and
+//     a small call come through whatever others of the host have sent.
 #ifndef VERBENA_SERVER_CONTROL_CONTROL_PORT_H_
 #define VERBENA_SERVER_CONTROL_CONTROL_PORT_H_
 

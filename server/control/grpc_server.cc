@@ -100,7 +100,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
 }
 
 GrpcServer::~GrpcServer() {
-  if (server_ != nullptr) Stop([] {});
+  if (server_ != nullptr) (void)Stop([] {});
 }
 
 void GrpcServer::SetServing(bool serving) {
@@ -112,28 +112,39 @@ void GrpcServer::SetServing(bool serving) {
   }
 }
 
-void GrpcServer::Stop(const std::function<void()>& drain) {
-  if (server_ == nullptr) return;
+absl::Status GrpcServer::Stop(const std::function<void()>& drain) {
+  if (server_ == nullptr) return absl::OkStatus();
   // Ends the port's thread first, so there is room for the one below.
   if (port_ != nullptr) port_->Stop();
-  std::atomic<bool> stopped{false};
+  struct Ending {
+    std::unique_ptr<grpc::Server> server;
+    std::atomic<bool> ended{false};
+  };
+  const auto ending = std::make_shared<Ending>();
+  ending->server = std::move(server_);
+  const auto longest = std::chrono::steady_clock::now() + kLongestStop;
   // Shutdown() returns when every call has been finished, and finishing takes our drain().
-  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [&] {
-    server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-    server_->Wait();
-    stopped.store(true, std::memory_order_release);
+  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [ending] {
+    ending->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+    ending->server->Wait();
+    ending->ended.store(true, std::memory_order_release);
   });
   if (!shutdown.ok()) {
-    // The process ends, and calls with it.
-    (void)server_.release();
-    return;
+    (void)ending->server.release();
+    return shutdown.status();
   }
-  while (!stopped.load(std::memory_order_acquire)) {
+  while (!ending->ended.load(std::memory_order_acquire)) {
+    if (std::chrono::steady_clock::now() > longest) {
+      shutdown->detach();
+      return absl::DeadlineExceededError(
+          absl::StrCat("calls of the control plane have not ended within ", kLongestStop.count(),
+                       " s; threads may be missing (", ThreadLimits(), ")"));
+    }
     drain();
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   shutdown->join();
-  server_.reset();
+  return absl::OkStatus();
 }
 
 }  // namespace verbena::server

@@ -6,12 +6,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/control/control_call.h"
 #include "server/control/control_port.h"
@@ -37,7 +39,11 @@ class GrpcServer {
   void SetServing(bool serving);
   // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
   // `drain` runs again and again meanwhile, on this thread: whatever the calls wait for.
-  void Stop(const std::function<void()>& drain);
+  // An error after kLongestStop: gRPC 1.51 waits for ever for threads that it cannot start. Calls
+  // may then still run, so nothing that they use may be destroyed, and the process should end.
+  absl::Status Stop(const std::function<void()>& drain);
+
+  static constexpr std::chrono::seconds kLongestStop{5};
 
  private:
   GrpcServer() = default;

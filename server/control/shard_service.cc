@@ -30,7 +30,11 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_held(engine.held);
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
+  out->set_lanes_refused(snapshot.lanes_refused);
   for (const v1::ReplicaStatistics& copy : snapshot.replicas) *out->add_replicas() = copy;
+  out->set_memory_limit_bytes(snapshot.memory_limit);
+  out->set_memory_reserved_bytes(snapshot.memory_reserved);
+  out->set_memory_full(snapshot.memory_full);
   for (const rdma::MissingTransport& missing : snapshot.missing) {
     v1::MissingTransport* said = out->add_missing_transports();
     said->set_transport(missing.transport);
@@ -43,6 +47,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_rows(table.rows);
     said->set_step(table.step);
     said->set_sampled_keys(table.sampled_keys);
+    said->set_unserved(table.unserved);
     for (const shard::HotKey& key : table.hot_keys) {
       v1::HotKey* hot = said->add_hot_keys();
       hot->set_key(key.key);

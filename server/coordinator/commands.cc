@@ -37,6 +37,8 @@ absl::Status CheckEnoughServers(const CoordinatorOptions& options, const v1::Clu
 absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced, const ViewEditor& view) {
   const double wanted = spec.optimizer().clip_global_norm();
   if (wanted == 0) return absl::OkStatus();
+  const auto& norms = view.SumsOf(spec.job()).norms;
+  if (norms.empty() || (norms.size() == 1 && norms.contains(wanted))) return absl::OkStatus();
   for (const auto& [id, existing] : view.TablesOf(spec.job())) {
     const double value = existing->spec().optimizer().clip_global_norm();
     if (value == 0 || value == wanted || id == replaced) continue;
@@ -165,6 +167,7 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   joined.set_state(v1::Server::ALIVE);
   joined.set_zone(request.zone());
   joined.set_cold_tier(request.cold_tier());
+  joined.set_memory_bytes(request.memory_bytes());
   response->set_incarnation(joined.incarnation());
   response->set_lease_ms(options.lease_ms);
   for (v1::Server& server : *view->EditServers()) {
@@ -257,6 +260,7 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
     table->set_replaces(replaced);
   }
   absl::Status allowed = CheckLimits(*table, options.chunk_memory, *view);
+  if (allowed.ok()) allowed = CheckServerMemory(*table, options.chunk_memory, *view);
   if (!allowed.ok()) return allowed;
   view->AddTable(*table);
   return Effect::kChanged;

@@ -92,7 +92,7 @@ absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, 
   StateChange saved;
   saved.view = whole ? nullptr : &change.view;
   saved.gone_members = change.gone_members;
-  saved.access = whole || undo.access.has_value();
+  saved.access = whole || undo.access.has_value() || ends_unsaved;
   saved.answered = answered;
   if (absl::Status status = store->Save(state, saved); !status.ok()) {
     UndoChange();
@@ -104,6 +104,8 @@ absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, 
     if (state.answered.size() > kAnswersKept) state.answered.pop_front();
   }
   changes.Add(change, state.view);
+  if (!change.described || saved.access) change.concern.everyone = true;
+  polls.Changed(change.concern);
   if (whole || change.servers) {
     FollowView();
   } else {
@@ -303,8 +305,7 @@ void Coordinator::Impl::Refuse(const v1::Seen& seen, bool server, uint64_t incar
       "there is none, start it with --accept-older-state=",
       absl::Hex(state.terms.rbegin()->id(), absl::kZeroPad16),
       ", start the servers again, and restore their tables from checkpoints"));
-  for (Poll& poll : std::exchange(polls, {})) poll.reply(refusal);
-  next_poll_ns = kNever;
+  for (ViewPolls::Poll& poll : polls.TakeAll()) poll.reply(refusal);
 }
 
 // Redundancy does not end because an option was forgotten.
@@ -338,6 +339,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
   }
   if (absl::Status status = CheckState(state); !status.ok()) return status;
   if (absl::Status status = CheckTokens(state); !status.ok()) return status;
+  editor.CountMemoryBy(options.chunk_memory);
   editor.Index();
   BeginChange();
   for (const v1::Partition& partition : state.view.partitions()) {
@@ -428,46 +430,31 @@ void Coordinator::Impl::FollowTokens() {
   *access.add_tokens() = options.operator_token;
   access.MergeFrom(state.access);
   const int64_t expiry = NextTokenExpiry(state);
-  next_token_ns = kNever;
+  next_token_ns = ends_unsaved ? Now() + kSaveRetryNanos : kNever;
   if (expiry == kNever) return;
   const int64_t seconds =
       std::clamp<int64_t>(expiry - options.wall_clock(), 0, kLongestTokenSleepSeconds);
-  next_token_ns = Now() + seconds * 1000 * kNanosPerMilli;
+  next_token_ns = std::min(next_token_ns, Now() + seconds * 1000 * kNanosPerMilli);
 }
 
 bool Coordinator::Impl::EndTokens(int64_t now) {
   if (next_token_ns > now) return false;
   BeginChange();
   KeepAccess();
-  if (EndExpiredTokens(options.wall_clock(), &state, &editor) == Effect::kNone) {
+  const Effect ended = EndExpiredTokens(options.wall_clock(), &state, &editor);
+  if (ended == Effect::kNone && !ends_unsaved) {
     UndoChange();
     FollowTokens();
     return false;
   }
   KeepAccess();  // they are over, saved or not
-  const absl::Status saved = EndChange(nullptr);
-  if (!saved.ok()) {
+  // What else was undone with them.
+  if (std::exchange(ends_unsaved, false)) RetireEnded(state, &editor);
+  if (!EndChange(nullptr).ok()) {
+    ends_unsaved = true;
     FollowTokens();
-    next_token_ns = now + kSaveRetryNanos;
   }
   return true;
-}
-
-std::vector<Coordinator::Impl::Poll> Coordinator::Impl::TakePolls(int64_t now) {
-  std::vector<Poll> due, waiting;
-  const bool publish = polls.size() < kManyPolls || now >= publish_from_ns;
-  next_poll_ns = kNever;
-  for (Poll& poll : polls) {
-    const bool behind = poll.known != state.view.revision();
-    if ((behind && publish) || poll.due_ns <= now) {
-      due.push_back(std::move(poll));
-    } else {
-      next_poll_ns = std::min({next_poll_ns, poll.due_ns, behind ? publish_from_ns : kNever});
-      waiting.push_back(std::move(poll));
-    }
-  }
-  polls = std::move(waiting);
-  return due;
 }
 
 v1::GetViewResponse Coordinator::Impl::ViewAnswer(uint64_t known, bool takes_changes) const {
@@ -479,18 +466,14 @@ v1::GetViewResponse Coordinator::Impl::ViewAnswer(uint64_t known, bool takes_cha
   return response;
 }
 
-void Coordinator::Impl::AnswerPolls(std::vector<Poll> due) {
+void Coordinator::Impl::AnswerPolls(std::vector<ViewPolls::Poll> due) {
   const int64_t began = Now();
   bool published = false;
-  for (Poll& poll : due) {
+  for (ViewPolls::Poll& poll : due) {
     published |= poll.known != state.view.revision();
     poll.reply(ViewAnswer(poll.known, poll.takes_changes));
   }
-  // Polls whose wait is over, or that end during a gap, do not postpone the others.
-  if (!published || began < publish_from_ns) return;
-  const int64_t ended = Now();
-  publish_from_ns =
-      ended + std::clamp(4 * (ended - began), kPublishGapNanos, kLongestPublishGapNanos);
+  if (published) polls.Published(began, Now());
 }
 
 }  // namespace verbena::server

@@ -98,7 +98,7 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
   }
   SetView(state.view, &response);
   // Taken before any reply runs: replies may call the coordinator again.
-  std::vector<Poll> due = TakePolls(Now());
+  std::vector<ViewPolls::Poll> due = polls.Take(Now());
   reply(std::move(response));
   AnswerPolls(std::move(due));
 }
@@ -146,7 +146,7 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
   if (FindServer(incarnation, impl.view()) != nullptr) {
     impl.heard[incarnation] = impl.Now();
   }
-  std::vector<Impl::Poll> due;
+  std::vector<ViewPolls::Poll> due;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
     const v1::Server* silent = FindServer(incarnation, impl.view());
     if (silent == nullptr || impl.left.contains(incarnation)) {
@@ -162,7 +162,7 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
       reply(std::move(saved));
       return;
     }
-    due = impl.TakePolls(impl.Now());
+    due = impl.polls.Take(impl.Now());
   }
   v1::HeartbeatResponse response;
   response.set_revision(impl.state.view.revision());
@@ -282,9 +282,12 @@ void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewRe
     return;
   }
   const int64_t wait = std::min(request.wait_ms(), kMaxWaitMs) * kNanosPerMilli;
-  impl.polls.push_back(
-      {request.known_revision(), impl.Now() + wait, takes_changes, std::move(reply)});
-  impl.next_poll_ns = std::min(impl.next_poll_ns, impl.polls.back().due_ns);
+  const v1::Job* job = impl.editor.JobOf(request.incarnation());
+  impl.polls.Add({.known = request.known_revision(),
+                  .due_ns = impl.Now() + wait,
+                  .takes_changes = takes_changes,
+                  .job = job == nullptr ? "" : job->name(),
+                  .reply = std::move(reply)});
 }
 
 void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
@@ -338,8 +341,8 @@ bool Coordinator::RunOnce() {
   ended |= impl.EndRestores(now);
   ended |= impl.EndBars(now);
   ended |= impl.EndTokens(now);
-  if (!ended && impl.next_poll_ns > now) return false;
-  impl.AnswerPolls(impl.TakePolls(now));
+  if (!ended && impl.polls.NextDueNanos() > now) return false;
+  impl.AnswerPolls(impl.polls.Take(now));
   return true;
 }
 
@@ -351,8 +354,8 @@ int64_t Coordinator::NextTimerNanos() const {
   // Without leases nothing depends on how long this has not run.
   const bool any = !impl_->leases.empty() || !impl_->restores.empty();
   const int64_t turn = any ? impl_->turns.NextDueNanos() : kNever;
-  return std::min(
-      {std::max(due, impl_->next_save_ns), impl_->next_poll_ns, impl_->next_token_ns, turn});
+  return std::min({std::max(due, impl_->next_save_ns), impl_->polls.NextDueNanos(),
+                   impl_->next_token_ns, turn});
 }
 
 const absl::Status& Coordinator::status() const { return impl_->refusal; }

@@ -21,23 +21,12 @@
 #include "server/coordinator/turns.h"
 #include "server/coordinator/view_changes.h"
 #include "server/coordinator/view_editor.h"
+#include "server/coordinator/view_polls.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
 
-// With this many polls waiting, answering them takes so long that changes which follow each other
-// within a gap are published together: of at least 20 ms, and four times what answering took.
-inline constexpr size_t kManyPolls = 64;
-inline constexpr int64_t kPublishGapNanos = 20 * kNanosPerMilli;
-inline constexpr int64_t kLongestPublishGapNanos = 500 * kNanosPerMilli;
-
 struct Coordinator::Impl {
-  struct Poll {
-    uint64_t known;
-    int64_t due_ns;
-    bool takes_changes;
-    Reply<v1::GetViewResponse> reply;
-  };
   // What a mutation may change, beside the view, and a failed one gets back.
   struct Undo {
     std::optional<v1::AccessRules> access;  // none: the change has not touched the tokens
@@ -54,6 +43,7 @@ struct Coordinator::Impl {
   Undo undo;                                                // of the change that has begun
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
+  bool ends_unsaved = false;  // tokens have ended here, and not in the store
   Leases leases;
   Leases restores;  // of tables that are being restored, by their ids
   Turns turns;
@@ -62,9 +52,7 @@ struct Coordinator::Impl {
   std::map<uint64_t, int64_t> heard;  // servers, and when the last join or heartbeat was read
   int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   ViewChanges changes;
-  std::vector<Poll> polls;
-  int64_t next_poll_ns = kNever;
-  int64_t publish_from_ns = 0;  // not before, with many polls
+  ViewPolls polls;
   int64_t in_office_since_ns = 0;
   // Servers, alive in the state that was loaded, of which any may prove it an old one: they have
   // not been heard in this term, and their leases go on.
@@ -121,8 +109,7 @@ struct Coordinator::Impl {
   // Whether a server that leaves has a follower that is alive by its lease, but was not heard.
   bool HasUnheardFollower(uint64_t server) const;
   const CoordinatorState::Answered* FindAnswer(const std::string& request_id) const;
-  std::vector<Poll> TakePolls(int64_t now);
-  void AnswerPolls(std::vector<Poll> due);
+  void AnswerPolls(std::vector<ViewPolls::Poll> due);
   v1::GetViewResponse ViewAnswer(uint64_t known, bool takes_changes) const;
 
   // Runs `apply` (Response* -> StatusOr<Effect>) on the state, once per request id.

@@ -1,12 +1,12 @@
 #include "server/coordinator/job_limits.h"
 
-#include <algorithm>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/job_limits.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
+#include "server/coordinator/job_sums.h"
 
 namespace verbena::server {
 namespace {
@@ -23,30 +23,12 @@ bool HasLimits(const v1::JobLimits& limits) {
 absl::Status CheckTables(const v1::Job& job, const v1::Table& added, const ViewEditor& view) {
   const uint32_t limit = job.limits().tables();
   if (limit == 0 || added.replaces() != 0) return absl::OkStatus();
-  const auto& all = view.TablesOf(job.name());
-  const auto tables = std::count_if(
-      all.begin(), all.end(), [](const auto& table) { return table.second->replaces() == 0; });
+  const int64_t tables = view.SumsOf(job.name()).tables;
   if (tables < static_cast<int64_t>(limit)) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("job '", job.name(), "' is at its limit of tables: it has ", tables,
                    ", allowed are ", limit, ". Drop one, or raise the limit ('verbena limits ",
                    job.name(), " --tables ", tables + 1, "')"));
-}
-
-// Adds what a dense table takes, by the server that has it.
-void AddMemory(const v1::Table& table, const ChunkMemory& chunk_memory, const v1::ClusterView& view,
-               std::map<uint64_t, uint64_t>* servers) {
-  const v1::TableSpec& spec = table.spec();
-  if (spec.dim() > 0) return;  // rows are made when they are pushed
-  const DenseLayout layout = LayoutOf(spec);
-  const uint64_t bytes = chunk_memory ? chunk_memory(spec)
-                                      : std::min<uint64_t>(layout.elements, layout.chunk_elements) *
-                                            layout.parameter_bytes;
-  const auto partitions = static_cast<uint32_t>(view.partitions_size());
-  for (const v1::Partition& p : view.partitions()) {
-    (*servers)[p.primary()] +=
-        bytes * ChunksInPartition(table.id(), layout.chunks(), p.id(), partitions);
-  }
 }
 
 std::string ServerName(uint64_t incarnation, const v1::ClusterView& view) {
@@ -61,13 +43,16 @@ absl::Status CheckMemory(const v1::Job& job, const v1::Table& added,
   const v1::ClusterView& view = editor.view();
   const uint64_t limit = job.limits().memory_bytes();
   if (limit == 0 || added.spec().dim() > 0) return absl::OkStatus();
+  const std::vector<uint64_t>& has = editor.SumsOf(job.name()).dense_bytes;
+  JobSums more;
+  more.Add(added, static_cast<uint32_t>(view.partitions_size()), chunk_memory);
   std::map<uint64_t, uint64_t> before, after, partitions;
-  for (const auto& [id, table] : editor.TablesOf(job.name())) {
-    AddMemory(*table, chunk_memory, view, &before);
+  for (const v1::Partition& p : view.partitions()) {
+    const uint64_t bytes = has.empty() ? 0 : has[p.id()];
+    before[p.primary()] += bytes;
+    after[p.primary()] += bytes + more.dense_bytes[p.id()];
+    ++partitions[p.primary()];
   }
-  after = before;
-  AddMemory(added, chunk_memory, view, &after);
-  for (const v1::Partition& p : view.partitions()) ++partitions[p.primary()];
   for (const auto& [server, bytes] : after) {
     if (server == 0 || bytes == before[server]) continue;  // on no server, or not on this one
     const uint64_t share = ShareOfServer(limit, partitions[server], view.partitions_size());
@@ -105,6 +90,37 @@ absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory
   if (job == nullptr || !job->has_limits()) return absl::OkStatus();
   if (absl::Status status = CheckTables(*job, table, view); !status.ok()) return status;
   return CheckMemory(*job, table, chunk_memory, view);
+}
+
+absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
+                               const ViewEditor& editor) {
+  if (table.spec().dim() > 0) return absl::OkStatus();
+  const v1::ClusterView& view = editor.view();
+  const auto partitions = static_cast<uint32_t>(view.partitions_size());
+  JobSums more, replaced;
+  more.Add(table, partitions, chunk_memory);
+  const v1::Table* other = table.replaces() == 0 ? nullptr : editor.FindTable(table.replaces());
+  if (other != nullptr) replaced.Add(*other, partitions, chunk_memory);
+  const std::vector<uint64_t>& all = editor.sums().dense_bytes;
+  std::map<uint64_t, std::pair<uint64_t, uint64_t>> bytes;  // by server: the table's, the others'
+  for (const v1::Partition& p : view.partitions()) {
+    auto& [its, others] = bytes[p.primary()];
+    its += more.dense_bytes[p.id()];
+    others += all.empty() ? 0 : all[p.id()];
+    others -= replaced.dense_bytes.empty() ? 0 : replaced.dense_bytes[p.id()];
+  }
+  for (const v1::Server& server : view.servers()) {
+    const auto& [its, others] = bytes[server.incarnation()];
+    const uint64_t limit = server.memory_bytes();
+    if (limit == 0 || its == 0 || its + others <= RoomForTables(limit)) continue;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("table '", table.spec().name(), "' does not fit server '", server.name(),
+                     "': its chunks there would take ", its, " bytes beside ", others,
+                     " bytes of other dense tables; allowed: ", RoomForTables(limit),
+                     ", which is 15/16 of its --memory-limit of ", limit,
+                     ". Drop a table, or raise --memory-limit"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace verbena::server

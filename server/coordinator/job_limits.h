@@ -8,7 +8,6 @@
 #define VERBENA_SERVER_COORDINATOR_JOB_LIMITS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,18 +16,21 @@
 
 namespace verbena::server {
 
-// Bytes that a chunk of a dense table takes on its server.
-using ChunkMemory = std::function<uint64_t(const v1::TableSpec&)>;
-
 // All limits of the job from now on; it is made when it is new, and forgotten when there was
 // nothing to it but its limits and it has none any more. False: they were so before.
 bool SetLimits(const std::string& job, const v1::JobLimits& limits, ViewEditor* view);
 
 // Whether the job may have `table`, too, which is not in the view yet: RESOURCE_EXHAUSTED names the
-// limit, what there is, and what to do. Partitions have been placed. `chunk_memory` may be empty:
-// parameters alone are counted then.
+// limit, what there is, and what to do. Partitions have been placed. `chunk_memory`: as the view's
+// sums count.
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
                          const ViewEditor& view);
+
+// Whether the servers have memory for `table` beside all other dense tables: RESOURCE_EXHAUSTED
+// names the server, what it needs and what it has. Copies and rows are not counted: their servers
+// refuse what does not fit.
+absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
+                               const ViewEditor& view);
 
 }  // namespace verbena::server
 

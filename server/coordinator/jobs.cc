@@ -1,7 +1,7 @@
 #include "server/coordinator/jobs.h"
 
 #include <algorithm>
-#include <set>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/table_spec.h"
@@ -17,10 +17,7 @@ bool HasDeparted(const v1::Job& job, int32_t rank) {
 
 // What a rank beyond expected_workers depends on: somebody to train with, and nobody who waits.
 bool NoSyncTables(const v1::Job& job, const ViewEditor& view) {
-  const auto& tables = view.TablesOf(job.name());
-  return !tables.empty() && std::none_of(tables.begin(), tables.end(), [](const auto& table) {
-    return table.second->spec().consistency() == v1::CONSISTENCY_SYNC;
-  });
+  return !view.TablesOf(job.name()).empty() && view.SumsOf(job.name()).sync_tables == 0;
 }
 
 absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
@@ -51,13 +48,17 @@ absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
 // a run without an end has ranks for all who come.
 absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
   const auto expected = static_cast<int32_t>(job.expected_workers());
-  std::set<int32_t> used;
+  // One of these is free beyond the expected ones, too.
+  std::vector<bool> used(static_cast<size_t>(expected) + job.members_size() + 1);
+  const auto use = [&](int32_t rank) {
+    if (rank >= 0 && static_cast<size_t>(rank) < used.size()) used[rank] = true;
+  };
   for (const int32_t rank : job.departed_ranks()) {
-    if (rank < expected) used.insert(rank);
+    if (rank < expected) use(rank);
   }
-  for (const v1::Worker& member : job.members()) used.insert(member.rank());
+  for (const v1::Worker& member : job.members()) use(member.rank());
   for (int32_t rank = 0; rank < expected; ++rank) {
-    if (!used.contains(rank)) return rank;
+    if (!used[rank]) return rank;
   }
   if (!NoSyncTables(job, view)) {
     return absl::FailedPreconditionError(
@@ -66,7 +67,7 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
                      "once it has tables, none of which is sync"));
   }
   int32_t next = expected;
-  while (used.contains(next)) ++next;
+  while (used[next]) ++next;
   if (next >= static_cast<int32_t>(kMaxWorkers)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("job '", job.name(), "' has ", kMaxWorkers, " workers, as many as may be"));
@@ -83,22 +84,12 @@ absl::Status CheckExpected(const v1::JoinWorkerRequest& request) {
                                                  "; allowed: 1 to ", kMaxWorkers));
 }
 
-// What a worker takes of a table: an entry for each chunk, and for each partition.
-uint64_t EntriesOf(const v1::TableSpec& spec, uint64_t partitions) {
-  if (spec.consistency() != v1::CONSISTENCY_SYNC) return 0;
-  if (spec.dim() > 0) return partitions;
-  const uint64_t chunks = LayoutOf(spec).chunks();
-  return chunks + std::min(chunks, partitions);
-}
-
 // `added`: a table that the job is to have, too; may be null.
 absl::Status CheckContributions(const v1::Job& job, const ViewEditor& view,
                                 const v1::TableSpec* added) {
   const auto partitions = static_cast<uint64_t>(view.view().partitions_size());
-  uint64_t entries = added == nullptr ? 0 : EntriesOf(*added, partitions);
-  for (const auto& [id, table] : view.TablesOf(job.name())) {
-    entries += EntriesOf(table->spec(), partitions);
-  }
+  const uint64_t entries = view.SumsOf(job.name()).contributions +
+                           (added == nullptr ? 0 : ContributionsOf(*added, partitions));
   const uint64_t allowed = kMaxContributions / std::max(job.expected_workers(), 1u);
   if (entries <= allowed) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -138,6 +138,12 @@ Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view
   return effect;
 }
 
+void RetireEnded(const CoordinatorState& state, ViewEditor* view) {
+  for (const v1::Token& token : state.access.tokens()) {
+    if (token.ended() != 0) RetireBearers(token.id(), view);
+  }
+}
+
 int64_t NextTokenExpiry(const CoordinatorState& state) {
   int64_t next = std::numeric_limits<int64_t>::max();
   for (const v1::Token& token : state.access.tokens()) {

@@ -32,6 +32,8 @@ absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, Coordinato
 
 // Those whose time is over.
 Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view);
+// Workers of all tokens that have ended, also before.
+void RetireEnded(const CoordinatorState& state, ViewEditor* view);
 // Seconds since 1970; INT64_MAX: none has one.
 int64_t NextTokenExpiry(const CoordinatorState& state);
 

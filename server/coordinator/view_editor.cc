@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "proto/view_change.h"
 #include "server/coordinator/planted_bugs.h"
 
@@ -30,13 +31,18 @@ void MoveLastTo(int to, google::protobuf::RepeatedPtrField<Entry>* list) {
 }
 
 // Members come in the order of their incarnations.
-int PlaceOfMember(uint64_t incarnation, const v1::Job& job) {
+int FirstMemberFrom(uint64_t incarnation, const v1::Job& job) {
   const auto& members = job.members();
   const auto it = std::lower_bound(
       members.begin(), members.end(), incarnation,
       [](const v1::Worker& w, uint64_t wanted) { return w.incarnation() < wanted; });
-  if (it == members.end() || it->incarnation() != incarnation) return -1;
   return static_cast<int>(it - members.begin());
+}
+
+int PlaceOfMember(uint64_t incarnation, const v1::Job& job) {
+  const int place = FirstMemberFrom(incarnation, job);
+  if (place == job.members_size() || job.members(place).incarnation() != incarnation) return -1;
+  return place;
 }
 
 }  // namespace
@@ -44,6 +50,7 @@ int PlaceOfMember(uint64_t incarnation, const v1::Job& job) {
 void ViewEditor::Index() {
   by_name_.clear();
   by_job_.clear();
+  sums_ = {};
   jobs_.clear();
   job_of_member_.clear();
   for (const v1::Table& table : view_->tables()) IndexTable(table);
@@ -56,7 +63,11 @@ void ViewEditor::Index() {
 void ViewEditor::IndexTable(const v1::Table& table) {
   NamedTables& named = by_name_[table.spec().name()];
   (table.restoring() ? named.restoring : named.served) = &table;
-  by_job_[table.spec().job()].tables[table.id()] = &table;
+  JobTables& job = by_job_[table.spec().job()];
+  job.tables[table.id()] = &table;
+  const auto partitions = static_cast<uint32_t>(view_->partitions_size());
+  job.sums.Add(table, partitions, chunk_memory_);
+  sums_.Add(table, partitions, chunk_memory_);
 }
 
 void ViewEditor::ForgetTable(const v1::Table& table) {
@@ -71,6 +82,9 @@ void ViewEditor::ForgetTable(const v1::Table& table) {
   const auto job = by_job_.find(table.spec().job());
   if (job == by_job_.end()) return;
   job->second.tables.erase(table.id());
+  const auto partitions = static_cast<uint32_t>(view_->partitions_size());
+  job->second.sums.Remove(table, partitions, chunk_memory_);
+  sums_.Remove(table, partitions, chunk_memory_);
   if (job->second.tables.empty()) by_job_.erase(job);
 }
 
@@ -100,6 +114,12 @@ const std::map<uint32_t, const v1::Table*>& ViewEditor::TablesOf(const std::stri
   static const auto* const none = new std::map<uint32_t, const v1::Table*>();
   const auto it = by_job_.find(job);
   return it == by_job_.end() ? *none : it->second.tables;
+}
+
+const JobSums& ViewEditor::SumsOf(const std::string& job) const {
+  static const auto* const none = new JobSums();
+  const auto it = by_job_.find(job);
+  return it == by_job_.end() ? *none : it->second.sums;
 }
 
 const v1::Job* ViewEditor::FindJob(const std::string& name) const {
@@ -138,7 +158,7 @@ void ViewEditor::ForgetRecords() {
   old_tables_.clear();
   job_order_.clear();
   old_jobs_.clear();
-  removed_jobs_.clear();
+  job_moves_.clear();
   old_partitions_.clear();
   old_servers_.reset();
 }
@@ -195,8 +215,9 @@ void ViewEditor::AddJob(const std::string& name) {
   job->set_name(name);
   job->set_generation(coordinator_planted_bugs().reuse_generations ? 1 : *ended_generation_ + 1);
   jobs_[name] = job;
-  old_jobs_.try_emplace(name);
+  if (!old_jobs_.try_emplace(name).second) std::erase(job_order_, name);
   job_order_.push_back(name);
+  job_moves_.push_back({std::nullopt, name});
 }
 
 v1::Job* ViewEditor::EditJob(const std::string& name) {
@@ -207,7 +228,7 @@ v1::Job* ViewEditor::EditJob(const std::string& name) {
 
 void ViewEditor::AddMember(const std::string& name, const v1::Worker& worker) {
   v1::Job* job = FindMutableJob(name);
-  Record(*job).members.added.push_back(worker.incarnation());
+  Record(*job).added.push_back(worker.incarnation());
   *job->add_members() = worker;
   job_of_member_[worker.incarnation()] = job;
 }
@@ -218,7 +239,7 @@ void ViewEditor::RemoveMember(uint64_t incarnation) {
   v1::Job* job = it->second;
   const int place = PlaceOfMember(incarnation, *job);
   const v1::Worker worker = job->members(place);
-  Record(*job).members.removed.emplace_back(place, worker);
+  Record(*job).removed_members.push_back(worker);
   job->mutable_members()->DeleteSubrange(place, 1);
   job_of_member_.erase(it);
   // No step waits for a rank beyond the expected ones.
@@ -232,12 +253,13 @@ void ViewEditor::RemoveIfEnded(const std::string& name) {
   v1::Job* job = FindMutableJob(name);
   if (job == nullptr || job->members_size() > 0 || job->has_limits()) return;
   if (!TablesOf(name).empty()) return;
-  Record(*job);
-  removed_jobs_.emplace_back(PlaceOfJob(job), name);
+  Record(*job).removed = true;
+  const int place = PlaceOfJob(job);
+  job_moves_.push_back({place, name});
   // A generation that no worker has joined may be used again.
   const uint32_t unused = job->expected_workers() == 0 ? 1 : 0;
   *ended_generation_ = std::max(*ended_generation_, job->generation() - unused);
-  EraseJob(removed_jobs_.back().first);
+  EraseJob(place);
 }
 
 void ViewEditor::EraseJob(int place) {
@@ -285,37 +307,43 @@ void ViewEditor::UndoTables() {
 }
 
 void ViewEditor::UndoJobs() {
-  // Places are those of the moment of the removal: the last one first.
-  for (auto removed = removed_jobs_.rbegin(); removed != removed_jobs_.rend(); ++removed) {
-    v1::Job* job = view_->add_jobs();
-    job->set_name(removed->second);
-    jobs_[removed->second] = job;
-    MoveLastTo(removed->first, view_->mutable_jobs());
+  // Places are those of the moment: the last move first.
+  for (auto move = job_moves_.rbegin(); move != job_moves_.rend(); ++move) UndoMove(*move);
+  for (auto& [name, old] : old_jobs_) {
+    if (old.header) UndoJob(name, &old);
   }
-  for (auto name = job_order_.rbegin(); name != job_order_.rend(); ++name) {
-    UndoJob(*name, &old_jobs_.at(*name));
+}
+
+void ViewEditor::UndoMove(const JobMove& move) {
+  if (!move.removed_from) {
+    const v1::Job* job = FindJob(move.name);
+    for (const v1::Worker& member : job->members()) job_of_member_.erase(member.incarnation());
+    return EraseJob(PlaceOfJob(job));
   }
+  v1::Job* job = view_->add_jobs();
+  job->set_name(move.name);
+  jobs_[move.name] = job;
+  MoveLastTo(*move.removed_from, view_->mutable_jobs());
 }
 
 void ViewEditor::UndoJob(const std::string& name, OldJob* old) {
   v1::Job* job = FindMutableJob(name);
-  if (!old->header) {
-    for (const v1::Worker& member : job->members()) job_of_member_.erase(member.incarnation());
-    EraseJob(PlaceOfJob(job));
-    return;
-  }
   google::protobuf::RepeatedPtrField<v1::Worker> members;
   members.Swap(job->mutable_members());
   job->Swap(&*old->header);
   members.Swap(job->mutable_members());
-  for (auto gone = old->members.removed.rbegin(); gone != old->members.removed.rend(); ++gone) {
-    *job->add_members() = gone->second;
-    MoveLastTo(gone->first, job->mutable_members());
-    job_of_member_[gone->second.incarnation()] = job;
-  }
-  for (const uint64_t added : old->members.added) {
-    job->mutable_members()->DeleteSubrange(PlaceOfMember(added, *job), 1);
+  for (const uint64_t added : old->added) {
     job_of_member_.erase(added);
+    const int place = PlaceOfMember(added, *job);
+    if (place >= 0) job->mutable_members()->DeleteSubrange(place, 1);
+  }
+  const absl::flat_hash_set<uint64_t> added(old->added.begin(), old->added.end());
+  for (const v1::Worker& gone : old->removed_members) {
+    if (added.contains(gone.incarnation())) continue;
+    const int place = FirstMemberFrom(gone.incarnation(), *job);
+    *job->add_members() = gone;
+    MoveLastTo(place, job->mutable_members());
+    job_of_member_[gone.incarnation()] = job;
   }
 }
 
@@ -328,15 +356,33 @@ void ViewEditor::AddJobChange(const std::string& name, const OldJob& old,
     if (old.header) change->add_removed_jobs(name);
     return;
   }
+  // Its entry is at the end now, which a change shows by removing the one before.
+  if (old.header && old.removed) change->add_removed_jobs(name);
   v1::JobChange* changed = change->add_jobs();
   *changed->mutable_job() = HeaderOf(*job);
-  for (const uint64_t added : old.members.added) {
+  for (const uint64_t added : old.added) {
     const int place = PlaceOfMember(added, *job);
     if (place >= 0) *changed->add_members() = job->members(place);
   }
-  for (const auto& [place, worker] : old.members.removed) {
+  for (const v1::Worker& worker : old.removed_members) {
     changed->add_removed_members(worker.incarnation());
   }
+}
+
+// Whether it is another run, or other workers take part in it. Observers do not.
+bool ViewEditor::ConcernsMembers(const std::string& name, const OldJob& old) const {
+  const v1::Job* job = FindJob(name);
+  if (job == nullptr) return false;
+  if (!old.header || old.header->generation() != job->generation() ||
+      old.header->expected_workers() != job->expected_workers()) {
+    return true;
+  }
+  const auto works = [](const v1::Worker& worker) { return worker.rank() >= 0; };
+  return std::any_of(old.removed_members.begin(), old.removed_members.end(), works) ||
+         std::any_of(old.added.begin(), old.added.end(), [&](uint64_t added) {
+           const int place = PlaceOfMember(added, *job);
+           return place >= 0 && works(job->members(place));
+         });
 }
 
 // By the function that compares whole views, on views that have nothing but servers.
@@ -360,8 +406,11 @@ ViewEditor::Change ViewEditor::Describe() const {
   change.view.set_base_revision(old_revision_);
   change.view.set_revision(view_->revision());
   change.view.set_term_id(TermId(*view_));
+  Concern& concern = change.concern;
   for (const auto& [id, old] : old_tables_) {
     const v1::Table* table = FindTable(id);
+    concern.everyone |= (table != nullptr && table->lost_partitions_size() > 0) ||
+                        (old && old->lost_partitions_size() > 0);
     if (table != nullptr) {
       *change.view.add_tables() = *table;
     } else if (old) {
@@ -371,7 +420,8 @@ ViewEditor::Change ViewEditor::Describe() const {
   for (const std::string& name : job_order_) {
     const OldJob& old = old_jobs_.at(name);
     AddJobChange(name, old, &change.view);
-    for (const auto& [place, worker] : old.members.removed) {
+    if (ConcernsMembers(name, old)) concern.jobs.insert(name);
+    for (const v1::Worker& worker : old.removed_members) {
       change.gone_members.push_back(worker.incarnation());
     }
   }
@@ -379,6 +429,7 @@ ViewEditor::Change ViewEditor::Describe() const {
     *change.view.add_partitions() = view_->partitions(id);
   }
   if (old_servers_) DescribeServers(&change);
+  concern.everyone |= change.servers || !old_partitions_.empty();
   return change;
 }
 

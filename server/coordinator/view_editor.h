@@ -5,7 +5,8 @@
 //
 // **Invariants**
 //  1. The view is changed through its editor only, between Begin() and Commit() or Undo().
-//  2. Undo() restores exactly the view of Begin(), the order of entries included.
+//  2. Undo() restores exactly the view of Begin(), the order of entries included; and Describe()
+//     leads from that to the view of now. Also where a job has ended and begun again meanwhile.
 //  3. Tables are in the order of their ids, which is that of their creation.
 //  4. A job has an entry while it has members, tables or limits. The generation of a new entry is
 //     greater than those of all removed entries, so no generation of a name is used twice.
@@ -17,12 +18,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/job_sums.h"
 
 namespace verbena::server {
 
@@ -31,12 +34,18 @@ class ViewEditor {
   using Servers = google::protobuf::RepeatedPtrField<v1::Server>;
 
   // Of one change: what is different.
+  // Who has to hear of a change at once.
+  struct Concern {
+    bool everyone = false;
+    std::set<std::string> jobs;  // members of these: another run, or other workers
+  };
   struct Change {
     // Without the servers if they are not `described`.
     v1::ViewChange view;
     bool described = true;  // false: members need the whole view
     bool servers = false;   // some server is new, different or gone
     std::vector<uint64_t> gone_members;
+    Concern concern;
   };
 
   // The two outlive the editor.
@@ -44,6 +53,8 @@ class ViewEditor {
       : view_(view), ended_generation_(ended_generation) {}
   // The view has been replaced, or changed otherwise: its tables and jobs are indexed again.
   void Index();
+  // How SumsOf() counts memory, from the next Index() on.
+  void CountMemoryBy(ChunkMemory chunk_memory) { chunk_memory_ = std::move(chunk_memory); }
 
   const v1::ClusterView& view() const { return *view_; }
 
@@ -53,6 +64,8 @@ class ViewEditor {
   const v1::Table* FindTable(const std::string& name, bool restoring) const;
   // In the order of their ids.
   const std::map<uint32_t, const v1::Table*>& TablesOf(const std::string& job) const;
+  const JobSums& SumsOf(const std::string& job) const;
+  const JobSums& sums() const { return sums_; }  // of all tables
   const v1::Job* FindJob(const std::string& name) const;
   // The job that has this member.
   const v1::Job* JobOf(uint64_t member) const;
@@ -79,16 +92,19 @@ class ViewEditor {
   Servers* EditServers();
 
  private:
-  struct OldMembers {
-    std::vector<uint64_t> added;
-    std::vector<std::pair<int, v1::Worker>> removed;  // places at the time of their removal
-  };
   struct OldJob {
     std::optional<v1::Job> header;  // none: the job is new. Without members
-    OldMembers members;
+    bool removed = false;           // if it is there now, it is another entry
+    std::vector<uint64_t> added;    // members; may have been removed again
+    std::vector<v1::Worker> removed_members;
+  };
+  struct JobMove {
+    std::optional<int> removed_from;  // the place that it had; none: it was added
+    std::string name;
   };
   struct JobTables {
     std::map<uint32_t, const v1::Table*> tables;
+    JobSums sums;
   };
   struct NamedTables {
     const v1::Table* served = nullptr;
@@ -105,15 +121,19 @@ class ViewEditor {
   void EraseJob(int place);
   void UndoTables();
   void UndoJobs();
+  void UndoMove(const JobMove& move);
   void UndoJob(const std::string& name, OldJob* old);
   void AddJobChange(const std::string& name, const OldJob& old, v1::ViewChange* change) const;
+  bool ConcernsMembers(const std::string& name, const OldJob& old) const;
   void DescribeServers(Change* change) const;
   void ForgetRecords();
 
   v1::ClusterView* const view_;
   uint32_t* const ended_generation_;
+  ChunkMemory chunk_memory_;
   absl::flat_hash_map<std::string, NamedTables> by_name_;
   absl::flat_hash_map<std::string, JobTables> by_job_;
+  JobSums sums_;
   absl::flat_hash_map<std::string, v1::Job*> jobs_;
   absl::flat_hash_map<uint64_t, v1::Job*> job_of_member_;
 
@@ -121,9 +141,10 @@ class ViewEditor {
   uint64_t old_revision_ = 0;
   uint32_t old_ended_generation_ = 0;
   std::map<uint32_t, std::optional<v1::Table>> old_tables_;  // none: it is new
-  std::vector<std::string> job_order_;                       // in which jobs were touched first
+  // In which jobs were touched first; those with new entries in the order of these.
+  std::vector<std::string> job_order_;
   absl::flat_hash_map<std::string, OldJob> old_jobs_;
-  std::vector<std::pair<int, std::string>> removed_jobs_;  // with places at the time of removal
+  std::vector<JobMove> job_moves_;  // in the order in which they were made
   std::map<int, v1::Partition> old_partitions_;
   std::optional<Servers> old_servers_;
 };

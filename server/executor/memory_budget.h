@@ -3,9 +3,8 @@
 // **Thread safety**: all threads.
 //
 // Invariants:
-//  1. reserved() is never more than limit() by Reserve(), nor more than room_for_tables() by
-//     Reserve(kTables). Count() may bring it there: Reserve() then refuses until there is room
-//     again.
+//  1. reserved() is never more than limit() by Reserve(), nor more than MostOf(use). Count() may
+//     bring it there: Reserve() then refuses until there is room again.
 #ifndef VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
 #define VERBENA_SERVER_EXECUTOR_MEMORY_BUDGET_H_
 
@@ -17,20 +16,24 @@ namespace verbena::server {
 class MemoryBudget {
  public:
   // What stays: parameters, optimizer state, indices. What passes through: rows on their way out,
-  // sums of an open step. The last sixteenth is for the latter alone, so that a full server still
-  // serves what it has.
-  enum class Use : uint8_t { kTables, kScratch };
+  // sums of an open step. The last sixteenth is for the latter, so that a full server still serves
+  // what it has, and for what a follower's primary has logged already. On a server that keeps
+  // copies, what it is the primary of leaves a sixteenth more to those.
+  enum class Use : uint8_t { kTables, kTablesBesideCopies, kFollowers, kScratch };
 
   explicit MemoryBudget(uint64_t limit) : limit_(limit) {}
 
   uint64_t limit() const { return limit_; }
-  uint64_t room_for_tables() const { return limit_ - limit_ / 16; }
+  uint64_t MostOf(Use use) const {
+    if (use == Use::kTables) return limit_ - limit_ / 16;
+    return use == Use::kTablesBesideCopies ? limit_ - limit_ / 8 : limit_;
+  }
   // Relaxed: a number that says nothing about other memory.
   uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
 
   // False, with nothing taken: that would be beyond the limit.
   bool Reserve(uint64_t bytes, Use use) {
-    const uint64_t most = use == Use::kTables ? room_for_tables() : limit_;
+    const uint64_t most = MostOf(use);
     uint64_t now = reserved_.load(std::memory_order_relaxed);
     do {
       if (bytes > most || now > most - bytes) return false;

@@ -23,7 +23,7 @@ namespace {
 size_t SlabBytes(const ShardExecutorOptions& options) {
   if (options.memory_budget == nullptr) return options.slab_bytes;
   const uint64_t share = std::bit_floor(options.memory_budget->limit() / 256);
-  return std::clamp<uint64_t>(share, uint64_t{1} << 20, options.slab_bytes);
+  return std::min<uint64_t>(std::max<uint64_t>(share, uint64_t{1} << 20), options.slab_bytes);
 }
 
 }  // namespace
@@ -165,7 +165,7 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
                            .job_memory = std::move(job_memory),
                            .cold_store = s.options.cold_store});
   if (s.view == nullptr) return;
-  s.UpdateJobs();
+  s.UpdateJobs(ViewDifference());
   s.view_status = s.engine->ApplyView(*s.view);
   s.FollowPeers();
 }
@@ -174,25 +174,25 @@ void ShardExecutor::SetCoordinator(const std::string& address) {
   impl_->replication->SetCoordinator(address);
 }
 
-void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view) {
+void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view,
+                              absl::Span<const v1::ViewChange> changes) {
   Impl& s = *impl_;
   if (s.view != nullptr && s.view->cluster_id() == view->cluster_id() &&
       view->revision() < s.view->revision()) {
     return;
   }
+  const ViewDifference what =
+      s.view == nullptr ? ViewDifference() : DifferenceOf(s.view->revision(), *view, changes);
   s.view = std::move(view);
-  s.UpdateJobs();
-  s.largest_chunk_bytes = 0;
-  for (const v1::Table& table : s.view->tables()) {
-    s.largest_chunk_bytes = std::max(s.largest_chunk_bytes, table.spec().chunk_bytes());
-  }
+  s.UpdateJobs(what);
+  s.largest_chunk.Follow(*s.view, what);
   s.ReadClock();
   if (s.engine != nullptr) {
-    s.view_status = s.engine->ApplyView(*s.view);
+    s.view_status = s.engine->ApplyView(*s.view, changes);
     if (!s.view_status.ok()) s.Log(std::string(s.view_status.message()));
   }
   s.restores.Follow({s.engine, s.view.get(), s.incarnation});
-  s.RetirePeers();
+  if (what.all || what.placement || !what.jobs.empty()) s.RetirePeers();
   s.FollowPeers();
   s.DrainEngine();
 }
@@ -266,7 +266,13 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters.waiting_for_room = s.waiting.size();
   snapshot.counters.replica_log = s.options.replica_log;
   snapshot.missing = s.missing;
+  snapshot.lanes_refused = std::string(s.LaneShortage().message());
   snapshot.replicas = s.ReplicaStatistics();
+  if (s.options.memory_budget != nullptr) {
+    snapshot.memory_limit = s.options.memory_budget->limit();
+    snapshot.memory_reserved = s.options.memory_budget->reserved();
+    snapshot.memory_full = s.allocator.full() || snapshot.counters.engine.memory_refused;
+  }
   snapshot.counters.replication = s.replication->counters();
   for (const v1::ReplicaStatistics& replica : snapshot.replicas) {
     for (const v1::CopyStatistics& copy : replica.copies()) {

@@ -107,6 +107,10 @@ struct ShardSnapshot {
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
   std::vector<v1::ReplicaStatistics> replicas;  // by partition
+  // v1::ShardStatistics has what they are.
+  uint64_t memory_limit = 0, memory_reserved = 0;
+  bool memory_full = false;
+  std::string lanes_refused;  // v1::ShardStatistics::lanes_refused
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in
@@ -174,8 +178,10 @@ class ShardExecutor {
   void SetIncarnation(uint64_t incarnation);
   // host:port of who is asked for changes of configurations; before it nobody is.
   void SetCoordinator(const std::string& address);
-  // A view older than the last one is ignored.
-  void ApplyView(std::shared_ptr<const v1::ClusterView> view);
+  // A view older than the last one is ignored. `changes`: those that made it of an earlier one, of
+  // which that was given last: only what they name is looked at.
+  void ApplyView(std::shared_ptr<const v1::ClusterView> view,
+                 absl::Span<const v1::ViewChange> changes = {});
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   // Parts of checkpoints: shard.proto. WaitSave() may answer later, in RunOnce().

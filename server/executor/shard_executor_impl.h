@@ -14,8 +14,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "proto/view_difference.h"
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/fair_queue.h"
+#include "server/executor/largest_chunk.h"
 #include "server/executor/shard_executor.h"
 #include "server/executor/slab_allocator.h"
 #include "server/nanoseconds.h"
@@ -92,6 +94,7 @@ struct ShardExecutor::Impl final {
   struct Job {
     std::string name;
     uint32_t lane_limit = 0;  // 0: none
+    std::vector<uint64_t> members;
   };
   struct Sample {
     int64_t arrived_ns;
@@ -117,6 +120,8 @@ struct ShardExecutor::Impl final {
   // Whether a lane on this rail can be granted: rails beyond 0 leave one for rail 0 of each member.
   absl::Status CheckFreeLanes(uint32_t rail) const;
   absl::StatusOr<rdma::LaneConfig> FitLane() const;
+  // Whether there is room for a lane on rail 0, after one was refused.
+  absl::Status LaneShortage() const;
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   bool PollEvents(size_t transport);
   // Whether a new lane of `peer` over that link ends `lane`.
@@ -149,8 +154,11 @@ struct ShardExecutor::Impl final {
   void CheckWrites(int64_t now);
 
   // ---- shard_jobs.cc: what jobs have, and may have ----
-  // Who is a member of what, by the view.
-  void UpdateJobs();
+  // Who is a member of what, by the view. `what` is different from the one before.
+  void UpdateJobs(const ViewDifference& what);
+  void UpdateServers();
+  // Null: the view has no such job (any more).
+  void UpdateJob(const std::string& name, const v1::Job* job);
   // Whether this shard is a follower or learner of a partition whose primary that is.
   bool KeepsCopiesOf(uint64_t server) const;
   // A job's lanes: granted, accepting, open and closing, without those in use that a new lane of
@@ -230,6 +238,8 @@ struct ShardExecutor::Impl final {
   void FollowPeers();
   void Replicate(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Beacon(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // What this server has room for, in an answer to a primary.
+  void ReportRoom(rdma::ShardLane::Answer* answer) const;
   // Whether what copies were promised allows an answer to a worker's record. Otherwise it is
   // kNotReady.
   bool MayAnswer(const Record& record) const;
@@ -268,7 +278,7 @@ struct ShardExecutor::Impl final {
   // Of the view: others than this one that may have lanes here. A silent one may while this shard
   // keeps copies of its partitions: the coordinator alone does not hear of it, perhaps.
   absl::flat_hash_set<uint64_t> servers;
-  uint32_t largest_chunk_bytes = 0;  // of any table of the view
+  LargestChunk largest_chunk;  // of the view
   absl::Status view_status;
   std::shared_ptr<shard::Engine> engine;  // null before the incarnation is known
 
@@ -277,7 +287,8 @@ struct ShardExecutor::Impl final {
   std::vector<Lane*> closing;
   absl::flat_hash_map<std::string, Pending> pending;  // by token
   uint32_t next_generation = 1;
-  uint64_t lane_memory = 0;  // rings of lanes connected and pending
+  uint64_t lane_memory = 0;   // rings of lanes connected and pending
+  bool lane_refused = false;  // the last request for a lane found no room
   uint64_t token_state;
 
   int64_t now_ns = 0;  // read once per batch

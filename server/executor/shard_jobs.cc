@@ -19,9 +19,7 @@ uint64_t DomainOf(const std::string& job) {
 
 }  // namespace
 
-void ShardExecutor::Impl::UpdateJobs() {
-  workers.clear();
-  jobs.clear();
+void ShardExecutor::Impl::UpdateServers() {
   servers.clear();
   for (const v1::Server& server : view->servers()) {
     if (server.incarnation() == incarnation) continue;
@@ -29,11 +27,33 @@ void ShardExecutor::Impl::UpdateJobs() {
       servers.insert(server.incarnation());
     }
   }
-  for (const v1::Job& job : view->jobs()) {
-    const uint64_t domain = DomainOf(job.name());
-    jobs[domain] = {job.name(), job.limits().lanes()};
-    for (const v1::Worker& worker : job.members()) workers[worker.incarnation()] = domain;
+}
+
+void ShardExecutor::Impl::UpdateJob(const std::string& name, const v1::Job* job) {
+  const uint64_t domain = DomainOf(name);
+  if (const auto before = jobs.find(domain); before != jobs.end()) {
+    for (const uint64_t member : before->second.members) workers.erase(member);
+    jobs.erase(before);
   }
+  if (job == nullptr) return;
+  Job& known = jobs[domain];
+  known.name = name;
+  known.lane_limit = job->limits().lanes();
+  for (const v1::Worker& worker : job->members()) {
+    known.members.push_back(worker.incarnation());
+    workers[worker.incarnation()] = domain;
+  }
+}
+
+void ShardExecutor::Impl::UpdateJobs(const ViewDifference& what) {
+  if (what.all || what.placement) UpdateServers();
+  if (!what.all) {
+    for (const std::string& name : what.jobs) UpdateJob(name, FindJobNamed(name, *view));
+    return;
+  }
+  workers.clear();
+  jobs.clear();
+  for (const v1::Job& job : view->jobs()) UpdateJob(job.name(), &job);
 }
 
 bool ShardExecutor::Impl::KeepsCopiesOf(uint64_t server) const {

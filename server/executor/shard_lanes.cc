@@ -134,7 +134,7 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   rdma::LaneConfig config = options.lane;
   // A chunk on its way to a copy has a header more.
   static_assert(PayloadOffset(1) + sizeof(ReplicaHeader) <= 4096);
-  const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk_bytes + kRecordAlignment - 1) /
+  const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk.bytes() + kRecordAlignment - 1) /
                               kRecordAlignment * kRecordAlignment;
   config.large_slot_bytes =
       static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, chunk_slot));
@@ -146,9 +146,9 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   }
   if (config.ring_bytes() > left) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("lane_memory_limit of shard ", options.shard, " is ",
-                     options.lane_memory_limit, " bytes, of which ", lane_memory,
-                     " are in use; the smallest lane needs ", config.ring_bytes()));
+        absl::StrCat("shard ", options.shard, ": lanes have ", lane_memory, " of ",
+                     options.lane_memory_limit, " bytes (--lane-memory-limit), and the smallest ",
+                     "lane needs ", config.ring_bytes(), "; raise it, or run fewer workers"));
   }
   return config;
 }
@@ -157,7 +157,8 @@ absl::Status ShardExecutor::Impl::CheckFreeLanes(uint32_t rail) const {
   const size_t free = options.max_lanes - lanes.size() + free_ids.size();
   if (free == 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("shard ", options.shard, " has all its ", options.max_lanes, " lanes in use"));
+        absl::StrCat("shard ", options.shard, " has all its ", options.max_lanes,
+                     " lanes in use; use more shards (--shards), or fewer workers"));
   }
   if (rail == 0) return absl::OkStatus();
   absl::flat_hash_set<uint64_t> served;
@@ -178,6 +179,12 @@ absl::Status ShardExecutor::Impl::CheckFreeLanes(uint32_t rail) const {
                    " members); use fewer rails or more shards"));
 }
 
+absl::Status ShardExecutor::Impl::LaneShortage() const {
+  if (!lane_refused) return absl::OkStatus();
+  if (absl::Status fits = FitLane().status(); !fits.ok()) return fits;
+  return CheckFreeLanes(0);
+}
+
 absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
     const v1::OpenLaneRequest& request) {
   absl::StatusOr<Peer> peer = CheckOpen(request);
@@ -193,9 +200,11 @@ absl::StatusOr<v1::OpenLaneResponse> ShardExecutor::Impl::OpenLane(
   if (absl::Status status = CheckLaneLimit(*peer, *transport); !status.ok()) {
     return status;
   }
+  lane_refused = true;
   absl::StatusOr<rdma::LaneConfig> config = FitLane();
   if (!config.ok()) return config.status();
   if (absl::Status status = CheckFreeLanes(request.rail()); !status.ok()) return status;
+  lane_refused = false;
   if (free_ids.empty()) {
     grant.id = static_cast<uint32_t>(lanes.size());
     lanes.emplace_back();

@@ -53,7 +53,7 @@ void ShardExecutor::Impl::Replicate(Lane* lane, const ShardLane::Arrival& record
   const shard::Answer applied = replication->OnRecord({lane->peer.incarnation, lane->peer.shard},
                                                       record.record, record.payload);
   ShardLane::Answer answer = AnswerTo(record, applied.status);
-  answer.version = applied.version;
+  ReportRoom(&answer);
   Reply(lane, answer);
 }
 
@@ -67,7 +67,17 @@ void ShardExecutor::Impl::Beacon(Lane* lane, const ShardLane::Arrival& record) {
   }
   ShardLane::Answer answer = AnswerTo(record, worst);
   answer.group_status = {statuses.data(), groups.size()};
+  ReportRoom(&answer);
   Reply(lane, answer);
+}
+
+// Before its primary makes rows it knows whether there is room for them here.
+void ShardExecutor::Impl::ReportRoom(ShardLane::Answer* answer) const {
+  if (engine == nullptr) return;
+  const shard::CopyRoom room = engine->RoomForCopies();
+  if (room.bytes == UINT64_MAX) return;
+  answer->detail = 1 + static_cast<uint32_t>(std::min<uint64_t>(room.bytes >> 10, UINT32_MAX - 1));
+  answer->version = room.limit;
 }
 
 bool ShardExecutor::Impl::MayAnswer(const Record& record) const {

@@ -161,12 +161,32 @@ shard::Buffer SlabAllocator::Allocate(size_t bytes) {
 // Not less than there is: the unused part of all slabs, and what the budget leaves.
 bool SlabAllocator::MayFit(uint64_t bytes) const {
   if (budget_ == nullptr) return true;
-  const uint64_t room = budget_->room_for_tables();
+  const uint64_t room = budget_->MostOf(tables_.use);
   const uint64_t unreserved = room - std::min(room, budget_->reserved());
   return bytes <= unreserved + (reserved_bytes_ - std::min(reserved_bytes_, tables_out_));
 }
 
+void SlabAllocator::SetFor(shard::MemoryFor whom) {
+  MemoryBudget::Use use = MemoryBudget::Use::kTables;
+  if (whom == shard::MemoryFor::kFollower) use = MemoryBudget::Use::kFollowers;
+  if (whom == shard::MemoryFor::kPrimaryBesideCopies) {
+    use = MemoryBudget::Use::kTablesBesideCopies;
+  }
+  tables_.use = rows_.use = use;
+}
+
+// What is beyond that part of the budget was taken for others: as much stays free in the slabs.
+uint64_t SlabAllocator::RoomForRows() const {
+  if (budget_ == nullptr) return UINT64_MAX;
+  const Slab* const slab = rows_.current;
+  const uint64_t here =
+      free_rows_.bytes() + (slab == nullptr ? 0 : slab->block->size() - slab->used);
+  const uint64_t all = here + budget_->MostOf(rows_.use);
+  return all - std::min(all, budget_->reserved());
+}
+
 shard::Buffer SlabAllocator::AllocateRows(size_t bytes, size_t unit) {
+  if (rows_.use == MemoryBudget::Use::kTablesBesideCopies && RoomForRows() < bytes) return {};
   const FreeExtents::Extent again = free_rows_.Take(bytes, unit);
   if (again.data != nullptr) {
     auto* const slab = static_cast<Slab*>(again.owner);

@@ -45,6 +45,10 @@ class SlabAllocator final : public shard::Allocator {
   }
   uint64_t limit_bytes() const override { return budget_ == nullptr ? 0 : budget_->limit(); }
   bool MayFit(uint64_t bytes) const override;
+  uint64_t RoomForRows() const override;
+  void SetFor(shard::MemoryFor whom) override;
+  // So little is left that new rows are refused, or will be soon.
+  bool full() const { return RoomForRows() < 2 * slab_bytes_; }
   void Free(const shard::Buffer& buffer) override;
 
   // The block that `buffer` lies in.
@@ -67,7 +71,7 @@ class SlabAllocator final : public shard::Allocator {
   };
   // Slabs that serve one use.
   struct Arena {
-    const MemoryBudget::Use use;
+    MemoryBudget::Use use;
     const bool packed = false;  // nothing is rounded, and what comes back goes to free_rows_
     // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
     std::unordered_map<size_t, std::vector<const void*>> with_free = {};

@@ -26,9 +26,10 @@ std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
   switch (kind) {
     case v1::ConfigurationChange::DROP_REPLICA:
       return absl::StrCat("server ", server, " has no copy of ", them, " any more: it ",
-                          why == GiveUp::kRefuses   ? "took none of its records for too long"
-                          : why == GiveUp::kDiffers ? "differs from its primary"
-                                                    : "did not answer for a lease");
+                          why == GiveUp::kRefuses    ? "took none of its records for too long"
+                          : why == GiveUp::kNoMemory ? "has no memory for it (--memory-limit)"
+                          : why == GiveUp::kDiffers  ? "differs from its primary"
+                                                     : "did not answer for a lease");
     case v1::ConfigurationChange::ADMIT:
       return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
     case v1::ConfigurationChange::PROMOTE:

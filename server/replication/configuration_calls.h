@@ -23,7 +23,7 @@
 namespace verbena::server {
 
 // Why a primary gives up a replica.
-enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kDiffers };
+enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kNoMemory, kDiffers };
 
 struct WantedChange {
   v1::ConfigurationChange change;

@@ -27,6 +27,11 @@ bool Broken(ReplyStatus status) {
 
 int64_t Later(int64_t now, int64_t wait) { return wait >= kNever - now ? kNever : now + wait; }
 
+shard::CopyRoom RoomOf(const Reply& reply) {
+  if (reply.detail == 0) return {};
+  return {uint64_t{reply.detail - 1} << 10, reply.version};
+}
+
 shard::CopyId CopyOf(const PeerId& peer) { return {peer.server, peer.shard}; }
 
 }  // namespace
@@ -200,6 +205,7 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   if (it == peer->second.out.end()) return;
   const Out out = std::move(it->second);
   peer->second.out.erase(it);
+  if (engine_ != nullptr) engine_->SetCopyRoom(CopyOf(id), RoomOf(reply));
   if (!out.groups.empty()) {
     for (size_t i = 0; i < out.groups.size() && i < reply.group_count; ++i) {
       if (reply.group_status[i] == ReplyStatus::kOk) {
@@ -264,6 +270,7 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
     ++refused_;
     // What is refused behind the first is of the same turn.
     part.refusal = status;
+    if (status == ReplyStatus::kMemoryLimit && !engine_->Learns(partition)) ++counters_.no_memory;
     if (part.refusals++ == 0) part.refused_since = clock_->NowNanos();
     // It was ahead of what the other side knows, or something was lost: soon.
     part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
@@ -398,6 +405,13 @@ GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
   // Its record is on the way, others are answered, and it is not.
   if (part.out > 0 && now - part.heard_ns >= patience.no_room_leases * lease) {
     return GiveUp::kSilent;
+  }
+  // It will have room when something goes there, not by itself: nobody waits for that.
+  if (part.refused && part.refusal == ReplyStatus::kMemoryLimit) {
+    const bool learner = engine_->Learns(partition);
+    const bool long_enough = part.refusals >= patience.fewest_turns &&
+                             now - part.refused_since >= lease / patience.no_memory_parts;
+    return learner || long_enough ? GiveUp::kNoMemory : GiveUp::kNo;
   }
   const bool no_room =
       part.refusal == ReplyStatus::kResourceExhausted && !shard::planted_bugs().drop_the_busy;

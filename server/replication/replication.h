@@ -55,7 +55,9 @@ struct ReplicaPatience {
   // Leases, where it refuses for another reason: it has not the primary's view, or lacks what was
   // sent before. 1 to 100.
   int64_t other_leases = 1;
-  // Turns, in both cases: fewer may mean that its records waited behind others. 1 to 1,000.
+  // As a part of a lease, a follower whose server is at its memory limit. 1 to 100.
+  int64_t no_memory_parts = 4;
+  // Turns, in all cases: fewer may mean that its records waited behind others. 1 to 1,000.
   uint32_t fewest_turns = 4;
 };
 
@@ -70,6 +72,7 @@ struct ReplicationOptions {
 struct ReplicationCounters : ConfigurationCounters {
   uint64_t sent_records = 0, resent = 0, refused = 0;
   uint64_t applied_records = 0;  // as a copy
+  uint64_t no_memory = 0;        // turns in which a follower was at its server's memory limit
   uint64_t mismatches = 0;  // records by which a copy found that it is not equal to its primary
 };
 

@@ -1,5 +1,8 @@
 #include "server/saves/failing_saves.h"
 
+#include <string_view>
+
+#include "proto/utf8_text.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -7,6 +10,7 @@ namespace {
 
 // An error names files; it is no place for a text without end.
 constexpr size_t kMostErrorBytes = 1000;
+constexpr size_t kMostDirectoryBytes = 4096;  // PATH_MAX
 // Of a view's answer.
 constexpr int kMostJobs = 100;
 
@@ -17,8 +21,10 @@ void FailingSaves::Failed(const std::string& job, const std::string& directory,
   const std::lock_guard<std::mutex> lock(mutex_);
   Failing& failing = jobs_[job];
   if (failing.failures++ == 0) failing.since_ns = clock_.NowNanos();
-  failing.directory = directory;
-  failing.error = std::string(status.message().substr(0, kMostErrorBytes));
+  // A path has any bytes, and so has an error that names one.
+  failing.directory = Utf8Text(directory, kMostDirectoryBytes);
+  const absl::string_view error = status.message();
+  failing.error = Utf8Text({error.data(), error.size()}, kMostErrorBytes);
 }
 
 void FailingSaves::Saved(const std::string& job) {
@@ -32,10 +38,16 @@ void FailingSaves::KeepOnly(const std::set<std::string>& jobs) {
 }
 
 void FailingSaves::AddTo(v1::GetViewResponse* response) const {
+  // A save fails, too, because its tables were dropped meanwhile.
+  std::set<std::string_view> jobs;
+  for (const v1::Table& table : response->view().tables()) {
+    if (!table.restoring()) jobs.insert(table.spec().job());
+  }
   const int64_t now = clock_.NowNanos();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (const auto& [job, failing] : jobs_) {
     if (response->failing_checkpoints_size() == kMostJobs) return;
+    if (response->has_view() && !jobs.contains(job)) continue;
     v1::FailingCheckpoint* added = response->add_failing_checkpoints();
     added->set_job(job);
     added->set_directory(failing.directory);

@@ -28,6 +28,7 @@ class FailingSaves {
   // The jobs that have tables.
   void KeepOnly(const std::set<std::string>& jobs);
 
+  // With a view: without jobs that have no tables in it.
   void AddTo(v1::GetViewResponse* response) const;
 
  private:

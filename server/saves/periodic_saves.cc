@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,9 +78,9 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
     options_.log(true, absl::StrCat("no checkpoints now: ", response.status().message()));
     return BeginNext();
   }
-  const std::set<std::string> jobs = JobsWithTables(response->view());
-  if (options_.failing != nullptr) options_.failing->KeepOnly(jobs);
-  jobs_.assign(jobs.begin(), jobs.end());
+  if (options_.failing != nullptr) options_.failing->KeepOnly(JobsWithTables(response->view()));
+  jobs_.clear();
+  for (const auto& job : IdleJobs::StatesOf(response->view())) jobs_.push_back(job);
   BeginNext();
 }
 
@@ -91,17 +92,28 @@ void PeriodicSaves::OnSteps(const StepWatch::Steps& steps) {
   for (const auto& [job, step] : steps) {
     const auto [seen, first] = steps_.try_emplace(job, step);
     const uint64_t before = std::exchange(seen->second, step);
-    if (!first && step / options_.every_steps > before / options_.every_steps) jobs_.push_back(job);
+    if (!first && step / options_.every_steps > before / options_.every_steps)
+      jobs_.emplace_back(job, "");
   }
   BeginNext();
 }
 
+bool PeriodicSaves::HasChanged() {
+  const auto& [job, state] = jobs_.front();
+  if (state.empty() || !idle_.HasNewest(job, state, disk_)) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++statistics_.unchanged;
+  statistics_.at_ns = clock_->NowNanos();
+  return false;
+}
+
 void PeriodicSaves::BeginNext() {
+  while (!jobs_.empty() && !HasChanged()) jobs_.pop_front();
   if (jobs_.empty()) {
     if (finished_ && next_ns_ == kNever) std::exchange(finished_, nullptr)();
     return;
   }
-  job_ = jobs_.front();
+  std::tie(job_, state_) = std::move(jobs_.front());
   jobs_.pop_front();
   SaverOptions options = options_.saver;
   options.job = job_;
@@ -136,6 +148,7 @@ void PeriodicSaves::Ended() {
                  absl::StrCat("no checkpoint of job '", job_, "': ", saver->status().message()));
     return;
   }
+  idle_.Saved(job_, state_, checkpoint::Join(root, saver->name()));
   options_.log(false,
                absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
                             saver->manifest().step(), ", ", (now - began_ns_) / 1'000'000, " ms"));

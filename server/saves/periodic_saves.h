@@ -1,6 +1,8 @@
 // Saves every job that has tables, every so often or every so many steps, and removes old
 // checkpoints: beside the coordinator, in its process.
 //
+// A job that nobody can have changed since its last checkpoint is not saved again.
+//
 // Each job has a directory of its own below the root, by its name. A save that fails is told, and
 // made again when the next is due.
 //
@@ -14,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +26,7 @@
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/disk.h"
 #include "server/saves/failing_saves.h"
+#include "server/saves/idle_jobs.h"
 #include "server/saves/saver.h"
 #include "server/saves/step_watch.h"
 
@@ -40,8 +44,9 @@ struct PeriodicSavesOptions {
 
 struct PeriodicSavesStatistics {
   uint64_t saved = 0, failed = 0;
+  uint64_t unchanged = 0;  // saves that were due, and not made: nothing had changed
   // Of the last one that was saved.
-  int64_t at_ns = 0;  // by the clock; when it was committed
+  int64_t at_ns = 0;  // by the clock; when it was committed, or found to have all there is
   int64_t duration_ns = 0;
   uint64_t bytes = 0;
 };
@@ -71,6 +76,8 @@ class PeriodicSaves {
   void OnJobs(absl::StatusOr<v1::GetViewResponse> response);
   void BeginNext();
   void Ended();
+  // Whether the job that is next has to be saved.
+  bool HasChanged();
 
   const PeriodicSavesOptions options_;
   const Clock* const clock_;
@@ -82,10 +89,12 @@ class PeriodicSaves {
   StepWatch::Steps steps_;  // when they were last looked at
   bool asking_ = false;
   std::function<void()> finished_;  // set: the last time
-  std::deque<std::string> jobs_;    // still to be saved this time
-  std::unique_ptr<Saver> saver_;    // null: none runs
-  std::string job_;                 // that it saves
-  uint64_t begun_ = 0;              // savers
+  // Still to be saved this time, and their states by the view (IdleJobs); empty: not known.
+  std::deque<std::pair<std::string, std::string>> jobs_;
+  IdleJobs idle_;
+  std::unique_ptr<Saver> saver_;  // null: none runs
+  std::string job_, state_;       // that it saves
+  uint64_t begun_ = 0;            // savers
   int64_t began_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   mutable std::mutex mutex_;

@@ -173,6 +173,7 @@ class AsyncRows final : public RowConsistency {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
   }
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
+  RowParts Parts() { return {&table_, &parking_, &pool_, &roster_, &sink_}; }
 
   EmbeddingTable& table_;
   LookupParking& parking_;
@@ -214,17 +215,19 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   }
   if (rows_.size() < push.keys.size()) rows_.resize(push.keys.size());
   const auto too_many = [&] { return push.keys.size() > table_.most_rows(); };
-  const bool made =
-      !too_many() && table_.FindOrCreate(slice, push.keys, rows_.data(), push.guesses);
+  RowGrowth growth;
+  const bool made = !too_many() && MakeRows(Parts(), push, slice, rows_.data(), &growth);
   // Again: there may be memory for the rows, but not to have them there together.
   if (too_many()) {
     settle();
     return {ReplyStatus::kMemoryLimit, 0, version};
   }
   if (!made) {
-    settle();
-    status = NoRoom(pool_);
-    return {status, LimitReached(status, pool_, table_, slice, push.keys.size()), version};
+    Answer refused = NoRoom(Parts(), push, slice, growth);
+    refused.version = version;
+    // Not settled: it will be sent again.
+    if (refused.status != ReplyStatus::kResourceExhausted) settle();
+    return refused;
   }
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);
   // Not settled: it will be sent again.
@@ -301,7 +304,7 @@ void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
 
 bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
                      ReplicaLog::Mode mode) {
-  if (!TellNewRows({&table_, &parking_, &pool_, &roster_, &sink_}, slice)) return false;
+  if (!TellNewRows(Parts(), slice)) return false;
   const size_t count = push.keys.size();
   const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
   ReplicaLog::Append told;
@@ -353,12 +356,15 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
 
 ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
   const ToldQueue& told = told_[slice];
-  return table_.Stamp(slice, rows, told.applies, [&](std::vector<uint32_t>* waiting) {
+  return table_.Stamp(slice, rows, told.applies, [&](std::vector<Eviction::WaitingRow>* waiting) {
+    uint64_t apply = table_.slice(slice).applies;
+    std::vector<uint32_t> found;
     for (const Told& entry : told.entries) {
       if (entry.end) continue;
-      const size_t at = waiting->size();
-      waiting->resize(at + entry.push.keys.size());
-      table_.Find(slice, entry.push.keys, waiting->data() + at);
+      ++apply;
+      found.resize(entry.push.keys.size());
+      table_.Find(slice, entry.push.keys, found.data());
+      for (const uint32_t row : found) waiting->push_back({row, apply});
     }
   });
 }

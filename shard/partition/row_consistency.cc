@@ -8,6 +8,44 @@
 
 namespace verbena::shard {
 
+bool MakeRows(const RowParts& parts, const RowPush& push, uint32_t slice, uint32_t* rows,
+              RowGrowth* growth) {
+  EmbeddingTable& table = *parts.table;
+  ReplicaLog& log = *parts.sink->log;
+  const uint32_t partition = table.life(slice).partition;
+  growth->room = log.RoomForRows(partition);
+  const bool made =
+      table.FindOrCreate(slice, push.keys, rows, push.guesses, RowStore::Fresh::kInitial, growth);
+  if (made) log.Grow(partition, table.id(), growth->bytes);
+  return made;
+}
+
+Answer NoRoom(const RowParts& parts, const RowPush& push, uint32_t slice, const RowGrowth& growth) {
+  const EmbeddingTable& table = *parts.table;
+  const JobAccount* const account = table.account();
+  const BufferPool& pool = *parts.pool;
+  const auto refusal = [](ReplyStatus status, uint64_t limit) {
+    return Answer{status,
+                  static_cast<uint32_t>(std::min<uint64_t>(limit >> 20, kPartitionIsFull - 1))};
+  };
+  if (growth.refused) {
+    ReplicaLog& log = *parts.sink->log;
+    const CopyId& copy = log.copy(table.life(slice).partition);
+    // Rows of an open step stay on their way until it ends, which may wait for this push.
+    const bool waits = table.spec().consistency() != v1::CONSISTENCY_SYNC;
+    if (waits && log.rooms().MayFit(copy, growth.bytes)) return {ReplyStatus::kResourceExhausted};
+    return refusal(ReplyStatus::kCopyMemoryLimit, log.rooms().limit(copy));
+  }
+  if (pool.refused_by_job()) {
+    return refusal(ReplyStatus::kJobMemoryLimit, account == nullptr ? 0 : account->job().limit());
+  }
+  if (table.rows(slice).FullFor(push.keys.size())) {
+    return {ReplyStatus::kMemoryLimit, kPartitionIsFull};
+  }
+  ++parts.sink->counters.memory_refusals;
+  return refusal(ReplyStatus::kMemoryLimit, pool.limit_bytes());
+}
+
 bool TellNewRows(const RowParts& parts, uint32_t slice) {
   const EmbeddingTable& table = *parts.table;
   ReplicaLog& log = *parts.sink->log;

@@ -62,22 +62,13 @@ std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, t
 // are. False: no memory.
 bool TellNewRows(const RowParts& parts, uint32_t slice);
 
-// What a push says when rows could just not be made.
-inline ReplyStatus NoRoom(const BufferPool& pool) {
-  return pool.refused_by_job() ? ReplyStatus::kJobMemoryLimit : ReplyStatus::kMemoryLimit;
-}
-// Answer::detail of a push of so many rows: the limit that was reached, if one was.
-inline uint32_t LimitReached(ReplyStatus status, const BufferPool& pool,
-                             const EmbeddingTable& table, uint32_t slice, size_t count) {
-  const JobAccount* const account = table.account();
-  if (status == ReplyStatus::kMemoryLimit && table.rows(slice).FullFor(count)) {
-    return kPartitionIsFull;
-  }
-  uint64_t bytes = 0;
-  if (status == ReplyStatus::kMemoryLimit) bytes = pool.limit_bytes();
-  if (status == ReplyStatus::kJobMemoryLimit && account != nullptr) bytes = account->job().limit();
-  return static_cast<uint32_t>(std::min<uint64_t>(bytes >> 20, kPartitionIsFull - 1));
-}
+// The rows of a push of such keys, made where there is none: the copy of the partition has to have
+// room for them, too. False: there is no room, here or there.
+bool MakeRows(const RowParts& parts, const RowPush& push, uint32_t slice, uint32_t* rows,
+              RowGrowth* growth);
+// What a push says when that could just not be done: status, and detail with the limit that was
+// reached, if one was. kResourceExhausted: it may be done when the copy has made others.
+Answer NoRoom(const RowParts& parts, const RowPush& push, uint32_t slice, const RowGrowth& growth);
 
 }  // namespace verbena::shard
 

@@ -46,15 +46,19 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
   }
   x->count = static_cast<uint32_t>(count);
   bool too_many = TooMany(slice, push.keys);
-  const bool made = !too_many && table_.FindOrCreate(slice, push.keys, x->rows(), push.guesses);
+  const RowParts parts = {&table_, &parking_, &pool_, &roster_, &sink_};
+  RowGrowth growth;
+  const bool made = !too_many && MakeRows(parts, push, slice, x->rows(), &growth);
   // There may be memory for the rows, but not to have them there together.
   if (made) too_many = TooMany(slice, push.keys);
   if (!made || too_many) {
     pool_.ReturnScratch(x->copy);
     x->copy = {};
     x->count = 0;
-    x->answer = too_many ? ReplyStatus::kMemoryLimit : NoRoom(pool_);
-    x->detail = too_many ? 0 : LimitReached(x->answer, pool_, table_, slice, count);
+    Answer refused = {ReplyStatus::kMemoryLimit};
+    if (!too_many) refused = NoRoom(parts, push, slice, growth);
+    x->answer = refused.status;
+    x->detail = refused.detail;
     return false;
   }
   table_.Fetch(slice, {x->rows(), count});

@@ -12,6 +12,8 @@ namespace {
 // when it becomes a follower is what pushes wait behind then: not as much as there may be.
 constexpr uint64_t kCatchUpShare = 4;
 
+bool HasRows(ReplicaKind k) { return k == ReplicaKind::kRows || k == ReplicaKind::kRowStates; }
+
 }  // namespace
 
 ReplicaLog::~ReplicaLog() {
@@ -28,10 +30,6 @@ ReplicaLog::Entry* ReplicaLog::Find(uint32_t partition, uint64_t sequence) {
   return &p.entries[sequence - first];
 }
 
-const ReplicaLog::Entry* ReplicaLog::Find(uint32_t partition, uint64_t sequence) const {
-  return const_cast<ReplicaLog*>(this)->Find(partition, sequence);
-}
-
 void ReplicaLog::Free(Buffer* data, bool accumulator) {
   if (data->data == nullptr) return;
   if (accumulator) {
@@ -40,11 +38,6 @@ void ReplicaLog::Free(Buffer* data, bool accumulator) {
     pool_.ReturnScratch(*data);
   }
   *data = {};
-}
-
-void ReplicaLog::Free(Retired* retired) {
-  Free(&retired->data, retired->accumulator);
-  Uncount(retired->catches_up, retired->bytes);
 }
 
 void ReplicaLog::Leave(uint32_t partition) {
@@ -90,6 +83,7 @@ void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
     Discard(partition, sequence++, &e);
   }
   room_ = true;
+  rooms_.Forget(partition);
   const bool dirty = p.dirty;
   p = Partition();
   p.dirty = dirty;
@@ -102,6 +96,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   // The one that was, is waited for no more; what is added meanwhile is applied at once. What is on
   // its way there may still be read when it is applied here.
   Leave(partition);
+  rooms_.Forget(partition);
   p.copy = {};
   p.required = false;
   Advance(partition, p.next - 1);
@@ -187,6 +182,9 @@ uint64_t ReplicaLog::Add(Append append) {
                         p.cursor.begun_as_learner) ||
                        (planted_bugs().forget_proved && p.cursor.proved && !p.cursor.complete);
   if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
+  if (HasRows(append.header.kind)) {
+    rooms_.Logged(append.partition, append.table, e.group.sequence);
+  }
   p.unapplied += e.applied ? 0 : 1;
   const bool told = p.copy.server != 0;
   e.acked = !told;
@@ -241,6 +239,7 @@ void ReplicaLog::Disown(uint32_t table, uint32_t partition) {
     e.owner = nullptr;
     SetApplied(partition, &e);
   }
+  rooms_.ForgetTable(partition, table);
   Pop(partition);
 }
 
@@ -253,6 +252,7 @@ void ReplicaLog::Advance(uint32_t partition, uint64_t sequence) {
     if (e->required && !e->applied) e->owner->Replicated(e->local, p.acked);
   }
   p.sent = std::max(p.sent, p.acked);
+  rooms_.Answered(partition, p.acked);
   Pop(partition);
 }
 

@@ -31,6 +31,7 @@
 #ifndef VERBENA_SHARD_REPLICA_LOG_H_
 #define VERBENA_SHARD_REPLICA_LOG_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -44,6 +45,8 @@
 #include "proto/record.h"
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
+#include "shard/planted_bugs.h"
+#include "shard/replica/copy_rooms.h"
 #include "shard/replica/notes.h"
 #include "shard/replica/waiters.h"
 #include "shard/table/buffer_pool.h"
@@ -128,6 +131,11 @@ class ReplicaLog {
   bool SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
                uint32_t last_table);
   const CopyId& copy(uint32_t partition) const { return partitions_[partition].copy; }
+  // Of a learner that has just begun: what its rows will take.
+  void Expect(uint32_t partition, uint64_t bytes) {
+    Entry* const begin = Find(partition, partitions_[partition].cursor.begin);
+    begin->header.learner_kib = static_cast<uint32_t>(std::min<uint64_t>(bytes >> 10, UINT32_MAX));
+  }
   bool learning(uint32_t partition) const {
     const Partition& p = partitions_[partition];
     return p.copy.server != 0 && !p.required;
@@ -230,6 +238,19 @@ class ReplicaLog {
   const ReplicaLogLimits& limits() const { return limits_; }
   uint64_t bytes() const { return apply_bytes_ + catch_up_bytes_; }
 
+  // ---- memory of copies ----
+  CopyRooms& rooms() { return rooms_; }
+  // What new rows of the partition may take where its follower is.
+  uint64_t RoomForRows(uint32_t partition) const {
+    const Partition& p = partitions_[partition];
+    return p.required && !planted_bugs().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
+  }
+  // They were made here.
+  void Grow(uint32_t partition, uint32_t table, uint64_t bytes) {
+    const Partition& p = partitions_[partition];
+    if (p.required) rooms_.Grow(p.copy, partition, table, bytes);
+  }
+
   // ---- who waits ----
   // What is added from here to EndAsk() is for group `group` of the asker's record.
   void Ask(const Token* token) { waiting_.Ask(token); }
@@ -313,7 +334,9 @@ class ReplicaLog {
   };
 
   Entry* Find(uint32_t partition, uint64_t sequence);
-  const Entry* Find(uint32_t partition, uint64_t sequence) const;
+  const Entry* Find(uint32_t partition, uint64_t sequence) const {
+    return const_cast<ReplicaLog*>(this)->Find(partition, sequence);
+  }
   void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
   void Require(Partition* partition);
@@ -322,7 +345,10 @@ class ReplicaLog {
   // Entries in front that are done.
   void Pop(uint32_t partition);
   void Free(Buffer* data, bool accumulator);
-  void Free(Retired* retired);
+  void Free(Retired* retired) {
+    Free(&retired->data, retired->accumulator);
+    Uncount(retired->catches_up, retired->bytes);
+  }
   // The share of the partition's entries, of all entries, that applies may have.
   uint64_t PartitionShare(const Partition& partition) const;
   uint64_t ShardShare() const;
@@ -351,6 +377,7 @@ class ReplicaLog {
   std::set<uint32_t> noted_;  // partitions
   std::vector<Retired> retired_;
   ReplicaWaiters waiting_;
+  CopyRooms rooms_;
 };
 
 }  // namespace verbena::shard

@@ -29,7 +29,13 @@ BufferPool::~BufferPool() {
 }
 
 bool BufferPool::Charge(Buffer* buffer, JobAccount* account, MemoryUse use) {
-  refused_by_job_ = account != nullptr && !account->Take(buffer->bytes, use);
+  const bool copy = whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower;
+  if (copy && use == MemoryUse::kTables && account != nullptr) {
+    account->Count(buffer->bytes, use);
+    refused_by_job_ = false;
+  } else {
+    refused_by_job_ = account != nullptr && !account->Take(buffer->bytes, use);
+  }
   if (!refused_by_job_) buffer->account = account;
   return !refused_by_job_;
 }

@@ -53,6 +53,14 @@ class BufferPool {
   // The same, of pieces for rows: Allocator::AllocateRows().
   Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
+  // Of memory for tables, until the next call. What is for copies counts against its job, and is
+  // not refused for the job's limit.
+  void SetFor(MemoryFor whom) {
+    whom_ = whom;
+    allocator_->SetFor(whom);
+  }
+  // For whom it is now: Allocator::RoomForRows().
+  uint64_t RoomForRows() const { return allocator_->RoomForRows(); }
   // Of the last time that there was no memory: the job's limit was in the way.
   bool refused_by_job() const { return refused_by_job_; }
 
@@ -164,6 +172,7 @@ class BufferPool {
   size_t idle_scratch_bytes_ = 0;  // with what is kept
   uint32_t oldest_kept_ = kNone, newest_kept_ = kNone;
   bool refused_by_job_ = false;
+  MemoryFor whom_ = MemoryFor::kPrimary;
 };
 
 }  // namespace verbena::shard

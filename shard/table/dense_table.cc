@@ -129,7 +129,10 @@ void DenseTable::Release(uint32_t slice, bool gone) {
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
 
-bool DenseTable::MayAcquire() const { return pool_->MayFit(missing_bytes_, account()); }
+// A job may be above its limit, which was lowered: then nothing fits, and what is there stays.
+bool DenseTable::MayAcquire() const {
+  return missing_bytes_ == 0 || pool_->MayFit(missing_bytes_, account());
+}
 
 // Chunks are counted before any is allocated: a table that does not fit would otherwise fill the
 // memory of all, to give it back at once.

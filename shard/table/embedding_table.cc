@@ -313,8 +313,9 @@ bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
   if (applies > 0 && !rows.MakePlace(row)) return false;
   rows.SetApplies(row, applies);
   if (shape_.stamps) {
-    // One that is only known to have gone is the first to go.
-    rows.SetStamp(row, applies == 0 ? 1 : eviction_.Stamp(0, rows.key(row), after + 1, seconds_));
+    // Before those of the next apply. One that is only known to have gone is the first to go.
+    const uint64_t last = planted_bugs().restore_as_next ? after + 1 : std::max<uint64_t>(after, 1);
+    rows.SetStamp(row, applies == 0 ? 0 : eviction_.Stamp(0, rows.key(row), last, seconds_));
   }
   if (applies == 0) {
     rows.MakeFresh(row);

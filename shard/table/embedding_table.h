@@ -90,11 +90,12 @@ class EmbeddingTable final : public SlicedTable {
   // Where a slice has no rows: so many will come, perhaps.
   void Expect(uint32_t slice, uint64_t rows) { slices_[slice].rows->Expect(rows); }
   // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
-  // `guesses` as in RowStore.
+  // `guesses` and `growth` as in RowStore.
   bool FindOrCreate(uint32_t slice, absl::Span<const uint64_t> keys, uint32_t* rows,
                     absl::Span<const uint32_t> guesses = {},
-                    RowStore::Fresh fresh = RowStore::Fresh::kInitial) {
-    return slices_[slice].rows->FindOrCreate(keys, rows, guesses, fresh);
+                    RowStore::Fresh fresh = RowStore::Fresh::kInitial,
+                    RowGrowth* growth = nullptr) {
+    return slices_[slice].rows->FindOrCreate(keys, rows, guesses, fresh, growth);
   }
 
   // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and
@@ -134,7 +135,7 @@ class EmbeddingTable final : public SlicedTable {
   // repeats what goes by age. What goes by number is decided again: it depends on `named`.
   ApplyStamp Stamp(
       uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
-      Eviction::Waiting waiting = [](std::vector<uint32_t>*) {});
+      Eviction::Waiting waiting = [](std::vector<Eviction::WaitingRow>*) {});
   // As the other, of the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.

@@ -89,33 +89,35 @@ ApplyStamp Eviction::Decide(const RowStore& rows, absl::Span<const uint32_t> nam
   }
 }
 
-// A sixteenth below the limit, without the rows that the apply names. Rows that waiting applies
-// have made are named before this one: of LRU they are among the latest then, of LFU they have been
-// pushed once. Other rows that no apply has named go with every sweep, so they do not count.
+// A sixteenth below the limit, without the rows that the apply names. Waiting applies are made
+// before this one, so their rows count with the stamps that they get. Other rows that no apply has
+// named go with every sweep, so they do not count.
 ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> named,
                                Waiting waiting) {
-  const auto mark = [&rows](absl::Span<const uint32_t> marked, std::vector<bool>* by_row) {
-    by_row->assign(rows.size(), false);
-    for (const uint32_t row : marked) {
-      if (row < by_row->size()) (*by_row)[row] = true;
-    }
-  };
-  mark(named, &named_);
+  named_.assign(rows.size(), false);
+  for (const uint32_t row : named) named_[row] = true;
+  stamps_.resize(rows.size());
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    rows.PrefetchStamp(row);
+    stamps_[row] = rows.stamp(row);
+  }
   waiting_.clear();
   waiting(&waiting_);
-  mark(waiting_, &waits_);
+  const bool latest = kind_ == v1::Eviction::LRU && planted_bugs().waiting_rows_are_latest;
+  for (const auto& [row, apply] : waiting_) {
+    if (Rebase(apply) != 0) return {};  // not before all stamps have changed
+    if (row >= rows.size() || rows.is_free(row)) continue;
+    stamps_[row] = latest ? kMostStamp : Stamp(stamps_[row], rows.key(row), apply, 0);
+  }
   order_.clear();
   uint64_t live = rows.live();
   for (uint32_t row = 0; row < rows.size(); ++row) {
-    rows.PrefetchStamp(row);
-    uint32_t stamp = rows.stamp(row);
+    const uint32_t stamp = stamps_[row];
     if (stamp == RowStore::kFreeStamp || named_[row]) continue;
-    if (stamp == 0 && !waits_[row] && !planted_bugs().count_unnamed) {
-      --live;
+    if (stamp == 0) {
+      live -= planted_bugs().count_unnamed ? 0 : 1;
       continue;
     }
-    if (stamp == 0 && kind_ == v1::Eviction::LRU) continue;
-    if (stamp == 0) stamp = Stamp(0, rows.key(row), 0, 0);
     order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;

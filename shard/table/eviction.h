@@ -18,7 +18,8 @@
 //  1. A sweep drops no row that its own apply names.
 //  2. Of the rows that an apply has named, a sweep of LRU or LFU drops at most as many as there are
 //     over fifteen sixteenths of the slice's limit, the least of all by (stamp, hash) but for rows
-//     that are not to be dropped.
+//     that are not to be dropped. Stamps are those that rows have when the sweep is made, after the
+//     applies that wait at the time of the decision.
 #ifndef VERBENA_SHARD_TABLE_EVICTION_H_
 #define VERBENA_SHARD_TABLE_EVICTION_H_
 
@@ -51,8 +52,12 @@ class Eviction {
   // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
   // was.
   uint32_t Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t seconds) const;
-  // Appends the rows that applies name which wait and come before the one in question.
-  using Waiting = absl::FunctionRef<void(std::vector<uint32_t>* rows)>;
+  struct WaitingRow {
+    uint32_t row;    // RowStore::kNone: the key has none now
+    uint64_t apply;  // the slice's apply that names it
+  };
+  // Appends the rows of the applies that wait and come before the one in question, in their order.
+  using Waiting = absl::FunctionRef<void(std::vector<WaitingRow>* rows)>;
   // Which rows are kept after the slice's apply number `apply`, which names the rows `named`.
   // `last_sweep`: the second of the last time that rows went by their age.
   ApplyStamp Decide(const RowStore& rows, absl::Span<const uint32_t> named, Waiting waiting,
@@ -74,8 +79,8 @@ class Eviction {
   uint64_t most_rows_;           // that a slice may have before some go; UINT64_MAX: any
   std::vector<uint64_t> order_;  // scratch of Threshold(): stamps and hashes
   std::vector<bool> named_;      // the same: by row
-  std::vector<uint32_t> waiting_;
-  std::vector<bool> waits_;  // by row
+  std::vector<WaitingRow> waiting_;
+  std::vector<uint32_t> stamps_;  // by row
 };
 
 }  // namespace verbena::shard

@@ -273,12 +273,18 @@ void RowStore::FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uin
 }
 
 bool RowStore::FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
-                            absl::Span<const uint32_t> guesses, Fresh fresh) {
+                            absl::Span<const uint32_t> guesses, Fresh fresh, RowGrowth* growth) {
   const size_t guessed = std::min(guesses.size(), keys.size());
   FindGuessed(keys.first(guessed), guesses.first(guessed), rows);
   Find(keys.subspan(guessed), rows + guessed);
   auto missing = static_cast<uint64_t>(std::count(rows, rows + keys.size(), kNone));
   if (missing == 0) return true;
+  if (growth != nullptr) {
+    const uint64_t again = reuses_ ? std::min<uint64_t>(missing, free_count_) : 0;
+    growth->bytes = BytesOf(missing - again);
+    growth->refused = growth->bytes > growth->room;
+    if (growth->refused) return false;
+  }
   if (missing > UINT32_MAX || !Reserve(static_cast<uint32_t>(missing))) return false;
   const uint32_t before = size_;
   std::vector<uint32_t> again;  // numbers that were free

@@ -68,9 +68,17 @@ struct RowShape {
   uint64_t most_rows = kMaxRowsOfPartition;
 };
 
+// What new rows take, of what they may take.
+struct RowGrowth {
+  uint64_t room = UINT64_MAX;
+  uint64_t bytes = 0;    // about, where the same rows are made elsewhere
+  bool refused = false;  // they were not made: the room was not enough
+};
+
 class RowStore {
  public:
   static constexpr uint32_t kNone = RowIndex::kNone;
+  static constexpr uint64_t kIndexed = 16;            // bytes of the index of a row, at most
   static constexpr uint32_t kFreeStamp = UINT32_MAX;  // of a number that no row has
   // The parameters of a new row; kBlank: any, as the caller writes them.
   enum class Fresh : uint8_t { kInitial, kBlank };
@@ -93,14 +101,19 @@ class RowStore {
   // All that it takes but parameters and state, and rows' room that has none yet.
   uint64_t overhead_bytes() const;
 
+  // What so many rows take, about: with their part of the index, and of what idles at the end of a
+  // slice.
+  uint64_t BytesOf(uint64_t rows) const { return rows * (shape_.stride + kIndexed) * 9 / 8; }
   // Where there is no row yet: so many will come, perhaps, and all together.
   void Expect(uint64_t rows);
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
   // The same; keys without a row get one. `guesses`: what the first keys may have, of a lookahead.
   // False: no memory for them all.
+  // Nor, if `growth` is not null, may they take more than it has room for.
   bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
-                    absl::Span<const uint32_t> guesses = {}, Fresh fresh = Fresh::kInitial);
+                    absl::Span<const uint32_t> guesses = {}, Fresh fresh = Fresh::kInitial,
+                    RowGrowth* growth = nullptr);
 
   // For who will look keys up here soon: the store itself, and what it knows then.
   void PrefetchStore() const {

@@ -259,6 +259,25 @@ TEST_CASE("a memory limit is told with table, server and limit, and the other ro
   }
 }
 
+TEST_CASE("rows for which the follower has no memory are refused with its limit") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  cluster.servers[0]->reply_detail = 64;
+  cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.partition != 1) return std::nullopt;
+    return ReplyStatus::kCopyMemoryLimit;
+  };
+  auto push = cluster.PushRows(table, Keys(), Memory(1));
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kResourceExhausted);
+  CHECK_THAT(Text(push), Contains("table 'items'") && Contains("64 MiB") &&
+                             Contains("follower of partition 1") && Contains("--memory-limit"));
+  cluster.servers[0]->refuse_group = nullptr;
+  auto next = cluster.PushRows(table, Keys(), Memory(1));
+  Good(&cluster, next);
+}
+
 TEST_CASE("a partition that has as many rows as it may have is told, and what to do") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);

@@ -1,4 +1,6 @@
 // Embedding tables: how calls are split, what travels, and what comes back.
+#include <malloc.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -90,6 +92,40 @@ TEST_CASE("regression: many keys are sorted before their call, not in it") {
   CHECK(rows.size() == keys.size());
   CHECK(rows.count(keys.back()) == 0);
   CHECK(rows.count(others.back()) == 1);
+}
+
+TEST_CASE("regression: calls with many keys keep no memory") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  const auto keys = Count(client::KeySort::kManyKeys);
+  const Rows rows = FakeCluster::RowMemory(keys.size(), kDim, 0);
+  const auto look_up = [&] {
+    auto sorted = cluster.core->StartKeys(table, keys);
+    REQUIRE(sorted != nullptr);
+    sorted->Run();
+    bool done = false;
+    const auto id = cluster.core->Lookup(
+        table, keys, rows, std::nullopt, cluster.now() + 30 * kSecond,
+        [&](absl::Status status) { done = status.ok(); }, std::move(sorted));
+    REQUIRE(id.ok());
+    REQUIRE(cluster.RunUntil([&] { return done; }));
+    for (const auto& server : cluster.servers) {
+      server->seen.clear();
+      server->seen.shrink_to_fit();
+    }
+  };
+  // Bytes that malloc() has given out; a sanitizer's allocator does not count them.
+  const auto in_use = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return static_cast<double>(info.uordblks + info.hblkhd);
+  };
+  for (int i = 0; i < 8; ++i) look_up();
+  const double before = in_use();
+  constexpr int kCalls = 64;
+  for (int i = 0; i < kCalls; ++i) look_up();
+  // Each call's plan has 16 bytes a key.
+  CHECK(in_use() - before < double(keys.size()) * 16 * kCalls / 8);
 }
 
 TEST_CASE("rows of one key are summed in the order of the call, before they travel") {

@@ -56,6 +56,7 @@ struct ClusterOptions {
   uint32_t operations = 16;
   uint32_t spare_buffers = 16;  // of a shard, for what is changed while it is pulled
   shard::ReplicaLogLimits replica_log;
+  uint64_t memory_limit = 0;  // of each server, for tables; 0: none
   server::AuditTunables audit;
   int terms_listed = kTermsListed;   // by the coordinator's view
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
@@ -126,6 +127,7 @@ class SimServer {
   SimInputs inputs_;                                 // of the membership
   std::vector<SimInputs> shard_inputs_;              // by shard
   const uint32_t rails_;
+  std::shared_ptr<server::MemoryBudget> memory_;  // null: no limit
   int64_t cold_io_ns_;
   const std::function<int64_t()> file_io_ns_;
   const std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun_;

@@ -37,7 +37,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         for (auto& shard : shards_) {
           shard->SetIncarnation(incarnation);
-          shard->ApplyView(view);
+          shard->ApplyView(view, *membership_->changes());
         }
         for (SimInputs& inputs : shard_inputs_) inputs.Touch();
       });
@@ -72,6 +72,11 @@ void SimServer::AddShard(const ClusterOptions& options, int index, int shard,
   executor.lane.operations = options.operations;
   executor.spare_buffers = options.spare_buffers;
   executor.replica_log = options.replica_log;
+  if (options.memory_limit > 0) {
+    if (memory_ == nullptr) memory_ = std::make_shared<server::MemoryBudget>(options.memory_limit);
+    executor.memory_budget = memory_;
+    executor.slab_bytes = 4096;
+  }
   executor.audit = options.audit;
   executor.commit_observer = options.commit_observer;
   executor.disk = options.disk;

@@ -24,6 +24,16 @@ void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Mes
     const auto& asks = static_cast<const v1::GetViewRequest&>(request);
     view_asked_ |= asks.server() && asks.wait_ms() == 0;
   }
+  if (method == "/verbena.v1.Cluster/Reconfigure" && world_->has(SwarmFeature::kLateRequests)) {
+    return OnReconfigure(static_cast<const v1::ReconfigureRequest&>(request));
+  }
+  if (world_->has(SwarmFeature::kRestoredLosses)) {
+    if (method == "/verbena.v1.Cluster/FinishRestore") DeafenRestored();
+    if (method == "/verbena.v1.Cluster/CreateTable" &&
+        static_cast<const v1::CreateTableRequest&>(request).restoring()) {
+      LoseInRestore();
+    }
+  }
   if (!world_->has(SwarmFeature::kRestoreCuts)) return;
   if (method == "/verbena.v1.Cluster/FinishRestore") return HoldRestore();
   if (method != "/verbena.v1.Cluster/CreateTable") return;
@@ -36,6 +46,7 @@ void SwarmAims::Run() {
     cut_ = {};
     EndMissedRun();
     EndLostFollower();
+    EndSlowFollower();
     return;
   }
   if (world_->old_state) return;
@@ -44,6 +55,8 @@ void SwarmAims::Run() {
   if (world_->has(SwarmFeature::kLateLeaves)) LeaveLate();
   if (world_->has(SwarmFeature::kMissedRuns)) MissRun();
   if (world_->has(SwarmFeature::kLostFollowers)) LoseFollower();
+  if (world_->has(SwarmFeature::kLateRequests)) PartFollower();
+  if (world_->has(SwarmFeature::kLateFollowers)) SlowFollower();
   if (std::exchange(view_asked_, false)) AnswerByOldState();
 }
 
@@ -140,6 +153,31 @@ void SwarmAims::SlowRestore() {
   }
 }
 
+void SwarmAims::LoseInRestore() {
+  if (world_->stage != SwarmStage::kFaults || Chance(0.3)) return;
+  const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
+  faults_->Later(Between(1, 100) * kMilli, [this, index] {
+    if (world_->stage == SwarmStage::kFaults && !world_->old_state) {
+      faults_->Crash(index, Leases(5, 60));
+    }
+  });
+}
+
+void SwarmAims::DeafenRestored() {
+  if (world_->stage != SwarmStage::kFaults) return;
+  const v1::ClusterView& view = world_->cluster->view();
+  std::set<int> deaf;
+  for (const v1::Table& table : view.tables()) {
+    if (!table.restoring()) continue;
+    for (const uint32_t p : table.lost_partitions()) {
+      deaf.insert(faults_->ServerOf(view.partitions(static_cast<int>(p)).primary()));
+    }
+  }
+  for (const int server : deaf) {
+    if (server >= 0) faults_->Deafen(absl::StrCat("server-", server), Between(20, 600) * kMilli);
+  }
+}
+
 // A follower dies; its primary leaves when the coordinator has not heard the follower for most of a
 // lease, and has not declared it silent.
 void SwarmAims::LeaveLate() {
@@ -163,18 +201,27 @@ void SwarmAims::LeaveLate() {
   });
 }
 
+const v1::Job* SwarmAims::JobWithSteps(SwarmJob** job) const {
+  const v1::ClusterView& view = world_->cluster->view();
+  const auto found = std::find_if(world_->jobs.begin(), world_->jobs.end(), [](const SwarmJob& j) {
+    return j.plan.steps && !j.restart && !j.draining;
+  });
+  if (found == world_->jobs.end() || view.partitions().empty()) return nullptr;
+  *job = &*found;
+  const auto known = std::find_if(view.jobs().begin(), view.jobs().end(),
+                                  [&](const v1::Job& j) { return j.name() == found->plan.name; });
+  return known == view.jobs().end() || known->members().empty() ? nullptr : &*known;
+}
+
 void SwarmAims::BeginMissedRun() {
   next_run_at_ = world_->now() + Between(50, 500) * kMilli;
   const v1::ClusterView& view = world_->cluster->view();
-  const auto job = std::find_if(world_->jobs.begin(), world_->jobs.end(), [](const SwarmJob& j) {
-    return j.plan.steps && !j.restart && !j.draining;
-  });
-  if (job == world_->jobs.end() || view.partitions().empty()) return;
-  const auto known = std::find_if(view.jobs().begin(), view.jobs().end(),
-                                  [&](const v1::Job& j) { return j.name() == job->plan.name; });
+  SwarmJob* job = nullptr;
+  const v1::Job* known = JobWithSteps(&job);
+  if (known == nullptr) return;
   const v1::Partition& p =
       view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
-  if (known == view.jobs().end() || known->members().empty() || p.followers().empty()) return;
+  if (p.followers().empty()) return;
   const int follower = faults_->ServerOf(p.followers(0).server());
   if (follower < 0 || faults_->ServerOf(p.primary()) < 0) return;
   job->restart = true;
@@ -183,14 +230,13 @@ void SwarmAims::BeginMissedRun() {
           .partition = static_cast<int>(p.id()),
           .primary = p.primary(),
           .follower = p.followers(0).server(),
-          .deaf = absl::StrCat("server-", follower),
+          .host = absl::StrCat("server-", follower),
           .until_ns = world_->now() + 6 * kSecond};
-  world_->Trace(absl::StrCat("job ", run_.job, " begins anew, and ", run_.deaf, " is deaf"));
-  world_->cluster->control().Cut("coordinator", run_.deaf, true);
+  world_->Trace(absl::StrCat("job ", run_.job, " begins anew, and ", run_.host, " misses it"));
 }
 
 void SwarmAims::EndMissedRun() {
-  if (run_.until_ns != 0) world_->cluster->control().Cut("coordinator", run_.deaf, false);
+  if (run_.deaf) world_->cluster->control().Cut("coordinator", run_.host, false);
   run_ = {};
 }
 
@@ -206,7 +252,15 @@ void SwarmAims::MissRun() {
   if (world_->now() >= run_.until_ns || !same) return EndMissedRun();
   const auto job = std::find_if(view.jobs().begin(), view.jobs().end(),
                                 [&](const v1::Job& j) { return j.name() == run_.job; });
-  if (job == view.jobs().end() || job->generation() == run_.generation) return;
+  if (job == view.jobs().end()) return;
+  // No earlier: a follower that is deaf for long is given up.
+  if (!run_.deaf && job->members().empty()) {
+    run_.deaf = true;
+    world_->Trace(absl::StrCat(run_.host, " is deaf"));
+    world_->cluster->control().Cut("coordinator", run_.host, true);
+  }
+  if (job->generation() == run_.generation) return;
+  if (!run_.deaf) return EndMissedRun();
   // The new run makes a step first.
   const bool steps =
       std::any_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
@@ -215,13 +269,15 @@ void SwarmAims::MissRun() {
                table.steps()->generation() > run_.generation && table.steps()->ended() > 0;
       });
   if (run_.leaves_at_ns == 0 && !steps) return;
-  if (run_.leaves_at_ns == 0) run_.leaves_at_ns = world_->now() + Between(20, 1000) * kMilli;
+  if (run_.leaves_at_ns == 0) run_.leaves_at_ns = world_->now() + Between(5, 200) * kMilli;
   if (world_->now() < run_.leaves_at_ns) return;
   const int primary = faults_->ServerOf(run_.primary);
   if (primary < 0) return EndMissedRun();
   faults_->LeaveServer(primary);
-  // The follower hears of the run and of its promotion together.
+  // The follower hears of the run and of its promotion together. Another run would hide what comes
+  // of that.
   run_.leaves_at_ns = run_.until_ns;
+  next_run_at_ = world_->plan.faults_end_ns;
 }
 
 void SwarmAims::BeginLostFollower() {
@@ -281,6 +337,103 @@ void SwarmAims::LoseFollower() {
         return std::count(t.lost_partitions().begin(), t.lost_partitions().end(), p.id()) > 0;
       });
   if (!lost) EndLostFollower();
+}
+
+void SwarmAims::PartFollower() {
+  if (world_->now() < next_part_at_) return;
+  next_part_at_ = world_->now() + Leases(150, 400);
+  const v1::ClusterView& view = world_->cluster->view();
+  if (view.partitions().empty()) return;
+  const v1::Partition& p =
+      view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
+  const int follower = p.followers().empty() ? -1 : faults_->ServerOf(p.followers(0).server());
+  if (follower < 0) return;
+  const std::string host = absl::StrCat("server-", follower);
+  world_->Trace(absl::StrCat(host, " has no rails"));
+  CutRails(host, true);
+  faults_->Later(Leases(110, 150), [this, host] { CutRails(host, false); });
+}
+
+void SwarmAims::OnReconfigure(const v1::ReconfigureRequest& request) {
+  if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+  const bool takes_role =
+      std::any_of(request.changes().begin(), request.changes().end(), [](const auto& change) {
+        return change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
+               change.kind() == v1::ConfigurationChange::PROMOTE;
+      });
+  const int index = faults_->ServerOf(request.incarnation());
+  if (!takes_role || index < 0 || world_->now() < next_change_at_ || Chance(0.3)) return;
+  next_change_at_ = world_->now() + Leases(200, 500);
+  const int64_t time = Leases(20, 150);
+  world_->Trace(absl::StrCat("the coordinator stalls for ", time / kMilli, " ms with what server-",
+                             index, " asks"));
+  world_->cluster->StallCoordinatorUntil(world_->now() + time);
+  faults_->Later(Between(1, 20) * kMilli,
+                 [this, index] { faults_->Crash(index, Leases(200, 500)); });
+}
+
+void SwarmAims::SlowRails(const std::string& host, int64_t delay) {
+  for (uint32_t rail = 0; rail < world_->plan.cluster.rails; ++rail) {
+    world_->cluster->network().Slow(RailHost(host, rail), delay);
+  }
+}
+
+void SwarmAims::BeginSlowFollower() {
+  next_late_at_ = world_->now() + Between(200, 1000) * kMilli;
+  const v1::ClusterView& view = world_->cluster->view();
+  SwarmJob* job = nullptr;
+  const v1::Job* known = JobWithSteps(&job);
+  if (known == nullptr) return;
+  const v1::Partition& p =
+      view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
+  const int follower = p.followers().empty() ? -1 : faults_->ServerOf(p.followers(0).server());
+  if (follower < 0 || faults_->ServerOf(p.primary()) < 0) return;
+  job->restart = true;
+  late_ = {.job = job->plan.name,
+           .generation = known->generation(),
+           .partition = static_cast<int>(p.id()),
+           .primary = p.primary(),
+           .follower = p.followers(0).server(),
+           .slow = absl::StrCat("server-", follower),
+           .until_ns = world_->now() + 6 * kSecond};
+  // Less than a primary needs to read for workers: it hears the follower in time.
+  const int64_t delay = Leases(15, 35);
+  world_->Trace(absl::StrCat("job ", late_.job, " begins anew, and ", late_.slow, " is ",
+                             delay / kMilli, " ms late"));
+  SlowRails(late_.slow, delay);
+}
+
+void SwarmAims::EndSlowFollower() {
+  if (late_.until_ns != 0) {
+    CutRails(late_.slow, false);
+    SlowRails(late_.slow, 0);
+  }
+  late_ = {};
+}
+
+void SwarmAims::SlowFollower() {
+  if (late_.until_ns == 0) {
+    if (world_->now() >= next_late_at_) BeginSlowFollower();
+    return;
+  }
+  const v1::ClusterView& view = world_->cluster->view();
+  const v1::Partition& p = view.partitions(late_.partition);
+  const bool same = p.primary() == late_.primary && p.followers_size() > 0 &&
+                    p.followers(0).server() == late_.follower;
+  if (world_->now() >= late_.until_ns || !same) return EndSlowFollower();
+  const auto job = std::find_if(view.jobs().begin(), view.jobs().end(),
+                                [&](const v1::Job& j) { return j.name() == late_.job; });
+  if (job == view.jobs().end() || job->generation() == late_.generation) return;
+  if (late_.dies_at_ns == 0) {
+    // What is under way to the follower does not come.
+    CutRails(late_.slow, true);
+    late_.dies_at_ns = world_->now() + Leases(1, 50);
+  }
+  if (world_->now() < late_.dies_at_ns) return;
+  late_.dies_at_ns = late_.until_ns;
+  const int primary = faults_->ServerOf(late_.primary);
+  if (primary < 0) return EndSlowFollower();
+  faults_->Crash(primary, Leases(300, 500));
 }
 
 // The request is on its way to the coordinator.

@@ -34,8 +34,24 @@ class SwarmAims {
   // The coordinator does not hear the server.
   void Cut(int server, bool cut);
   void OnRequest(const std::string& method, const google::protobuf::Message& request);
+  // The rails of a follower are cut for a while, so that it and its primary ask for each other's
+  // roles. Who asks first dies, and the coordinator reads the request when it has stalled.
+  void PartFollower();
+  void OnReconfigure(const v1::ReconfigureRequest& request);
+  // What a follower is sent takes long while a job begins anew, and is lost when its primary dies
+  // soon after that.
+  void SlowFollower();
+  void BeginSlowFollower();
+  void EndSlowFollower();
+  void SlowRails(const std::string& host, int64_t delay);
+  // A job with steps that has workers, as the view has it; null: there is none to begin anew.
+  const v1::Job* JobWithSteps(SwarmJob** job) const;
   void HoldRestore();
   void SlowRestore();
+  // A server dies while a table is restored, and is back at once.
+  void LoseInRestore();
+  // The servers that have what a restored table has lost do not hear for a while.
+  void DeafenRestored();
   void LeaveLate();
   void AnswerByOldState();
   // The follower does not hear that its job begins anew, and hears it when its primary has left.
@@ -76,7 +92,8 @@ class SwarmAims {
     uint32_t generation = 0;  // before it begins anew
     int partition = 0;
     uint64_t primary = 0, follower = 0;  // incarnations
-    std::string deaf;                    // the follower's host
+    std::string host;                    // the follower's
+    bool deaf = false;                   // it is, since the job has no workers
     int64_t leaves_at_ns = 0;            // 0: the job has not begun anew
     int64_t until_ns = 0;                // 0: there is no such run
   };
@@ -89,6 +106,17 @@ class SwarmAims {
   };
   LostFollower lost_;
   int64_t next_lost_at_ = 0;
+  struct LateFollower {
+    std::string job;
+    uint32_t generation = 0;  // before it begins anew
+    int partition = 0;
+    uint64_t primary = 0, follower = 0;  // incarnations
+    std::string slow;                    // the follower's host
+    int64_t dies_at_ns = 0;              // the primary; 0: the job has not begun anew
+    int64_t until_ns = 0;                // 0: there is none
+  };
+  LateFollower late_;
+  int64_t next_late_at_ = 0, next_part_at_ = 0, next_change_at_ = 0;
   MissedRun run_;
   int64_t next_run_at_ = 0;
   int64_t next_learner_at_ = 0, next_leave_at_ = 0;

@@ -32,6 +32,7 @@ void SwarmChecks::Run() {
   BoundLogs();
   CompareReplicas();
   CountMismatches();
+  CheckMemory();
   CheckViews();
 }
 
@@ -97,6 +98,7 @@ void SwarmChecks::FollowView() {
   }
   FollowJobs(view);
   CheckHandovers(view);
+  CheckChanges(view);
   if (world_->trace) TraceView(view);
   before_ = view;
 }
@@ -203,6 +205,36 @@ void SwarmChecks::CheckHandovers(const v1::ClusterView& view) {
                                    " has left, and partition ", was.id(),
                                    " was handed over to incarnation ", p.primary(),
                                    ", which had been dead for ", time / kMilli, " ms"));
+    return;
+  }
+}
+
+// Who drops a follower, or takes the place of a primary, while the other one lives and is heard,
+// has had an answer of the coordinator an eighth of a lease ago at most.
+void SwarmChecks::CheckChanges(const v1::ClusterView& view) {
+  // A change that is being written for long was decided before.
+  if (world_->has(SwarmFeature::kSlowStore)) return;
+  // Partitions that have nothing are placed anew.
+  if (before_.tables().empty() || view.tables().empty()) return;
+  const int64_t longest = world_->plan.lease_ns() / 8 + 20 * kMilli;
+  for (const v1::Partition& was : before_.partitions()) {
+    const v1::Partition& p = view.partitions(static_cast<int>(was.id()));
+    if (was.followers().empty() || p.configuration() == was.configuration()) continue;
+    const uint64_t follower = was.followers(0).server();
+    const bool drops =
+        p.epoch() == was.epoch() && p.primary() == was.primary() && p.followers().empty();
+    const bool promoted = p.epoch() == was.epoch() + 1 && p.primary() == follower;
+    if (!drops && !promoted) continue;
+    const uint64_t asks = drops ? was.primary() : follower;
+    const uint64_t other = drops ? follower : was.primary();
+    if (!processes_.contains(asks) || !processes_.contains(other)) continue;
+    if (Lives(asks) || !Lives(other) || !AliveIn(before_, other) || !AliveIn(view, other)) continue;
+    const auto died = died_at_.find(asks);
+    if (died == died_at_.end() || world_->now() - died->second < longest) continue;
+    world_->Violation(absl::StrCat("partition ", was.id(), " was left to server incarnation ", asks,
+                                   ", which had been dead for ",
+                                   (world_->now() - died->second) / kMilli,
+                                   " ms, though incarnation ", other, ", which has it, lives"));
     return;
   }
 }
@@ -329,12 +361,42 @@ void SwarmChecks::CheckViews() {
   }
 }
 
+bool SwarmChecks::LacksMemory(const v1::Partition& partition) const {
+  if (!world_->has(SwarmFeature::kShortMemory) || partition.followers_size() > 0) return false;
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    const bool primary = process->incarnation() == partition.primary();
+    bool full = false;
+    for (uint32_t s = 0; s < process->shards(); ++s) {
+      full |= process->shard(s).Snapshot().memory_full;
+    }
+    // What is sent to a learner takes memory of the primary's server, too.
+    if (full == primary) return primary;
+  }
+  return true;
+}
+
+// A follower's server has room for what its primary logs: none is dropped for want of it.
+void SwarmChecks::CheckMemory() {
+  if (!world_->has(SwarmFeature::kShortMemory)) return;
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* process = world_->cluster->server(i);
+    for (uint32_t s = 0; process != nullptr && s < process->shards(); ++s) {
+      if (process->shard(s).replication_counters().no_memory == 0) continue;
+      world_->Violation(absl::StrCat("shard ", s, " of ", process->host(),
+                                     " has a follower that has no memory for its rows"));
+      return;
+    }
+  }
+}
+
 bool SwarmChecks::Redundant(std::string* missing) const {
   if (!AllJoined(missing)) return false;
   const v1::ClusterView& view = world_->cluster->view();
   const int wanted = static_cast<int>(world_->plan.cluster.replicas) - 1;
   int few = 0, learning = 0;
   for (const v1::Partition& p : view.partitions()) {
+    if (LacksMemory(p)) continue;
     few += p.followers_size() < wanted ? 1 : 0;
     learning += p.learners_size();
   }

@@ -46,6 +46,8 @@ class SwarmChecks {
   void CheckLoss(const SwarmTable& table, uint32_t partition);
   // A server that leaves hands over to followers that the coordinator has heard.
   void CheckHandovers(const v1::ClusterView& view);
+  // A change that takes a server's role is made for one that lived a moment ago.
+  void CheckChanges(const v1::ClusterView& view);
   bool Lives(uint64_t server) const;  // its process
   bool Equal(const v1::Partition& p, const v1::Replica& follower, std::string* missing) const;
   bool Known(uint64_t server) const;  // to the coordinator
@@ -55,6 +57,9 @@ class SwarmChecks {
   // Every log for replicas is within its limits.
   void BoundLogs();
   void CountMismatches();
+  void CheckMemory();
+  // It has no follower because its primary's server, or each other one, is at its limit.
+  bool LacksMemory(const v1::Partition& partition) const;
   // After the faults each server follows the coordinator's view in time.
   void CheckViews();
   void CheckEvictions(const shard::Engine& primary, const v1::Partition& p);

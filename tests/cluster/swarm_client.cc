@@ -232,7 +232,10 @@ void SwarmClient::Begin() {
   if (operations_ - waiting_ >= world_->plan.operations || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
   const bool recovery = world_->stage == SwarmStage::kRecovery;
-  if (recovery && !observer_ && world_->has(SwarmFeature::kSlowRecovery)) next_at_ += kSlowThink;
+  if (recovery && !observer_ && world_->has(SwarmFeature::kSlowRecovery)) {
+    // A step with a norm needs operations on all of its tables: in time for those that wait.
+    next_at_ += world_->has(SwarmFeature::kNorms) ? kSlowThink / 4 : kSlowThink;
+  }
   std::vector<SwarmTable*> tables;
   for (auto& [id, table] : world_->tables) {
     if (reads_all_ && used_.contains(id)) continue;
@@ -462,6 +465,8 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
                                : operation->pulls ? "pull"
                                                   : "end-step",
                                ": ", status.ToString()));
+    // New rows are refused for as long as nobody makes room.
+    if (RefusesRows(status) && Proves(*operation)) used_[operation->table].pushed = true;
     // What fails at once is not tried again at once: time would stand still.
     next_at_ = std::max(next_at_, world_->now() + world_->Between(1, 5) * kMilli);
     return;
@@ -481,14 +486,16 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
     ++world_->result->pulls;
     CheckValues(operation, table);
   }
-  if (world_->stage == SwarmStage::kFaults || operation.began_ns < world_->recovery_began_ns) {
-    return;
-  }
+  if (!Proves(operation)) return;
   const bool steps = table->steps() != nullptr;
   used_[operation.table].pushed |= steps ? operation.ends : operation.pushes;
   // A pull of an ssp table may rightly wait for others: pushes prove it.
   used_[operation.table].pulled |=
       operation.pulls || table->spec().consistency() == v1::CONSISTENCY_SSP;
+}
+
+bool SwarmClient::Proves(const Operation& operation) const {
+  return world_->stage != SwarmStage::kFaults && operation.began_ns >= world_->recovery_began_ns;
 }
 
 void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
@@ -549,6 +556,23 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
   }
 }
 
+bool SwarmClient::RefusesRows(const absl::Status& status) const {
+  return world_->has(SwarmFeature::kShortMemory) && absl::IsResourceExhausted(status) &&
+         absl::StrContains(status.message(), "has reached its memory limit");
+}
+
+bool SwarmClient::MayBeRefused(const SwarmTable& table, const Operation& operation) const {
+  if (!operation.pushes) return false;
+  if (table.steps() != nullptr || !table.complete()) return true;
+  for (size_t i = 0; i < operation.units.size(); ++i) {
+    const SwarmTable::Unit& unit = table.units()[operation.units[i]];
+    if (operation.lives[i] != table.life(unit.partition) || table.lost(unit.partition)) return true;
+    // When it began nothing but this push was there.
+    if (operation.least[i] <= static_cast<double>(operation.amount)) return true;
+  }
+  return false;
+}
+
 // A reset ends what is known of the loss, for all who have seen it.
 bool SwarmClient::MayBeLost(const SwarmTable& table, uint32_t partition,
                             const Operation& operation) const {
@@ -570,6 +594,10 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable& table,
   const int64_t ran_ns = std::max(process_->stalled_until(), process_->held_until());
   if (now > std::max(operation.deadline_ns, ran_ns) + kSlack) {
     wrong("ended after its deadline");
+  }
+  if (RefusesRows(status)) {
+    if (!MayBeRefused(table, operation)) wrong("is refused for memory, though all its rows exist");
+    return;
   }
   switch (status.code()) {
     case absl::StatusCode::kOk:

@@ -105,6 +105,11 @@ class SwarmClient {
   void Judge(const absl::Status& status, const SwarmTable& table, const Operation& operation);
   // The partition is lost, or was in a view that is not older than the one that the client had.
   bool MayBeLost(const SwarmTable& table, uint32_t partition, const Operation& operation) const;
+  // For want of memory; and whether it may be: some of its rows may be new.
+  bool RefusesRows(const absl::Status& status) const;
+  bool MayBeRefused(const SwarmTable& table, const Operation& operation) const;
+  // It began after the faults.
+  bool Proves(const Operation& operation) const;
   // By this client's own view one of the units is lost.
   bool KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const;
   // Its view is of an older state that was put back.

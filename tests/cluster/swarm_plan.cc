@@ -76,7 +76,13 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kSlowRecovery, "slow_recovery", 0.03},
     {SwarmFeature::kChainFaults, "chain_faults", 0.04},
     {SwarmFeature::kRestoreCrashes, "restore_crashes", 0.04},
+    // By VERBENA_SWARM_WITH alone: seed 49 shows a refusal that counts as acknowledged when its
+    // answer is lost with the lane (docs/guarantees.md).
+    {SwarmFeature::kShortMemory, "short_memory", 0},
     {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
+    {SwarmFeature::kLateRequests, "late_requests", 0.05},
+    {SwarmFeature::kLateFollowers, "late_followers", 0.05},
+    {SwarmFeature::kRestoredLosses, "restored_losses", 0.05},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -197,6 +203,16 @@ void DrawRecords(SwarmPlan* plan) {
   plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
 }
 
+// Rows of two or three tables fill the servers, each of which has also copies of others'
+// partitions.
+void DrawMemory(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 53 + 29);  // changes no other draw of a seed
+  plan->cluster.memory_limit = static_cast<uint64_t>(own.Between(256, 768)) << 10;
+  // Below two copies pushes would wait for memory.
+  plan->cluster.min_replicas = 1;
+  plan->max_tables = static_cast<uint32_t>(own.Between(2, 4));
+}
+
 // Pulls that are written out for long hold the buffers that applies need.
 void DrawBuffers(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 47 + 23);  // changes no other draw of a seed
@@ -263,16 +279,37 @@ SwarmPlan DrawPlan(uint64_t seed) {
   drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
   drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
+  if (plan.has(SwarmFeature::kRestoredLosses))
+    plan.cluster.replicas = plan.cluster.min_replicas = 1;
   drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLostFollowers, plan.cluster.replicas > 1);
+  // Chunks, and what checkpoints and disks are about, want memory that is there.
+  const auto any = [&plan](std::initializer_list<SwarmFeature> features) {
+    return std::any_of(features.begin(), features.end(),
+                       [&plan](SwarmFeature feature) { return plan.has(feature); });
+  };
+  drop_unless(
+      SwarmFeature::kShortMemory,
+      plan.cluster.replicas > 1 &&
+          !any({SwarmFeature::kCheckpoints, SwarmFeature::kColdTier, SwarmFeature::kColdLearners,
+                SwarmFeature::kNorms, SwarmFeature::kDiskFaults, SwarmFeature::kHeavyLoad,
+                SwarmFeature::kSlowRecovery, SwarmFeature::kChainFaults,
+                SwarmFeature::kRestoreCrashes}));
+  need(SwarmFeature::kShortMemory, {SwarmFeature::kEmbedding});
+  drop_unless(SwarmFeature::kLateRequests, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kLateFollowers, plan.cluster.replicas > 1);
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
   need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
   need(SwarmFeature::kChainFaults,
        {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
   need(SwarmFeature::kRestoreCrashes, {SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
   need(SwarmFeature::kLostFollowers, {SwarmFeature::kLosses, SwarmFeature::kRemovals});
+  need(SwarmFeature::kLateRequests, {SwarmFeature::kLosses, SwarmFeature::kServerCrashes});
+  need(SwarmFeature::kRestoredLosses, {SwarmFeature::kCheckpoints, SwarmFeature::kLosses});
+  need(SwarmFeature::kLateFollowers,
+       {SwarmFeature::kSync, SwarmFeature::kReaders, SwarmFeature::kServerCrashes});
   const int64_t jobs = draw.Between(1, 2);
   for (int64_t j = 0; j < jobs; ++j) {
     // Names that are one another's but for a letter, for directories of checkpoints.
@@ -292,6 +329,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
   if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
+  if (plan.has(SwarmFeature::kShortMemory)) DrawMemory(&plan);
   // A run has many steps behind it when the faults stop.
   if (plan.has(SwarmFeature::kSlowRecovery)) {
     plan.max_tables = std::min(plan.max_tables, 2u);

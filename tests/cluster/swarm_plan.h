@@ -79,7 +79,11 @@ enum class SwarmFeature : uint32_t {
   kSlowRecovery,   // workers make few steps when the faults have stopped
   kChainFaults,    // the middle of a chain of checkpoints cannot be read while old ones are removed
   kRestoreCrashes,  // the disk with checkpoints crashes while a restore reads it
+  kShortMemory,     // wide rows fill the memory limits of servers
   kLostFollowers,   // one that was dropped is the primary of what is lost and reset before it hears
+  kLateRequests,    // a server asks for another's role and dies, and the coordinator stalls
+  kLateFollowers,   // a follower is late with records when a job begins anew; its primary dies
+  kRestoredLosses,  // what is lost while it is restored is reset before its primary hears of either
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

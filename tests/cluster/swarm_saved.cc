@@ -362,6 +362,7 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
     if (wrong.empty()) break;
   }
   const std::shared_ptr<const SavedCheckpoint> source = sources_.at(path).second;
+  const std::string by_save = wrong;
   if (!wrong.empty() && source != nullptr && checkpoint::ParentOf(source->path) == root) {
     wrong = source->tables.size() == saved->tables.size() ? "" : "it has other tables";
     for (const auto& [name, table] : saved->tables) {
@@ -371,7 +372,7 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
                                 : Difference(table.content, from->second.content);
       if (differs.empty()) continue;
       wrong = absl::StrCat("table '", name, "' is not what ", source->path,
-                           " has, of which it was made: ", differs);
+                           " has, of which it was made: ", differs, "; by its save: ", by_save);
     }
   }
   if (wrong.empty()) wrong = Unlisted(path, reader->manifest());

@@ -28,15 +28,19 @@ float RoundToBf16(float value) {
   return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
+// Rows of kShortMemory.
+constexpr uint32_t kWideDim = 96;
+
 // How many keys the model of a table has: those of a tiered one do not fit its memory, and those of
 // one with an eviction by number exceed it.
 uint32_t KeysOf(const v1::TableSpec& spec) {
   if (spec.has_cold_tier()) return 800;
+  if (spec.dim() == kWideDim) return 400;
   return spec.row_dtype() == v1::DTYPE_BF16 || spec.eviction().max_rows() > 0 ? 160 : 60;
 }
 
 void DrawRows(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spec) {
-  spec->set_dim(2);
+  spec->set_dim(plan.has(SwarmFeature::kShortMemory) ? kWideDim : 2);
   if (plan.has(SwarmFeature::kColdTier) && DrawChance(random, 0.6)) {
     spec->set_dim(64);
     spec->mutable_cold_tier()->set_hot_bytes(64 << 10);
@@ -77,7 +81,8 @@ void DrawDense(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* sp
 v1::TableSpec DrawTableSpec(const SwarmPlan& plan, std::mt19937_64* random) {
   v1::TableSpec spec;
   const double rows = plan.has(SwarmFeature::kNorms) ? 0.3 : 0.6;
-  if (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, rows)) {
+  if (plan.has(SwarmFeature::kShortMemory) ||
+      (plan.has(SwarmFeature::kEmbedding) && DrawChance(random, rows))) {
     DrawRows(plan, random, &spec);
   } else {
     DrawDense(plan, random, &spec);

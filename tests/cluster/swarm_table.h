@@ -100,6 +100,8 @@ class SwarmTable {
   void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
   // Whether every acknowledged push shows in reads, exactly.
   bool exact() const { return exact_ && complete_; }
+  // Whether what was acknowledged stays.
+  bool complete() const { return complete_; }
   // Whether another push can be counted exactly.
   bool MayPush(uint32_t unit) const { return units_[unit].attempted < most_; }
   // What a read that begins now has to show at least.

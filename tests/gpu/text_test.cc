@@ -104,8 +104,8 @@ TEST_CASE("text on GPUs: losses and gradients are the host's", "[cublas]") {
   Batch batch;
   for (uint32_t i = 0; i < 1300; ++i) batch.ids.push_back(i * 3);
   Batch same = batch;
-  host.Prepare(&batch);
-  device->Prepare(&same);
+  REQUIRE(host.Prepare(&batch).ok());
+  REQUIRE(device->Prepare(&same).ok());
 
   std::vector<float> rows, host_rows, device_rows;
   std::vector<const float*> from;
@@ -143,7 +143,7 @@ TEST_CASE("text on a GPU: a batch of nothing is the penalty's gradient", "[cubla
   Replicas parameters({0}, std::vector<float>(layout.floats(), 2.0f));
   Replicas gradient({0}, std::vector<float>(layout.floats(), 9.0f));
   Batch none;
-  model->Prepare(&none);
+  REQUIRE(model->Prepare(&none).ok());
   CHECK(Value(model->Gradient(none, 1, {nullptr, {}, parameters.arenas},
                               {nullptr, {}, gradient.arenas})) == 0);
   const std::vector<float> numbers = gradient.Sum();

@@ -1,10 +1,17 @@
 #include "proto/unread_output.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
 
@@ -27,6 +34,62 @@ TEST_CASE("a pipe takes what it has room for; then nobody waits") {
   CHECK(got >= written * 1000);
   CHECK(WriteUnlessFull(ends[1], line));
   close(ends[0]);
+  close(ends[1]);
+}
+
+// Writes from several threads until there is no room. False: one still waits after some seconds.
+bool AllEnd(int fd, int threads, size_t length, const std::function<void()>& release) {
+  std::atomic<int> running{threads};
+  std::vector<std::thread> writers;
+  for (int i = 0; i < threads; ++i) {
+    writers.emplace_back([&] {
+      const std::string line = std::string(length, 'x') + '\n';
+      for (int n = 0; n < 2000; ++n) WriteUnlessFull(fd, line);
+      --running;
+    });
+  }
+  const absl::Time end = absl::Now() + absl::Seconds(5);
+  while (running > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  const bool all = running == 0;
+  while (running > 0) release();
+  for (std::thread& writer : writers) writer.join();
+  return all;
+}
+
+void ReadSome(int fd) {
+  char some[65536];
+  pollfd readable = {fd, POLLIN, 0};
+  if (poll(&readable, 1, 10) == 1) (void)!read(fd, some, sizeof(some));
+}
+
+// poll(2) finds room in a terminal as soon as there is any.
+TEST_CASE("regression: a terminal with less room than a line makes nobody wait") {
+  const size_t length = GENERATE(150, 1000, 4000, 20'000);
+  const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(master >= 0);
+  REQUIRE(grantpt(master) == 0);
+  REQUIRE(unlockpt(master) == 0);
+  const int terminal = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+  REQUIRE(terminal >= 0);
+  CHECK(AllEnd(terminal, 1, length, [&] { ReadSome(master); }));
+  close(terminal);
+  close(master);
+}
+
+TEST_CASE("writers of one pipe make each other wait for no reader") {
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  CHECK(AllEnd(ends[1], 8, 1000, [&] { ReadSome(ends[0]); }));
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_CASE("a socket takes what it has room for") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+  CHECK(AllEnd(ends[1], 4, 1000, [&] { ReadSome(ends[0]); }));
+  close(ends[0]);
+  CHECK_FALSE(WriteUnlessFull(ends[1], "line\n"));  // and no signal ends the process
   close(ends[1]);
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "proto/view_difference.h"
+#include "proto/view_versions.h"
 
 namespace verbena {
 namespace {
@@ -272,22 +274,96 @@ TEST_CASE("a change is applied to its base alone") {
   CHECK_FALSE(ApplyViewChange(one, &other));
 
   SECTION("all of them") {
-    REQUIRE(CompleteView(first, &both));
-    CHECK(Equal(both.view(), third));
-    CHECK(both.changes().empty());
+    v1::ClusterView view = first;
+    REQUIRE(ApplyChanges(both, &view));
+    CHECK(Equal(view, third));
   }
   SECTION("those that came by another answer meanwhile are skipped") {
-    REQUIRE(CompleteView(second, &both));
-    CHECK(Equal(both.view(), third));
+    v1::ClusterView view = second;
+    REQUIRE(ApplyChanges(both, &view));
+    CHECK(Equal(view, third));
   }
   SECTION("with one missing, the whole view has to be asked for") {
     both.mutable_changes()->DeleteSubrange(0, 1);
-    CHECK_FALSE(CompleteView(first, &both));
+    v1::ClusterView view = first;
+    CHECK_FALSE(ApplyChanges(both, &view));
   }
   SECTION("partitions that are not there") {
     both.mutable_changes(0)->add_partitions()->set_id(1000);
-    CHECK_FALSE(CompleteView(first, &both));
+    v1::ClusterView view = first;
+    CHECK_FALSE(ApplyChanges(both, &view));
   }
+}
+
+TEST_CASE("regression: versions of a view are made without copies, and never under a reader") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    RandomView random(seed);
+    ViewVersions versions;
+    v1::ClusterView begun = random.view();
+    std::shared_ptr<const v1::ClusterView> view = versions.Replace(std::move(begun));
+    // A reader that holds a version for long, and what it has to have then.
+    std::shared_ptr<const v1::ClusterView> held;
+    v1::ClusterView as_held;
+    for (int i = 0; i < 200; ++i) {
+      const v1::ClusterView before = random.view();
+      random.Change();
+      const std::optional<v1::ViewChange> change = ViewChangeOf(before, random.view());
+      if (!change) {
+        v1::ClusterView whole = random.view();
+        view = versions.Replace(std::move(whole));
+      } else {
+        const v1::ViewChange changes[] = {*change};
+        view = versions.Follow(*view, changes);
+        REQUIRE(view != nullptr);
+      }
+      REQUIRE(Equal(*view, random.view()));
+      if (held != nullptr) REQUIRE(Equal(*held, as_held));
+      if (i % 50 == 20) {
+        held = view;
+        as_held = *view;
+      }
+      if (i % 50 == 45) held = nullptr;
+    }
+    // The first two, and one more while a version is held, of each whole view.
+    CHECK(versions.copies() <= 12);
+  }
+}
+
+TEST_CASE("a version may outlive those that make them") {
+  RandomView random(1);
+  auto versions = std::make_unique<ViewVersions>();
+  v1::ClusterView begun = random.view();
+  const std::shared_ptr<const v1::ClusterView> view = versions->Replace(std::move(begun));
+  versions.reset();
+  CHECK(Equal(*view, random.view()));
+}
+
+TEST_CASE("a difference names what changes name, and is everything where they do not follow") {
+  v1::ClusterView view;
+  view.set_revision(7);
+  v1::ViewChange changes[2];
+  changes[0].set_base_revision(5);
+  changes[0].set_revision(6);
+  changes[0].add_tables()->set_id(3);
+  changes[0].add_removed_jobs("a");
+  changes[1].set_base_revision(6);
+  changes[1].set_revision(7);
+  changes[1].add_removed_tables(2);
+  changes[1].add_jobs()->mutable_job()->set_name("b");
+  const ViewDifference what = DifferenceOf(5, view, changes);
+  CHECK_FALSE(what.all);
+  CHECK_FALSE(what.placement);
+  CHECK(what.tables == std::set<uint32_t>{2, 3});
+  CHECK(what.jobs == std::set<std::string>{"a", "b"});
+  CHECK(DifferenceOf(4, view, changes).all);
+  CHECK(DifferenceOf(6, view, changes).all);
+  CHECK(DifferenceOf(5, view, {}).all);
+  view.set_revision(8);
+  CHECK(DifferenceOf(5, view, changes).all);
+  view.set_revision(7);
+  changes[1].add_partitions()->set_id(1);
+  CHECK(DifferenceOf(5, view, changes).placement);
 }
 
 }  // namespace

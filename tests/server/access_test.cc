@@ -112,6 +112,39 @@ TEST_CASE("many hosts that are refused fill no disk") {
   CHECK(log.lines.size() == static_cast<size_t>(10 * kRefusalBurst));
 }
 
+TEST_CASE("regression: a host that is refused again and again takes no other host's lines") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 20'000; ++i) {
+    (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+    if (i % 1000 == 0) (*audit)->Flush();
+  }
+  (*audit)->Flush();
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst));
+  (*audit)->Write(Refusal("ipv4:10.0.0.2:5"), now);
+  (*audit)->Flush();
+  REQUIRE(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 1);
+  CHECK_THAT(log.lines.back(), Contains("10.0.0.2"));
+}
+
+TEST_CASE("regression: refusals that all hosts together leave without a line are counted") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int host = 0; host < 11; ++host) {
+    for (int i = 0; i < 1000; ++i) {
+      (*audit)->Write(Refusal("ipv4:10.0.0." + std::to_string(host) + ":5"), now);
+    }
+    (*audit)->Flush();
+  }
+  CHECK(log.lines.size() == static_cast<size_t>(10 * kRefusalBurst));
+  now += absl::Seconds(1);
+  (*audit)->Write(Refusal("ipv4:10.0.0.10:5"), now);
+  (*audit)->Flush();
+  CHECK_THAT(log.lines.back(), Contains("\"refusals_without_a_line\": 1000"));
+}
+
 TEST_CASE("a caller that changes things without end is held back before it does") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
@@ -205,6 +238,27 @@ TEST_CASE("what a call is about, and why it is refused, have names of a bounded 
                                         "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
   CHECK(status.code() == absl::StatusCode::kPermissionDenied);
   CHECK(status.message().size() < 1024);
+}
+
+TEST_CASE("regression: a read-only token ends no observer that joined with another token") {
+  v1::ClusterView view;
+  v1::Job* job = view.add_jobs();
+  job->set_name("serving");
+  for (const char* token : {"aaaa", "bbbb"}) {
+    v1::Worker* observer = job->add_members();
+    observer->set_incarnation(static_cast<uint64_t>(job->members_size()));
+    observer->set_rank(-1);
+    observer->set_token(token);
+  }
+  const auto leave = [&](const Principal& who, uint64_t incarnation) {
+    v1::LeaveRequest request;
+    request.set_incarnation(incarnation);
+    return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, view));
+  };
+  const Principal reader{"aaaa", v1::ROLE_READ_ONLY, ""};
+  CHECK(leave(reader, 1).ok());
+  CHECK(absl::IsPermissionDenied(leave(reader, 2)));
+  CHECK(leave({"cccc", v1::ROLE_JOB, "serving"}, 2).ok());
 }
 
 TEST_CASE("the audit log follows no link and takes no file of another user") {

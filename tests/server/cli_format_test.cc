@@ -76,6 +76,25 @@ TEST_CASE("a healthy cluster says so first") {
   CHECK_THAT(StatusJson(state), StartsWith(R"({"healthy": true, "problems": [], "cluster": {)"));
 }
 
+TEST_CASE("servers at their memory limit are named, also where copies are missing") {
+  ClusterState state = Healthy();
+  state.view.set_replicas(2);
+  state.view.add_tables()->mutable_spec()->set_name("t");
+  v1::ShardStatistics* shard = state.servers[1].statistics->mutable_shards(1);
+  shard->set_memory_full(true);
+  for (v1::ShardStatistics& s : *state.servers[1].statistics->mutable_shards()) {
+    s.set_memory_limit_bytes(uint64_t{64} << 20);
+    s.set_memory_reserved_bytes(uint64_t{57} << 20);
+  }
+  const std::vector<std::string> problems = Problems(state);
+  REQUIRE(problems.size() == 2);
+  CHECK_THAT(problems[0], Contains("4 partitions have fewer copies than the 2 wanted; 0 being "
+                                   "copied; no memory for copies on s6"));
+  CHECK_THAT(problems[1], StartsWith("server 's6' at s6:1 is at its memory limit of 64 MiB (57 MiB "
+                                     "are taken)") &&
+                              Contains("--memory-limit"));
+}
+
 TEST_CASE("each thing that is wrong is said") {
   ClusterState state = Healthy();
   std::string says;
@@ -136,6 +155,23 @@ TEST_CASE("each thing that is wrong is said") {
     table->mutable_spec()->mutable_cold_tier()->set_hot_bytes(1 << 20);
     state.view.mutable_servers(0)->set_cold_tier(true);
     says = "table 'items' keeps rows on disk, and these servers have no --cold-dir: s6; its";
+  }
+  SECTION("a table that a server has no memory for") {
+    v1::Table* table = state.view.add_tables();
+    table->set_id(7);
+    table->mutable_spec()->set_name("items");
+    v1::TableStatistics* here = state.servers[1].statistics->add_shards()->add_tables();
+    here->set_table(7);
+    here->set_unserved("out of mem\x1bory");
+    says = "table 'items' is not served in part by server 's6': out of mem\\x1bory; drop a table";
+  }
+  SECTION("no room for lanes") {
+    state.servers[0].statistics->mutable_shards(0)->set_lanes_refused(
+        "shard 0: lanes have 9 of 9 bytes (--lane-memory-limit), and the smallest lane needs 3");
+    says =
+        "server 's5' at s5:1 refuses further lanes: shard 0: lanes have 9 of 9 bytes "
+        "(--lane-memory-limit), and the smallest lane needs 3";
+    CHECK(Settled(state));  // nothing that a restart of servers has to wait for
   }
   SECTION("the coordinator, while watching") {
     state.coordinator_status = absl::UnavailableError("the coordinator c:7000 cannot be reached");

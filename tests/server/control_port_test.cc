@@ -182,6 +182,58 @@ TEST_CASE("a connection that receives more than its host or caller may is ended"
   CHECK_FALSE(Ended(quiet));
 }
 
+TEST_CASE("regression: what a host has sent too much ends no other connection that sends little") {
+  Taker taker;
+  auto port = ControlPort::Listen("127.0.0.1:0", {.strange_bytes = 1 << 20});
+  REQUIRE(port.ok());
+  REQUIRE((*port)->Serve(taker.Take()).ok());
+  const rdma::UniqueFd before = ConnectFrom(2, (*port)->port());
+  const std::string part(65536, 'x');
+  for (int i = 0; i < 5; ++i) {
+    const rdma::UniqueFd flooding = ConnectFrom(2, (*port)->port());
+    REQUIRE(Eventually([&] {
+      send(flooding.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      taker.Read();
+      return Ended(flooding);
+    }));
+  }
+  const rdma::UniqueFd later = ConnectFrom(2, (*port)->port());
+  for (int i = 0; i < 20; ++i) {
+    for (const rdma::UniqueFd* fd : {&before, &later}) {
+      send(fd->get(), part.data(), 200, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    poll(nullptr, 0, 15);  // each time the port looks
+    REQUIRE_FALSE(Ended(before));
+    REQUIRE_FALSE(Ended(later));
+  }
+}
+
+TEST_CASE("regression: what a host has sent too much is forgotten soon") {
+  Taker taker;
+  auto port = ControlPort::Listen("127.0.0.1:0", {.strange_bytes = 1 << 20});
+  REQUIRE(port.ok());
+  REQUIRE((*port)->Serve(taker.Take()).ok());
+  const std::string part(65536, 'x');
+  // Each sends as much as it can before the port looks.
+  for (int i = 0; i < 40; ++i) {
+    const rdma::UniqueFd flooding = ConnectFrom(2, (*port)->port());
+    REQUIRE(Eventually([&] {
+      send(flooding.get(), part.data(), part.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      taker.Read();
+      return Ended(flooding);
+    }));
+  }
+  poll(nullptr, 0, 2000);
+  // More than the bytes that count for nothing.
+  const rdma::UniqueFd later = ConnectFrom(2, (*port)->port());
+  for (int i = 0; i < 10; ++i) {
+    send(later.get(), part.data(), 4096, MSG_NOSIGNAL | MSG_DONTWAIT);
+    taker.Read();
+    poll(nullptr, 0, 15);
+    REQUIRE_FALSE(Ended(later));
+  }
+}
+
 TEST_CASE("addresses are listened on as they are named") {
   Taker taker;
   auto port = ControlPort::Listen("0.0.0.0:0");

@@ -63,6 +63,74 @@ TEST_CASE("limits are set as a whole, and watchers see them") {
   }
 }
 
+TEST_CASE("regression: a new table is judged without adding up those of its job") {
+  int counted = 0;
+  CoordinatorOptions options;
+  options.chunk_memory = [&](const v1::TableSpec&) {
+    ++counted;
+    return uint64_t{256};
+  };
+  TestCoordinator c(options);
+  const uint64_t server = c.JoinServer("a");
+  Set(&c, "job", Limits(uint64_t{256} * 100 * 16 / 15, 60, 8));
+  const auto create = [&](int i) {
+    return c.CreateTable(
+        TestCoordinator::Spec("table" + std::to_string(i), 64, v1::CONSISTENCY_ASYNC));
+  };
+  for (int i = 0; i < 50; ++i) REQUIRE(create(i).ok());
+  counted = 0;
+  REQUIRE(create(50).ok());
+  CHECK(counted <= 4);  // by its limits, by its server, and for the sums of its job and of all
+  // The sums follow drops, failures and restarts.
+  for (int i = 0; i < 25; ++i) REQUIRE(c.DropTable("table" + std::to_string(i)).ok());
+  REQUIRE(c.DropTable("table30").ok());
+  REQUIRE(create(30).ok());
+  const v1::ClusterView seen = c.view();
+  c.Restart();
+  REQUIRE(c.Heartbeat(server, &seen, true).ok());
+  for (int i = 0; i < 25; ++i) REQUIRE(create(i).ok());
+  for (int i = 51; i < 60; ++i) REQUIRE(create(i).ok());
+  REQUIRE_STATUS(create(60).status(), kResourceExhausted, "it has 60, allowed are 60");
+  // Of 100 chunks 60 are taken.
+  Set(&c, "job", Limits(uint64_t{256} * 100 * 16 / 15, 100, 8));
+  v1::TableSpec large = TestCoordinator::Spec("large", 64 * 41, v1::CONSISTENCY_ASYNC);
+  REQUIRE_STATUS(c.CreateTable(large).status(), kResourceExhausted, "does not fit");
+  large.set_shape(0, 64 * 40);
+  REQUIRE(c.CreateTable(large).ok());
+}
+
+TEST_CASE("regression: a table that no server has memory for is refused when it is made") {
+  CoordinatorOptions options;
+  options.chunk_memory = [](const v1::TableSpec&) { return uint64_t{256}; };
+  TestCoordinator c(options);
+  v1::JoinServerRequest server = c.ServerRequest("a");
+  server.set_memory_bytes(256 * 100 * 16 / 15);
+  REQUIRE(c.Call(&Coordinator::JoinServer, server).ok());
+  const auto create = [&](const std::string& name, uint64_t chunks) {
+    return c.CreateTable(TestCoordinator::Spec(name, 64 * chunks, v1::CONSISTENCY_ASYNC, name))
+        .status();
+  };
+  REQUIRE_STATUS(create("large", 101), kResourceExhausted,
+                 "table 'large' does not fit server 'a': its chunks there would take 25856 bytes "
+                 "beside 0 bytes of other dense tables; allowed: 25600, which is 15/16 of its "
+                 "--memory-limit of 27306");
+  REQUIRE(c.view().tables().empty());
+  REQUIRE(create("most", 90).ok());
+  REQUIRE_STATUS(create("other", 11), kResourceExhausted, "would take 2816 bytes beside 23040");
+  REQUIRE(create("other", 10).ok());
+  REQUIRE_STATUS(create("more", 1), kResourceExhausted, "does not fit");
+  REQUIRE(c.DropTable("other").ok());
+  REQUIRE(create("more", 10).ok());
+  // One that replaces another counts instead of it.
+  v1::CreateTableRequest replacing;
+  replacing.set_request_id(c.NewId());
+  *replacing.mutable_spec() =
+      TestCoordinator::Spec("most", uint64_t{64} * 90, v1::CONSISTENCY_ASYNC, "most");
+  replacing.set_restoring(true);
+  replacing.set_replace(true);
+  REQUIRE(c.Call(&Coordinator::CreateTable, replacing).ok());
+}
+
 TEST_CASE("limits come before the job, outlive its runs and a restart") {
   TestCoordinator c;
   Set(&c, "job", Limits(1 << 30, 3, 8));

@@ -129,6 +129,31 @@ TEST_CASE("a token that has expired is over although this cannot be saved") {
   CHECK(c.view().revision() > revision);
 }
 
+TEST_CASE("regression: an end that could not be saved is saved, with all that follows from it") {
+  FaultyStore store;
+  TestCoordinator c(WithTokens(), &store);
+  REQUIRE(c.Call(&Coordinator::CreateToken, Request("0123456789ab", 1)).ok());
+  const uint64_t worker = JoinWith(c, "0123456789ab");
+  store.full = true;
+  wall += 1;
+  c.clock.AdvanceMs(1000);
+  c->RunOnce();
+  REQUIRE(Find(c, "0123456789ab")->ended() != 0);
+  REQUIRE(c.Heartbeat(worker).ok());
+  store.full = false;
+  SECTION("by the next attempt, which also retires its workers") {
+    c.clock.AdvanceMs(2000);
+    c->RunOnce();
+    CHECK(c.view().jobs().empty());
+    CHECK(c.Heartbeat(worker).status().code() == absl::StatusCode::kNotFound);
+  }
+  SECTION("by any change that is saved before") { JoinWith(c, ""); }
+  // The host's date is set back.
+  wall -= 1;
+  c.Restart();
+  CHECK(Find(c, "0123456789ab")->ended() != 0);
+}
+
 TEST_CASE("one that cannot be saved was not made, and not revoked") {
   FaultyStore store;
   TestCoordinator c(WithTokens(), &store);

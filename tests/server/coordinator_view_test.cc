@@ -33,8 +33,8 @@ class Follower {
     if (!response->changed()) return;
     REQUIRE(response->has_view() == response->changes().empty());
     response->has_view() ? ++whole_ : ++changed_;
-    REQUIRE(CompleteView(view_, response));
-    view_ = response->view();
+    if (response->has_view()) view_ = response->view();
+    REQUIRE(ApplyChanges(*response, &view_));
   }
 
   const v1::ClusterView& view() const { return view_; }
@@ -249,6 +249,61 @@ TEST_CASE("with many polls, changes that follow each other are published togethe
     REQUIRE(watcher->follower.view().SerializeAsString() == c.view().SerializeAsString());
   }
   CHECK(c.Heartbeat(a).ok());
+}
+
+TEST_CASE("regression: a worker that waits for the view is not woken by tables or other jobs") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t worker = c.JoinWorker("job", 2)->incarnation();
+  const uint64_t observer = c.JoinWorker("job", 2, -1, true)->incarnation();
+  const auto async = [](const std::string& name) {
+    return TestCoordinator::Spec(name, 64, v1::CONSISTENCY_ASYNC);
+  };
+  // The first one places all partitions.
+  REQUIRE(c.CreateTable(async("first")).ok());
+  const auto poll = [&](uint64_t incarnation) {
+    v1::GetViewRequest request;
+    request.set_known_revision(c.view().revision());
+    request.set_wait_ms(1000);
+    request.set_incarnation(incarnation);
+    return c.Start(&Coordinator::GetView, request);
+  };
+  SECTION("tables, observers, other jobs") {
+    const auto of_worker = poll(worker), of_observer = poll(observer);
+    for (int i = 0; i < 10; ++i) {
+      const auto of_server = poll(c.Server("a").incarnation());
+      const auto of_other = poll(0);
+      if (i % 3 == 0) REQUIRE(c.CreateTable(async("table" + std::to_string(i))).ok());
+      if (i % 3 == 1) REQUIRE(c.JoinWorker("other" + std::to_string(i), 1).ok());
+      if (i % 3 == 2) REQUIRE(c.JoinWorker("job", 2, -1, true).ok());
+      CHECK(of_server->has_value());
+      CHECK(of_other->has_value());
+    }
+    CHECK_FALSE(of_worker->has_value());
+    CHECK_FALSE(of_observer->has_value());
+    // All of it comes when the wait is over.
+    c.clock.AdvanceMs(1000);
+    c->RunOnce();
+    REQUIRE(of_worker->has_value());
+    CHECK((*of_worker)->value().changed());
+  }
+  SECTION("workers of its job") {
+    const auto of_worker = poll(worker), of_observer = poll(observer);
+    REQUIRE(c.JoinWorker("job", 2).ok());
+    CHECK(of_worker->has_value());
+    CHECK(of_observer->has_value());
+  }
+  SECTION("servers") {
+    const auto of_worker = poll(worker);
+    c.JoinServer("b");
+    CHECK(of_worker->has_value());
+  }
+  SECTION("what is lost of a table") {
+    REQUIRE(c.CreateTable(async("table")).ok());
+    const auto of_worker = poll(worker);
+    REQUIRE(c.JoinServer("a") > 0);  // another life of the server
+    CHECK(of_worker->has_value());
+  }
 }
 
 TEST_CASE("polls that end during a gap do not postpone what the others wait for") {

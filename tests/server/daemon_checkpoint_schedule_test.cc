@@ -2,10 +2,12 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/client.h"
@@ -93,6 +95,36 @@ TEST_CASE(
   const double saved = metric("verbena_checkpoints_total");
   CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
   CHECK(Eventually([&] { return status().status == 0; }));
+}
+
+TEST_CASE("regression: a job is not saved again while nobody can have changed it") {
+  TemporaryDirectory made;
+  const std::string root = made.File("checkpoints");
+  World w({.servers = 1,
+           .shards = 1,
+           .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-every", "1", "--metrics",
+                                   "127.0.0.1:0"}});
+  const auto metric = [&](const char* name) {
+    return MetricSum(HttpGet(w.cluster.coordinator_metrics(), "/metrics").body, name);
+  };
+  auto client = Connected(w.cluster, "ended");
+  Good(client->CreateTable(DenseSpec("its", v1::CONSISTENCY_ASYNC, "sgd")).status());
+  REQUIRE(Eventually([&] { return metric("verbena_checkpoints_total") >= 2; }));
+  client.reset();
+  // One more may be made, of its last state.
+  double saved = 0;
+  CHECK(Eventually([&] {
+    saved = metric("verbena_checkpoints_total");
+    std::this_thread::sleep_for(std::chrono::seconds(3));  // in which three would be due
+    return metric("verbena_checkpoints_total") == saved;
+  }));
+  CHECK(metric("verbena_checkpoint_age_seconds") < 3);
+  // One that was taken away is made again, and so is one of a job that goes on.
+  std::filesystem::remove_all(root + "/ended");
+  REQUIRE(Eventually([&] { return metric("verbena_checkpoints_total") > saved; }));
+  client = Connected(w.cluster, "ended");
+  const double before = metric("verbena_checkpoints_total");
+  CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > before + 1; }));
 }
 
 TEST_CASE("a coordinator saves a job when it has made so many steps more") {

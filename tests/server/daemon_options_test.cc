@@ -99,6 +99,7 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--join", "h:1", "--state", "/s"}, {"--state /s", "--coordinator"}},
            {{"--join", "h:1", "--checkpoint-dir", "/s"}, {"--checkpoint-dir /s", "--coordinator"}},
            {{"--coordinator", "--checkpoint-dir", "s"}, {"--checkpoint-dir 's'", "absolute path"}},
+           {{"--coordinator", "--checkpoint-dir", "/caf\xe9"}, {"--checkpoint-dir '/caf", "UTF-8"}},
            {{"--coordinator", "--checkpoint-on-exit", "5"}, {"needs --checkpoint-dir"}},
            {{"--coordinator", "--checkpoint-every", "x"}, {"--checkpoint-every", "'x'", "from 0"}},
            {{"--coordinator", "--checkpoint-every-steps", "9"}, {"needs --checkpoint-dir"}},

@@ -48,6 +48,39 @@ TEST_CASE("a job is listed from its first failure on until it is saved, or has n
   CHECK(list().size() == 100);
 }
 
+TEST_CASE("regression: a job whose tables were dropped during its last save is not listed") {
+  ManualClock clock;
+  FailingSaves failing(&clock);
+  for (const char* job : {"gone", "restored", "there"}) {
+    failing.Failed(job, "/c", absl::NotFoundError("a table was dropped"));
+  }
+  v1::GetViewResponse response;
+  const auto add = [&](const std::string& job, bool restoring) {
+    v1::Table* table = response.mutable_view()->add_tables();
+    table->mutable_spec()->set_job(job);
+    table->set_restoring(restoring);
+  };
+  add("there", false);
+  add("restored", true);
+  failing.AddTo(&response);
+  REQUIRE(response.failing_checkpoints_size() == 1);
+  CHECK(response.failing_checkpoints(0).job() == "there");
+}
+
+TEST_CASE("regression: whatever bytes an error has, the answer that names it can be read") {
+  ManualClock clock;
+  FailingSaves failing(&clock);
+  failing.Failed("a", "/c/caf\xe9", absl::UnavailableError("no \xff"));
+  failing.Failed("b", "/c/b", absl::UnavailableError(std::string(999, 'x') + "\u00e9"));
+  v1::GetViewResponse response, read;
+  failing.AddTo(&response);
+  REQUIRE(read.ParseFromString(response.SerializeAsString()));
+  REQUIRE(read.failing_checkpoints_size() == 2);
+  CHECK(read.failing_checkpoints(0).directory() == "/c/caf\ufffd");
+  CHECK(read.failing_checkpoints(0).error() == "no \ufffd");
+  CHECK(read.failing_checkpoints(1).error() == std::string(999, 'x'));
+}
+
 }  // namespace
 }  // namespace failing_saves_test
 }  // namespace verbena::server

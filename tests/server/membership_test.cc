@@ -234,6 +234,34 @@ TEST_CASE("regression: a view whose poll is lost comes after the next heartbeat"
   CHECK_FALSE(come);
 }
 
+TEST_CASE("regression: a server takes changes without copying its view, and passes them on") {
+  World world;
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined() && !world.views.empty(); }));
+  int known = 0;
+  for (int i = 0; i < 60; ++i) {
+    const uint64_t before = world.views.back()->revision();
+    // Nobody reads the older ones any more, but for one that is read for a while.
+    if (i % 20 != 10) world.views.erase(world.views.begin(), std::prev(world.views.end()));
+    REQUIRE(world.coordinator
+                .CreateTable(
+                    TestCoordinator::Spec("table" + std::to_string(i), 64, v1::CONSISTENCY_ASYNC))
+                .ok());
+    REQUIRE(world.RunFor(20000, [&] {
+      return world.views.back()->revision() == world.coordinator.view().revision();
+    }));
+    const std::shared_ptr<const ViewChangeList> changes = world.member->changes();
+    if (changes->empty()) continue;
+    ++known;
+    CHECK(changes->front().base_revision() == before);
+    CHECK(changes->back().revision() == world.views.back()->revision());
+    CHECK(changes->back().tables_size() == 1);
+    CHECK(world.views.back()->tables_size() == world.coordinator.view().tables_size());
+  }
+  CHECK(known >= 50);
+  CHECK(world.member->view_copies() <= 6);
+}
+
 TEST_CASE("two lives of a server never send one request id") {
   World world;
   world.options.seed = 0;

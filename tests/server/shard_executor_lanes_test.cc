@@ -279,9 +279,12 @@ TEST_CASE("lanes share lane_memory_limit") {
   }
   CHECK(total <= options.lane_memory_limit);
   CHECK(absl::IsResourceExhausted(status));
-  CHECK_THAT(std::string(status.message()), Contains("4194304") && Contains("smallest lane"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("4194304 bytes (--lane-memory-limit)") && Contains("smallest lane"));
+  CHECK(fixture.shard().Snapshot().lanes_refused == status.message());
   // Grants that nobody takes up give their memory back.
   fixture.Pass(absl::Seconds(21));
+  CHECK(fixture.shard().Snapshot().lanes_refused.empty());
   CHECK(fixture.Grant(100).large_slots() == 4);
 }
 

@@ -41,6 +41,30 @@ TEST_CASE("beyond the limit there is no memory for tables, but there is for what
   CHECK(allocator.Allocate(kMiB / 4).data != nullptr);
 }
 
+TEST_CASE("beside copies a sixteenth is left to them, also of slabs that have room") {
+  MemoryBudget budget(64 * kMiB);
+  SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
+  const auto fill = [&](shard::MemoryFor whom) {
+    allocator.SetFor(whom);
+    size_t bytes = 0;
+    for (;;) {
+      const shard::Buffer buffer = allocator.AllocateRows(kMiB / 16, 1024);
+      if (buffer.data == nullptr) return bytes;
+      bytes += buffer.bytes;
+    }
+  };
+  CHECK(fill(shard::MemoryFor::kPrimaryBesideCopies) == 56 * kMiB);
+  CHECK(allocator.RoomForRows() == 0);
+  CHECK(allocator.full());
+  // The slab that a follower's row wants has room for no rows of its server's own.
+  allocator.SetFor(shard::MemoryFor::kFollower);
+  REQUIRE(allocator.AllocateRows(1024, 1024).data != nullptr);
+  CHECK(budget.reserved() == 57 * kMiB);
+  CHECK(fill(shard::MemoryFor::kPrimaryBesideCopies) == 0);
+  CHECK(fill(shard::MemoryFor::kLearner) == 4 * kMiB - 1024);
+  CHECK(fill(shard::MemoryFor::kFollower) == 4 * kMiB);
+}
+
 TEST_CASE("the shards of a server share one limit") {
   MemoryBudget budget(64 * kMiB);
   {

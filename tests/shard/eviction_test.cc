@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "shard/planted_bugs.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
@@ -165,6 +166,80 @@ TEST_CASE("rows of a step that was given up go first, and no others in their pla
   CHECK((KeysThere(&f) == expected) == !planted);
   CHECK((f.engine->tables()[0].rows == 29) == !planted);
   planted_bugs().count_unnamed = false;
+}
+
+// A sweep is decided while applies wait that name some rows, and is made after them. Empty: it
+// drops as many rows as there are over the limit, those that are first by stamp and hash then.
+std::string SweepAfterWaitingApplies(uint32_t seed, v1::Eviction::Kind kind) {
+  std::mt19937 random(seed);
+  const auto below = [&random](uint32_t most) { return static_cast<uint32_t>(random() % most); };
+  RowAllocator allocator;
+  uint64_t resident = 0;
+  BufferPool pool(&allocator, 0, &resident);
+  const RowShape shape(1, 0, /*counts_applies=*/true, /*has_stamps=*/true);
+  RowArena arena(shape.few_bytes(), shape.many_bytes(), &pool, nullptr);
+  v1::Initializer zero;
+  RowStore rows(shape, &zero, &arena);
+  v1::Eviction spec;
+  spec.set_kind(kind);
+  const uint64_t limit = 2 + below(30);
+  spec.set_max_rows(limit);
+  Eviction eviction(spec, 1, sizeof(float));
+  // Restored rows may have the stamp of the next apply.
+  const uint64_t applies = below(5);
+  std::vector<uint64_t> keys(limit + 1 + below(20));
+  for (uint64_t& key : keys) key = random();
+  std::vector<uint32_t> numbers(keys.size());
+  if (!rows.FindOrCreate(keys, numbers.data())) return "no memory";
+  std::vector<Eviction::WaitingRow> waiting;
+  uint64_t next = applies;
+  for (uint32_t i = below(4); i > 0; --i) {
+    ++next;
+    for (uint32_t k = 1 + below(4); k > 0; --k) {
+      waiting.push_back({numbers[below(static_cast<uint32_t>(numbers.size()))], next});
+    }
+  }
+  const auto waits = [&](uint32_t row) {
+    return std::any_of(waiting.begin(), waiting.end(), [&](const auto& w) { return w.row == row; });
+  };
+  for (const uint32_t row : numbers) {
+    if (waits(row) && below(2) == 0) continue;  // it was made for the apply that waits
+    rows.SetStamp(row, eviction.Stamp(0, rows.key(row), 1 + below(applies + 1), 0));
+  }
+  const std::set<uint32_t> named = {numbers[below(static_cast<uint32_t>(numbers.size()))]};
+  uint32_t last_sweep = 0;
+  const std::vector<uint32_t> list(named.begin(), named.end());
+  const ApplyStamp keep = eviction.Decide(
+      rows, list, [&](std::vector<Eviction::WaitingRow>* to) { *to = waiting; }, next + 1, 0,
+      &last_sweep);
+  for (const auto& [row, apply] : waiting) {
+    rows.SetStamp(row, eviction.Stamp(rows.stamp(row), rows.key(row), apply, 0));
+  }
+  size_t gone = 0, earlier = 0;
+  for (const uint32_t row : numbers) {
+    gone += !named.contains(row) && Eviction::Goes(keep, rows.stamp(row), rows.key(row)) ? 1 : 0;
+    // Made for the apply that is to drop rows, or it has a stamp.
+    if (!named.contains(row) && rows.stamp(row) == 0) return "a row has no stamp";
+    earlier += rows.stamp(row) < keep.keep_from && !named.contains(row) ? 1 : 0;
+  }
+  const size_t over = keys.size() - (limit - limit / 16);
+  if (gone != over) return absl::StrCat(gone, " rows go, and not ", over);
+  return earlier > over ? "rows with greater stamps go" : "";
+}
+
+TEST_CASE("regression: a sweep counts with the stamps that rows get before it is made") {
+  const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    CAPTURE(seed, static_cast<int>(kind));
+    REQUIRE(SweepAfterWaitingApplies(seed, kind) == "");
+  }
+  planted_bugs().waiting_rows_are_latest = true;
+  uint32_t found = 0;
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
+    found += SweepAfterWaitingApplies(seed, kind).empty() ? 0 : 1;
+  }
+  planted_bugs().waiting_rows_are_latest = false;
+  CHECK((found > 0) == (kind == v1::Eviction::LRU));
 }
 
 TEST_CASE("what is pushed often stays, though most keys come once and later") {

@@ -230,6 +230,21 @@ TEST_CASE("a job whose limit was lowered trains on, and its sums are counted") {
   CHECK(f.allocator.used == 0);
 }
 
+TEST_CASE("regression: a job above its lowered limit keeps what it has when partitions move") {
+  Fixture f(Dense());
+  f.job()->mutable_limits()->set_memory_bytes(1);
+  REQUIRE(f.Apply().ok());
+  // Nothing is to be allocated.
+  f.view.mutable_partitions(3)->set_primary(kServer + 1);
+  f.view.mutable_partitions(3)->set_epoch(f.view.partitions(3).epoch() + 1);
+  const absl::Status moved = f.Apply();
+  INFO(moved);
+  CHECK(moved.ok());
+  CHECK_FALSE(f.Push(0, 0, 0, 1).held);
+  CHECK(f.Push(1, 0, 0, 1).answer.status == Status::kOk);
+  CHECK(f.Version(0) == 1);
+}
+
 TEST_CASE("what a sync table keeps for each worker counts, and is never refused") {
   FixtureOptions o = Dense();
   Fixture f(o);

@@ -98,8 +98,9 @@ def rows(state):
         yield Row(f"RLIMIT_NPROC {most}", lambda most=most: Environment(
             wrap=["prlimit", f"--nproc={most}", *other_user()]),
             r"RLIMIT_NPROC is \d+", full=most != 8)
-    yield Row("RLIMIT_AS 4 GiB", lambda: Environment(before=limits((resource.RLIMIT_AS, 4 << 30))),
-              r"RLIMIT_AS|memory", full=True)
+    for gib in (1, 4):
+        yield Row(f"RLIMIT_AS {gib} GiB", lambda gib=gib: Environment(
+            before=limits((resource.RLIMIT_AS, gib << 30))), full=gib != 1)
     yield Row("RLIMIT_FSIZE 4096", lambda: Environment(
         before=limits((resource.RLIMIT_FSIZE, 4096))), r"File too large", full=True,
         options=["--state", state + "/fsize"])

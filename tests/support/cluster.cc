@@ -157,6 +157,7 @@ void ProcessCluster::RestartServer(int index) {
   if (!options_.cold_dir.empty()) {
     argv.insert(argv.end(), {"--cold-dir", options_.cold_dir + "/server-" + std::to_string(index)});
   }
+  argv.insert(argv.end(), options_.server_options.begin(), options_.server_options.end());
   server.process = std::make_unique<Process>(argv);
   server.metrics = JsonField(WaitReady(*server.process, ready), "metrics");
 }

@@ -37,6 +37,7 @@ struct ProcessClusterOptions {
   int replicas = 1;                                   // copies of a partition
   std::string transport = {};                         // of every server; empty: TestTransport()
   std::vector<std::string> coordinator_options = {};  // besides
+  std::vector<std::string> server_options = {};       // the same
   std::string cold_dir = {};                          // of each server one below it; empty: none
 };
 

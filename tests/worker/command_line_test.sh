@@ -31,7 +31,7 @@ expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
   optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype predictions json epochs batch steps \
-  seed transport job rank timeout checksum config holdout count-models rdma-device rdma-address \
+  seed transport job rank timeout checksum config holdout input-memory spool-bytes count-models rdma-device rdma-address \
   device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
@@ -152,11 +152,57 @@ expect 1 "cannot write $work/none/p" \
   "${local[@]}" --data "$work/data" --test "$work/data" --predictions "$work/none/p"
 expect 1 "$work/empty: the file is empty" --local --format text --data "$work/empty"
 
-# The same from workers that the launcher started: said once, with the worker named.
+# The launcher finds it before it starts workers.
 expect 1 "$work/bad:2: field 2 \"0:1\": bad index" \
   --format libsvm --cluster 127.0.0.1:1 --data "$work/bad" --workers 3
 [ "$(grep -c 'bad index' "$work/err")" = 1 ] || fail "three workers say the same thing thrice"
-grep -q "no worker finished" "$work/err" || fail "nothing says that no worker finished"
+grep -q "worker 0" "$work/err" && fail "workers were started for inputs that are wrong"
+
+# Beyond --input-memory a line is parsed when it is read.
+for i in $(seq 20000); do echo "$((i % 2)) $((i % 7 + 1)):1 $((i % 2 + 9)):1"; done > "$work/large"
+sed '15000s/.*/1 9:x/' "$work/large" > "$work/large_bad"
+stream=(--local --format libsvm --model fm --batch 100 --epochs 1 --input-memory 65536)
+expect 1 "$work/large_bad:15000: field 2 \"9:x\": bad value; allowed: a finite decimal number" \
+  "${stream[@]}" --data "$work/large_bad"
+expect 2 "--input-memory: 65535 is not allowed; allowed: 65536 to 1000000000000 bytes" \
+  "${base[@]}" --input-memory 65535
+
+# A pipe, gzip, a byte order mark and CRLF change nothing; two runs on a stream have the same bits.
+hash_of() {
+  "$train" --local --format libsvm --model fm --batch 100 --epochs 1 --checksum "$@" \
+    2> "$work/err" | sed -n 's/.*xxh64 //p'
+}
+gzip -c "$work/large" > "$work/large.gz"
+{ printf '\xef\xbb\xbf'; sed 's/$/\r/' "$work/large"; } > "$work/large_crlf"
+for memory in 100000000 65536; do
+  wanted=$(hash_of --data "$work/large" --input-memory $memory)
+  [ -n "$wanted" ] || fail "no hash with --input-memory $memory"
+  for data in "$work/large" <(cat "$work/large") <(gzip -c "$work/large") "$work/large.gz"; do
+    [ "$(hash_of --data "$data" --input-memory $memory)" = "$wanted" ] ||
+      fail "$data with --input-memory $memory trains otherwise than the file"
+  done
+done
+[ "$(hash_of --data "$work/large_crlf")" = "$(hash_of --data "$work/large")" ] ||
+  fail "CRLF and a byte order mark train otherwise"
+expect 1 "/dev/null: is not a regular file, of which each of 2 workers that are launched one by one" \
+  "${base[@]}" --workers 2 --rank 0 --job j --data /dev/null
+expect 1 "$work/large.gz: temporary copies of pipes and compressed files take more than 1000 bytes" \
+  "${stream[@]}" --data "$work/large.gz" --spool-bytes 1000
+TMPDIR=$work/none expect 1 \
+  "$work/large.gz: cannot make its temporary copy in $work/none: No such file or directory; set TMPDIR" \
+  "${stream[@]}" --data "$work/large.gz"
+printf '#!/bin/bash\nulimit -f 64\nexec "%s" "$@"\n' "$train" > "$work/limited"
+chmod +x "$work/limited"
+train=$work/limited expect 1 "File too large (see ulimit -f); set TMPDIR to a folder" \
+  "${stream[@]}" --data "$work/large.gz"
+# Before the inputs are looked through.
+expect 1 "cannot write $work/none/p" \
+  "${base[@]}" --data "$work/none" --test "$work/data" --predictions "$work/none/p"
+grep -q "worker 0" "$work/err" && fail "workers were started for predictions that cannot be written"
+printf '1 67108865:1\n0 9223372036854775808:1\n' > "$work/wide"
+expect 0 "trained" --local --format libsvm --model fm --steps 2 --data "$work/wide"
+expect 1 "from 1 to 67108864 where each has a dense weight; with --model embedding-logistic, fm or mlp" \
+  --local --format libsvm --data "$work/wide"
 
 # A transport that was named and cannot be had never becomes another one.
 verbs=(--transport verbs --rdma-device no_such_device)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/worker/read_examples.h"
 #include "tests/worker/temporary_file.h"
 
 namespace verbena::worker {

@@ -35,10 +35,10 @@ inline std::vector<float> RandomArena(const Layout& layout, double scale, uint64
 // Parameters and gradient of one batch, rows included.
 class GradientAt {
  public:
-  GradientAt(Model* model, const std::vector<uint32_t>& ids, uint64_t seed = 7)
+  GradientAt(Model* model, const std::vector<uint64_t>& ids, uint64_t seed = 7)
       : model_(*model), parameters(RandomArena(model->layout(), 0.3, seed)) {
     batch.ids = ids;
-    model->Prepare(&batch);
+    REQUIRE(model->Prepare(&batch).ok());
     gradient.resize(parameters.size());
     Random random(seed + 1);
     for (size_t t = 0; t < model->tables().size(); ++t) {
@@ -70,17 +70,17 @@ class GradientAt {
 };
 
 // Of dense models: the loss, and its gradient in *gradient.
-inline double DenseGradient(Model* model, const std::vector<uint32_t>& ids, double scale,
+inline double DenseGradient(Model* model, const std::vector<uint64_t>& ids, double scale,
                             const std::vector<float>& parameters, std::vector<float>* gradient) {
   Batch batch;
   batch.ids = ids;
-  model->Prepare(&batch);
+  REQUIRE(model->Prepare(&batch).ok());
   return model->Gradient(batch, scale, {parameters.data(), {}}, {gradient->data(), {}}).value();
 }
 
 // `penalty` is the part of the loss that Gradient() does not return. Checks the elements of every
 // tensor and table whose derivative is largest, and as many others.
-inline void CheckGradient(Model* model, const std::vector<uint32_t>& ids, double step,
+inline void CheckGradient(Model* model, const std::vector<uint64_t>& ids, double step,
                           double tolerance, const std::function<double(const float*)>& penalty) {
   const Layout& layout = model->layout();
   const double scale = 1.0 / static_cast<double>(ids.size());

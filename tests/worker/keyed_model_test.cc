@@ -19,13 +19,13 @@
 namespace verbena::worker {
 namespace {
 
-std::vector<uint32_t> FirstIds(uint32_t n) {
-  std::vector<uint32_t> ids(n);
-  std::iota(ids.begin(), ids.end(), 0u);
+std::vector<uint64_t> FirstIds(uint32_t n) {
+  std::vector<uint64_t> ids(n);
+  std::iota(ids.begin(), ids.end(), uint64_t{0});
   return ids;
 }
 
-KeyedExamples OneBag(size_t rows) { return KeyedFromSparse(SyntheticExamples(rows, 12, 3)); }
+KeyedExamples OneBag(size_t rows) { return SyntheticExamples(rows, 12, 3); }
 
 // Three fields of a few categories and two numbers beside them, some of them zero.
 KeyedExamples Fields(size_t rows) {
@@ -137,9 +137,9 @@ TEST_CASE("a batch names each key once, and a place for each feature") {
   const KeyedExamples examples = Fields(50);
   EmbeddingMlp model(examples, std::nullopt, 2, 2, 0);
   Batch batch;
-  for (const std::vector<uint32_t>& ids : {FirstIds(50), std::vector<uint32_t>{7, 3}}) {
+  for (const std::vector<uint64_t>& ids : {FirstIds(50), std::vector<uint64_t>{7, 3}}) {
     batch.ids = ids;
-    model.Prepare(&batch);
+    REQUIRE(model.Prepare(&batch).ok());
     const std::vector<uint64_t>& keys = batch.keys[0];
     CHECK(std::set<uint64_t>(keys.begin(), keys.end()).size() == keys.size());
     REQUIRE(batch.places.size() == 3 * ids.size());
@@ -199,21 +199,6 @@ TEST_CASE("evaluation looks rows up in blocks, and may stop at a limit") {
   CHECK(quality->examples == 100);
   // Test keys that training never had are looked up, and created by nothing.
   CHECK(store->rows()->size(0) == 2);
-}
-
-TEST_CASE("the last rows are held out") {
-  KeyedExamples examples = Fields(10);
-  const KeyedExamples whole = examples;
-  const KeyedExamples held = HoldOut(0.3, &examples);
-  CHECK(examples.rows() == 7);
-  CHECK(held.rows() == 3);
-  CHECK(held.row_begin == std::vector<uint64_t>{0, 3, 6, 9});
-  CHECK(examples.row_begin.back() == 21);
-  CHECK(held.fields == 3);
-  CHECK(held.labels == std::vector<float>(whole.labels.begin() + 7, whole.labels.end()));
-  CHECK(held.keys == std::vector<uint64_t>(whole.keys.begin() + 21, whole.keys.end()));
-  CHECK(held.inputs == std::vector<float>(whole.inputs.begin() + 14, whole.inputs.end()));
-  CHECK(examples.inputs.size() == 14);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 TEST_CASE("the gradient of logistic regression is that of its loss") {
   constexpr double kL2 = 0.01;
   LogisticRegression model(SyntheticExamples(40, 12, 3), std::nullopt, kL2);
-  std::vector<uint32_t> ids(40);
+  std::vector<uint64_t> ids(40);
   for (uint32_t i = 0; i < ids.size(); ++i) ids[i] = i;
   CheckGradient(&model, ids, 1e-3, 1e-4, [&](const float* parameters) {
     double squares = 0;
@@ -25,14 +25,14 @@ TEST_CASE("the gradient of logistic regression is that of its loss") {
 }
 
 TEST_CASE("test features that training never had are ignored") {
-  SparseExamples train;
+  KeyedExamples train;
   train.labels = {1, 0};
   train.row_begin = {0, 1, 2};
-  train.indices = {0, 1};
+  train.keys = {0, 1};
   train.values = {1, 1};
   train.features = 2;
-  SparseExamples test = train;
-  test.indices = {0, 40};
+  KeyedExamples test = train;
+  test.keys = {0, 40};
   test.features = 41;
   LogisticRegression model(train, test, 0);
   std::vector<float> parameters(model.layout().floats());
@@ -44,10 +44,10 @@ TEST_CASE("test features that training never had are ignored") {
 }
 
 TEST_CASE("scores of any size give finite losses and probabilities") {
-  SparseExamples train;
+  KeyedExamples train;
   train.labels = {1, 0};
   train.row_begin = {0, 1, 2};
-  train.indices = {0, 0};
+  train.keys = {0, 0};
   train.values = {1e30f, 1e30f};
   train.features = 1;
   LogisticRegression model(train, train, 0);

@@ -12,8 +12,8 @@
 namespace verbena::worker {
 
 // Sparse rows whose label follows the sign of a fixed combination, with some noise.
-inline SparseExamples SyntheticExamples(size_t rows, uint32_t features, uint64_t seed) {
-  SparseExamples examples;
+inline KeyedExamples SyntheticExamples(size_t rows, uint32_t features, uint64_t seed) {
+  KeyedExamples examples;
   examples.features = features;
   Random random(seed);
   for (size_t row = 0; row < rows; ++row) {
@@ -22,10 +22,10 @@ inline SparseExamples SyntheticExamples(size_t rows, uint32_t features, uint64_t
       if (random.Below(3) != 0) continue;
       const double value = 2 * random.Uniform() - 0.5;
       score += index % 2 == 0 ? value : -value;
-      examples.indices.push_back(index);
+      examples.keys.push_back(index);
       examples.values.push_back(static_cast<float>(value));
     }
-    examples.row_begin.push_back(examples.indices.size());
+    examples.row_begin.push_back(examples.keys.size());
     examples.labels.push_back(score > 0 ? 1.0f : 0.0f);
   }
   return examples;

@@ -28,7 +28,7 @@ TEST_CASE("every epoch visits every example once, whatever the number of workers
     for (uint64_t rank = 0; rank < workers; ++rank) ranks.emplace_back(103, 10, workers, rank, 9);
     REQUIRE(ranks[0].steps_per_epoch() == 11);
     for (uint64_t epoch = 0; epoch < 2; ++epoch) {
-      std::vector<uint32_t> seen;
+      std::vector<uint64_t> seen;
       for (uint64_t step = epoch * 11; step < (epoch + 1) * 11; ++step) {
         uint64_t batch = 0;
         for (Schedule& rank : ranks) {
@@ -50,7 +50,7 @@ TEST_CASE("epochs and seeds shuffle differently") {
   Schedule schedule(1000, 1000, 1, 0, 1);
   Schedule other(1000, 1000, 1, 0, 2);
   const auto copy = [](Schedule::Share share) {
-    return std::vector<uint32_t>(share.ids.begin(), share.ids.end());
+    return std::vector<uint64_t>(share.ids.begin(), share.ids.end());
   };
   const auto first = copy(schedule.Step(0));
   CHECK(copy(schedule.Step(1)) != first);
@@ -152,7 +152,7 @@ TEST_CASE("a run that resumes ends as one that was not interrupted") {
 TEST_CASE("rows train the same however a batch is split") {
   std::vector<uint64_t> keys(30);
   std::iota(keys.begin(), keys.end(), uint64_t{0});
-  const auto data = [] { return KeyedFromSparse(SyntheticExamples(1010, 30, 4)); };
+  const auto data = [] { return SyntheticExamples(1010, 30, 4); };
   const auto machine = [&] {
     return std::make_unique<FactorizationMachine>(data(), std::nullopt, 3, 1e-3);
   };

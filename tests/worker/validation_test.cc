@@ -52,12 +52,12 @@ TEST_CASE("a validation says step, measures and whether it is the best") {
 }
 
 // Learns at once and never gets better: the label is the sign of the only feature.
-SparseExamples Separable(size_t rows) {
-  SparseExamples examples;
+KeyedExamples Separable(size_t rows) {
+  KeyedExamples examples;
   examples.features = 1;
   for (size_t r = 0; r < rows; ++r) {
     examples.labels.push_back(static_cast<float>(r % 2));
-    examples.indices.push_back(0);
+    examples.keys.push_back(0);
     examples.values.push_back(r % 2 == 1 ? 1.0f : -1.0f);
     examples.row_begin.push_back(r + 1);
   }
@@ -68,8 +68,7 @@ std::unique_ptr<Model> DenseModel() {
   return std::make_unique<LogisticRegression>(Separable(100), Separable(40), 0);
 }
 std::unique_ptr<Model> RowModel() {
-  return std::make_unique<FactorizationMachine>(KeyedFromSparse(Separable(100)),
-                                                KeyedFromSparse(Separable(40)), 0, 0);
+  return std::make_unique<FactorizationMachine>(Separable(100), Separable(40), 0, 0);
 }
 
 TEST_CASE("regression: a model that has diverged is never the best so far, and says so") {
@@ -263,7 +262,7 @@ TEST_CASE("prefetched rows lack exactly one step") {
   // One row of weight w; sgd of rate 1 with one example a step whose gradient at w is that of
   // Softplus: what step t pushes shows which weight it saw.
   const auto final_weight = [](bool prefetch) {
-    FactorizationMachine model(KeyedFromSparse(Separable(2)), std::nullopt, 0, 0);
+    FactorizationMachine model(Separable(2), std::nullopt, 0, 0);
     auto store =
         *LocalStore::Create(model.layout(), {.optimizer = "sgd", .rate = 1}, model.tables());
     REQUIRE(Train(&model, store.get(), {.steps = 3, .batch = 2, .prefetch = prefetch}).ok());

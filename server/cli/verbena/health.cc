@@ -1,6 +1,8 @@
 #include "server/cli/verbena/health.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -8,6 +10,25 @@
 
 namespace verbena::cli {
 namespace {
+
+// Of all shards, or of one of them: what it has is full.
+bool IsFull(const ServerState& state) {
+  if (!state.statistics.ok()) return false;
+  const auto& shards = state.statistics->shards();
+  return std::any_of(shards.begin(), shards.end(),
+                     [](const v1::ShardStatistics& s) { return s.memory_full(); });
+}
+
+// Where copies find no room; empty: nowhere.
+std::string FullServers(const ClusterState& state) {
+  std::string full;
+  for (const ServerState& server : state.servers) {
+    if (!IsFull(server)) continue;
+    absl::StrAppend(&full, full.empty() ? "; no memory for copies on " : ", ",
+                    Printable(server.server.name()));
+  }
+  return full;
+}
 
 std::string Partitions(uint32_t count) {
   return absl::StrCat(count, count == 1 ? " partition" : " partitions");
@@ -17,6 +38,16 @@ std::string Partitions(uint32_t count) {
 std::string StoppedText(const ServerState& state) {
   if (!absl::IsDeadlineExceeded(state.statistics.status())) return "";
   return "; if its process is stopped, workers that use shm wait until it is killed or continues";
+}
+
+std::string MemoryProblem(const ServerState& state, const std::string& who) {
+  if (!IsFull(state)) return "";
+  const v1::ShardStatistics& shard = state.statistics->shards(0);
+  return absl::StrCat(who, " is at its memory limit of ", shard.memory_limit_bytes() >> 20,
+                      " MiB (", shard.memory_reserved_bytes() >> 20,
+                      " MiB are taken): new rows and tables are refused, and copies of partitions "
+                      "find no room there; raise its --memory-limit, add servers, evict rows or "
+                      "drop tables");
 }
 
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
@@ -49,7 +80,7 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
     }
     return text;
   }
-  if (state.statistics.ok()) return "";
+  if (state.statistics.ok()) return MemoryProblem(state, who);
   return absl::StrCat(who,
                       absl::IsFailedPrecondition(state.statistics.status()) ? " has been replaced: "
                                                                             : " does not answer: ",
@@ -80,6 +111,42 @@ std::string ColdTierProblem(const v1::Table& table, const v1::ClusterView& view)
   return absl::StrCat("table '", Printable(table.spec().name()),
                       "' keeps rows on disk, and these servers have no --cold-dir: ", without,
                       "; its partitions there are UNAVAILABLE until they are started with one");
+}
+
+// Why tables are not served, by id: the first shard that does not serve one says it.
+std::map<uint32_t, std::string> Unserved(const ClusterState& state) {
+  std::map<uint32_t, std::string> why;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::TableStatistics& table : shard.tables()) {
+        if (table.unserved().empty()) continue;
+        why.try_emplace(table.table(), absl::StrCat("server '", Printable(server.server.name()),
+                                                    "': ", Printable(table.unserved())));
+      }
+    }
+  }
+  return why;
+}
+
+std::string UnservedProblem(const v1::Table& table, const std::map<uint32_t, std::string>& why) {
+  const auto it = why.find(table.id());
+  if (it == why.end()) return "";
+  return absl::StrCat("table '", Printable(table.spec().name()), "' is not served in part by ",
+                      it->second, "; drop a table, add a server, or raise the limit");
+}
+
+// Workers that have their lanes go on.
+std::string LaneProblem(const ServerState& state) {
+  if (!state.statistics.ok()) return "";
+  std::string shards;
+  for (const v1::ShardStatistics& shard : state.statistics->shards()) {
+    if (shard.lanes_refused().empty()) continue;
+    absl::StrAppend(&shards, shards.empty() ? "" : "; ", Printable(shard.lanes_refused()));
+  }
+  if (shards.empty()) return "";
+  return absl::StrCat("server '", Printable(state.server.name()), "' at ",
+                      Printable(state.server.address()), " refuses further lanes: ", shards);
 }
 
 std::string CheckpointProblem(const v1::FailingCheckpoint& failing) {
@@ -212,7 +279,7 @@ std::string WhyUnanswered(const ServerState& server) {
 
 namespace {
 
-// Without those of checkpoints, for which nothing that serves has to wait.
+// Without those of checkpoints and of lanes, for which nothing that serves has to wait.
 std::vector<std::string> ServingProblems(const ClusterState& state) {
   std::vector<std::string> problems;
   const auto add = [&](std::string problem) {
@@ -242,12 +309,15 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
   if (const uint32_t fewer = placement.incomplete - placement.dead;
       fewer > 0 && !view.tables().empty()) {
     add(absl::StrCat(Partitions(fewer), fewer == 1 ? " has" : " have", " fewer copies than the ",
-                     ReplicasOf(view), " wanted; ", placement.all.learners, " being copied"));
+                     ReplicasOf(view), " wanted; ", placement.all.learners, " being copied",
+                     FullServers(state)));
   }
   for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
+  const std::map<uint32_t, std::string> unserved = Unserved(state);
   for (const v1::Table& table : view.tables()) {
     add(TableProblem(table));
     add(ColdTierProblem(table, view));
+    add(UnservedProblem(table, unserved));
   }
   return problems;
 }
@@ -258,6 +328,11 @@ std::vector<std::string> Problems(const ClusterState& state) {
   std::vector<std::string> problems = ServingProblems(state);
   for (const v1::FailingCheckpoint& failing : state.failing_checkpoints) {
     problems.push_back(CheckpointProblem(failing));
+  }
+  for (const ServerState& server : state.servers) {
+    if (std::string problem = LaneProblem(server); !problem.empty()) {
+      problems.push_back(std::move(problem));
+    }
   }
   return problems;
 }

@@ -77,6 +77,19 @@ std::string ShapeWord(const v1::TableSpec& spec) {
   return spec.dim() > 0 ? absl::StrCat("rows of ", spec.dim()) : ShapeString(spec);
 }
 
+namespace {
+
+// Null: the shard has nothing of it. Shards list tables in the order of their ids.
+const v1::TableStatistics* PartOf(const v1::Table& table, const v1::ShardStatistics& shard) {
+  const auto& parts = shard.tables();
+  const auto it = std::lower_bound(
+      parts.begin(), parts.end(), table.id(),
+      [](const v1::TableStatistics& part, uint32_t id) { return part.table() < id; });
+  return it != parts.end() && it->table() == table.id() ? &*it : nullptr;
+}
+
+}  // namespace
+
 TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
   if (table.spec().dim() == 0) {
     const DenseLayout layout = LayoutOf(table.spec());
@@ -86,11 +99,10 @@ TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
   for (const ServerState& server : state.servers) {
     if (!server.statistics.ok()) continue;
     for (const v1::ShardStatistics& shard : server.statistics->shards()) {
-      for (const v1::TableStatistics& part : shard.tables()) {
-        if (part.table() != table.id()) continue;
-        size.bytes += part.parameter_bytes();
-        size.rows += part.rows();
-      }
+      const v1::TableStatistics* part = PartOf(table, shard);
+      if (part == nullptr) continue;
+      size.bytes += part->parameter_bytes();
+      size.rows += part->rows();
     }
   }
   return size;
@@ -102,15 +114,14 @@ std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& s
   for (const ServerState& server : state.servers) {
     if (!server.statistics.ok()) continue;
     for (const v1::ShardStatistics& shard : server.statistics->shards()) {
-      for (const v1::TableStatistics& part : shard.tables()) {
-        if (part.table() != table.id() || part.sampled_keys() == 0) continue;
-        for (const v1::HotKey& key : part.hot_keys()) {
-          const double count =
-              key.count() > key.error() ? static_cast<double>(key.count() - key.error()) : 0.0;
-          const double share = count / static_cast<double>(part.sampled_keys());
-          if (share < least) continue;
-          keys.push_back({key.key(), server.server.name(), shard.shard(), std::min(share, 1.0)});
-        }
+      const v1::TableStatistics* part = PartOf(table, shard);
+      if (part == nullptr || part->sampled_keys() == 0) continue;
+      for (const v1::HotKey& key : part->hot_keys()) {
+        const double count =
+            key.count() > key.error() ? static_cast<double>(key.count() - key.error()) : 0.0;
+        const double share = count / static_cast<double>(part->sampled_keys());
+        if (share < least) continue;
+        keys.push_back({key.key(), server.server.name(), shard.shard(), std::min(share, 1.0)});
       }
     }
   }

@@ -46,6 +46,9 @@ def read(path):
             table = rows.setdefault(file["tensors"][0]["table"], {})
             order = ["values", "applies"] + sorted(set(arrays) - {"keys", "values", "applies"})
             for i, key in enumerate(arrays["keys"]):
+                if arrays["applies"][i] == 0:  # dropped since the base
+                    table.pop(key.tobytes(), None)
+                    continue
                 table[key.tobytes()] = b"".join(arrays[a][i].tobytes() for a in order)
             continue
         for t in file["tensors"]:

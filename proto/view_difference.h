@@ -1,0 +1,38 @@
+// Which entries of a view may be different from those of an earlier one: those who follow views
+// look at these alone, so that a change costs what it changes and not what there is.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_PROTO_VIEW_DIFFERENCE_H_
+#define VERBENA_PROTO_VIEW_DIFFERENCE_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+// Changes that follow one another, oldest first.
+using ViewChangeList = std::vector<v1::ViewChange>;
+
+struct ViewDifference {
+  bool all = true;             // nothing is known: every entry may be different
+  bool placement = true;       // so may servers or partitions
+  std::set<uint32_t> tables;   // ids, also of those that are gone
+  std::set<std::string> jobs;  // names, the same
+};
+
+// The difference between the view of revision `known` and `view`. `changes`: those that made `view`
+// of an earlier one; nothing is known unless they begin with the view of that revision.
+ViewDifference DifferenceOf(uint64_t known, const v1::ClusterView& view,
+                            absl::Span<const v1::ViewChange> changes);
+
+// Null: there is none. From the end, where new jobs are.
+const v1::Job* FindJobNamed(const std::string& name, const v1::ClusterView& view);
+
+}  // namespace verbena
+
+#endif  // VERBENA_PROTO_VIEW_DIFFERENCE_H_

@@ -1,0 +1,46 @@
+#include "server/coordinator/view_polls.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::server {
+
+void ViewPolls::Add(Poll poll) {
+  next_ns_ = std::min(next_ns_, poll.due_ns);
+  polls_.push_back(std::move(poll));
+}
+
+void ViewPolls::Changed(const ViewEditor::Concern& concern) {
+  for (Poll& poll : polls_) {
+    poll.concerned |= concern.everyone || poll.job.empty() || concern.jobs.contains(poll.job);
+  }
+}
+
+std::vector<ViewPolls::Poll> ViewPolls::Take(int64_t now) {
+  std::vector<Poll> due, waiting;
+  const bool publish = polls_.size() < kMany || now >= publish_from_ns_;
+  next_ns_ = kNever;
+  for (Poll& poll : polls_) {
+    if ((poll.concerned && publish) || poll.due_ns <= now) {
+      due.push_back(std::move(poll));
+    } else {
+      next_ns_ = std::min({next_ns_, poll.due_ns, poll.concerned ? publish_from_ns_ : kNever});
+      waiting.push_back(std::move(poll));
+    }
+  }
+  polls_ = std::move(waiting);
+  return due;
+}
+
+std::vector<ViewPolls::Poll> ViewPolls::TakeAll() {
+  next_ns_ = kNever;
+  return std::exchange(polls_, {});
+}
+
+void ViewPolls::Published(int64_t began, int64_t ended) {
+  // Polls whose wait is over, or that end during a gap, do not postpone the others.
+  if (began < publish_from_ns_) return;
+  publish_from_ns_ = ended + std::clamp(4 * (ended - began), kGapNanos, kLongestGapNanos);
+}
+
+}  // namespace verbena::server

@@ -1,0 +1,63 @@
+// Callers of GetView() that wait for a newer view.
+//
+// A change of tables, or of another job, does not end the wait of a worker: it hears of that with
+// its next heartbeat, or when it asks. So many clients that do nothing cost nothing while tables
+// and jobs come and go. With many waiting, changes that follow one another are published together.
+//
+// **Thread safety**: one owner thread.
+//
+// **Invariants**
+//  1. A poll ends when its wait is over at the latest, and each is taken once.
+//  2. What moves data concerns everyone: servers, partitions, and what is lost of a table.
+#ifndef VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
+#define VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/coordinator/view_editor.h"
+#include "server/nanoseconds.h"
+
+namespace verbena::server {
+
+class ViewPolls {
+ public:
+  // With this many polls waiting, answering them takes so long that changes which follow each other
+  // within a gap are published together: of at least 20 ms, and four times what answering took.
+  static constexpr size_t kMany = 64;
+  static constexpr int64_t kGapNanos = 20 * kNanosPerMilli;
+  static constexpr int64_t kLongestGapNanos = 500 * kNanosPerMilli;
+
+  struct Poll {
+    uint64_t known = 0;  // revision of the caller's view
+    int64_t due_ns = 0;
+    bool takes_changes = false;
+    std::string job;  // of the worker that waits; empty: of another caller, whom all concerns
+    absl::AnyInvocable<void(absl::StatusOr<v1::GetViewResponse>)> reply;
+    bool concerned = false;  // by a change since it was added
+  };
+
+  void Add(Poll poll);
+  void Changed(const ViewEditor::Concern& concern);
+  // Those whose wait is over.
+  std::vector<Poll> Take(int64_t now);
+  std::vector<Poll> TakeAll();
+  // Polls that Take() gave at `began` were answered with a newer view by `ended`.
+  void Published(int64_t began, int64_t ended);
+  // When Take() has something to give; INT64_MAX: never.
+  int64_t NextDueNanos() const { return next_ns_; }
+
+ private:
+  std::vector<Poll> polls_;
+  int64_t next_ns_ = kNever;
+  int64_t publish_from_ns_ = 0;  // not before, with many polls
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_

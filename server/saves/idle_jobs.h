@@ -1,0 +1,39 @@
+// Jobs whose newest checkpoint has all there is: nobody can have changed them since.
+//
+// A job changes while it has members. Each run after the last one has another generation, or is the
+// first of its generation, so what the view says of a job without members tells whether one has
+// been there meanwhile.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_SAVES_IDLE_JOBS_H_
+#define VERBENA_SERVER_SAVES_IDLE_JOBS_H_
+
+#include <map>
+#include <string>
+
+#include "proto/verbena/v1/cluster.pb.h"
+#include "server/checkpoint/disk.h"
+
+namespace verbena::server {
+
+class IdleJobs {
+ public:
+  // Of each job with tables that are served, its state. Equal for two views: nobody has changed the
+  // tables between them, nor was what is lost of them reset. Empty: the job has members.
+  static std::map<std::string, std::string> StatesOf(const v1::ClusterView& view);
+
+  // A checkpoint was made at `path`, after a view by which the job's state was this one.
+  void Saved(const std::string& job, std::string state, std::string path);
+  // Whether that checkpoint is still there, and the job's state the same.
+  bool HasNewest(const std::string& job, const std::string& state, checkpoint::Disk* disk) const;
+
+ private:
+  struct Newest {
+    std::string state, path;
+  };
+  std::map<std::string, Newest> newest_;  // by job; those that were idle
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_SAVES_IDLE_JOBS_H_

@@ -1,0 +1,67 @@
+#include "shard/replica/copy_rooms.h"
+
+namespace verbena::shard {
+
+const CopyRooms::Copy* CopyRooms::Find(const CopyId& copy) const {
+  const auto it =
+      std::find_if(copies_.begin(), copies_.end(), [&](const Copy& c) { return c.id == copy; });
+  return it == copies_.end() ? nullptr : &*it;
+}
+
+CopyRooms::Copy* CopyRooms::Find(const CopyId& copy) {
+  if (const Copy* const found = std::as_const(*this).Find(copy)) return const_cast<Copy*>(found);
+  // Incarnations only grow: of those before it some are gone, and the others report again.
+  std::erase_if(copies_, [&](const Copy& c) {
+    return c.id.server < copy.server && c.on_their_way == 0 && copies_.size() >= kMostCopies;
+  });
+  copies_.push_back({copy, {}, 0});
+  return &copies_.back();
+}
+
+void CopyRooms::Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes) {
+  if (bytes == 0) return;
+  Partition& p = partitions_[partition];
+  p.copy = copy;
+  p.made[table] += bytes;
+  Find(copy)->on_their_way += bytes;
+}
+
+void CopyRooms::Take(const CopyId& copy, uint64_t bytes) { Find(copy)->on_their_way -= bytes; }
+
+void CopyRooms::Logged(uint32_t partition, uint32_t table, uint64_t sequence) {
+  const auto p = partitions_.find(partition);
+  if (p == partitions_.end()) return;
+  const auto made = p->second.made.find(table);
+  if (made == p->second.made.end()) return;
+  p->second.logged.emplace_back(sequence, made->second);
+  p->second.made.erase(made);
+}
+
+void CopyRooms::Answered(uint32_t partition, uint64_t sequence) {
+  const auto p = partitions_.find(partition);
+  if (p == partitions_.end()) return;
+  auto& logged = p->second.logged;
+  for (; !logged.empty() && logged.front().first <= sequence; logged.pop_front()) {
+    Take(p->second.copy, logged.front().second);
+  }
+  if (logged.empty() && p->second.made.empty()) partitions_.erase(p);
+}
+
+void CopyRooms::ForgetTable(uint32_t partition, uint32_t table) {
+  const auto p = partitions_.find(partition);
+  if (p == partitions_.end()) return;
+  const auto made = p->second.made.find(table);
+  if (made == p->second.made.end()) return;
+  Take(p->second.copy, made->second);
+  p->second.made.erase(made);
+}
+
+void CopyRooms::Forget(uint32_t partition) {
+  const auto p = partitions_.find(partition);
+  if (p == partitions_.end()) return;
+  for (const auto& [table, bytes] : p->second.made) Take(p->second.copy, bytes);
+  for (const auto& [sequence, bytes] : p->second.logged) Take(p->second.copy, bytes);
+  partitions_.erase(p);
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,83 @@
+// How much memory the servers of copies have for new rows, as their answers say, and how much of it
+// rows will take that were made here and are not there yet.
+//
+// A primary makes rows for a partition with a follower only as far as the follower's server has
+// room: a record that the follower cannot apply would keep all that comes after it waiting.
+//
+// **Thread safety**: one owner thread.
+//
+// Invariants:
+//  1. What is on its way to a copy is what Grow() added for partitions of that copy, less what was
+//     answered, forgotten, or belongs to another copy by now.
+#ifndef VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
+#define VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "shard/engine.h"
+
+namespace verbena::shard {
+
+class CopyRooms {
+ public:
+  // The last answer of that copy.
+  void Report(const CopyId& copy, const CopyRoom& room) { Find(copy)->room = room; }
+  // Bytes that rows made now may take there, beside those on their way. UINT64_MAX: no limit.
+  uint64_t RoomFor(const CopyId& copy) const {
+    const Copy* const c = Find(copy);
+    return c == nullptr || c->room.bytes == UINT64_MAX
+               ? UINT64_MAX
+               : c->room.bytes - std::min(c->room.bytes, c->on_their_way);
+  }
+  // Whether so many would fit if those on their way take less than expected: worth asking again.
+  bool MayFit(const CopyId& copy, uint64_t bytes) const {
+    const Copy* const c = Find(copy);
+    return c == nullptr || (c->on_their_way > 0 && bytes <= c->room.bytes);
+  }
+  // Of the copy's server; 0: not known.
+  uint64_t limit(const CopyId& copy) const {
+    const Copy* const c = Find(copy);
+    return c == nullptr ? 0 : c->room.limit;
+  }
+
+  // Rows of the table were made here, which a record that follows will have made there.
+  void Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes);
+  // That record, of the table's rows in the partition.
+  void Logged(uint32_t partition, uint32_t table, uint64_t sequence);
+  // The copy has the partition's records up to that one.
+  void Answered(uint32_t partition, uint64_t sequence);
+  // No record will have them: the slice is gone.
+  void ForgetTable(uint32_t partition, uint32_t table);
+  // The partition has another copy from here on, or none.
+  void Forget(uint32_t partition);
+
+ private:
+  struct Copy {
+    CopyId id;
+    CopyRoom room;
+    uint64_t on_their_way = 0;
+  };
+  struct Partition {
+    CopyId copy;
+    absl::flat_hash_map<uint32_t, uint64_t> made;      // by table, in no record yet
+    std::deque<std::pair<uint64_t, uint64_t>> logged;  // sequence, bytes
+  };
+  static constexpr size_t kMostCopies = 64;  // before those that are gone are looked for
+
+  const Copy* Find(const CopyId& copy) const;
+  Copy* Find(const CopyId& copy);
+  void Take(const CopyId& copy, uint64_t bytes);
+
+  std::vector<Copy> copies_;                  // few: shards of other servers
+  std::map<uint32_t, Partition> partitions_;  // those with rows on their way
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_REPLICA_COPY_ROOMS_H_

@@ -1,0 +1,240 @@
+// Rows of a partition whose copy is on a server that has no memory for them.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shard/planted_bugs.h"
+#include "tests/shard/replica_bytes.h"
+#include "tests/shard/row_fixture.h"
+
+namespace verbena::shard {
+namespace {
+
+using Status = ReplyStatus;
+
+constexpr uint64_t kCopy = kServer + 1;
+constexpr CopyId kCopyId = {kCopy, 0};
+
+// Limits as a server's (server/executor/memory_budget.h).
+class ServerMemory final : public Allocator {
+ public:
+  void SetFor(MemoryFor whom) override { whom_ = whom; }
+  Buffer Allocate(size_t bytes) override { return used + bytes > Most() ? Buffer() : Take(bytes); }
+  Buffer AllocateScratch(size_t bytes) override { return Take(bytes); }
+  void Free(const Buffer& buffer) override {
+    used -= buffer.bytes;
+    heap_.Free(buffer);
+  }
+  uint64_t limit_bytes() const override { return limit; }
+  uint64_t RoomForRows() const override { return Most() - std::min<uint64_t>(Most(), used); }
+
+  uint64_t limit = uint64_t{2} << 20;
+  uint64_t used = 0;
+
+ private:
+  uint64_t Most() const {
+    if (whom_ == MemoryFor::kFollower) return limit;
+    return whom_ == MemoryFor::kPrimaryBesideCopies ? limit / 8 * 7 : limit / 16 * 15;
+  }
+  Buffer Take(size_t bytes) {
+    used += bytes;
+    return heap_.Allocate(bytes);
+  }
+  MemoryFor whom_ = MemoryFor::kPrimary;
+  HeapAllocator heap_;
+};
+
+RowOptions Options(v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
+  RowOptions o;
+  o.consistency = consistency;
+  o.workers = o.partitions = 1;
+  o.dim = 64;
+  o.optimizer.set_name("adagrad");
+  return o;
+}
+
+// A primary without a limit, which is the fixture's engine, and a copy of its partition.
+class Pair {
+ public:
+  explicit Pair(const RowOptions& o) : f(o) {}
+  ~Pair() { planted_bugs() = {}; }
+
+  void AddCopy(bool learner) {
+    v1::Partition* p = f.view.mutable_partitions(0);
+    v1::Replica* replica = learner ? p->add_learners() : p->add_followers();
+    replica->set_server(kCopy);
+    replica->set_since(f.view.revision() + 1);
+    EngineOptions options;
+    options.server = kCopy;
+    options.allocator = &memory;
+    copy = std::make_unique<Engine>(options);
+    Apply();
+  }
+  void Apply() {
+    REQUIRE(f.Apply().ok());
+    REQUIRE(copy->ApplyView(f.view).ok());
+  }
+  // The copy answers what there is to send: the worst of its answers.
+  Status Ship() {
+    Status worst = Status::kOk;
+    std::vector<ReplicaRecord> records;
+    for (int round = 0; round < 100; ++round) {
+      records.clear();
+      f.engine->TakeReplicas(&records, 1000);
+      if (records.empty()) break;
+      for (const ReplicaRecord& r : records) {
+        const ReplicaBytes bytes(r);
+        const Status status = copy->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+        f.engine->SetCopyRoom(kCopyId, copy->RoomForCopies());
+        f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+        if (worst == Status::kOk) worst = status;
+      }
+    }
+    f.Events();
+    return worst;
+  }
+  // A push of a worker's next, and what follows from it.
+  GroupsOutcome Push(const std::vector<uint64_t>& keys) {
+    Rows rows;
+    for (const uint64_t key : keys) rows[key] = f.Filled(1);
+    const bool sync = f.options.consistency == v1::CONSISTENCY_SYNC;
+    GroupsOutcome out = f.Push(0, 0, sync ? step : sequence, rows);
+    if (out.answer.status != Status::kResourceExhausted) ++sequence;
+    if (sync) REQUIRE(f.EndStep(0, 0, step++, 1).answer.status == Status::kOk);
+    return out;
+  }
+  uint64_t RowsOf(const Engine& engine) { return engine.tables()[0].rows; }
+
+  RowFixture f;
+  ServerMemory memory;  // of the copy
+  std::unique_ptr<Engine> copy;
+  uint64_t sequence = 1, step = 0;
+};
+
+TEST_CASE("regression: rows that the follower has no room for are refused, and all else goes on") {
+  Pair pair(Options(GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC)));
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  size_t next = 0;
+  Status status = Status::kOk;
+  uint32_t detail = 0;
+  while (status == Status::kOk) {
+    REQUIRE(next + 20 < keys.size());
+    const GroupsOutcome out = pair.Push({keys.begin() + next, keys.begin() + next + 20});
+    status = out.answer.status;
+    detail = out.answer.detail;
+    if (status == Status::kOk) next += 20;
+    REQUIRE(pair.Ship() == Status::kOk);  // whatever was logged can be applied
+  }
+  CHECK(status == Status::kCopyMemoryLimit);
+  CHECK(detail == 2);  // MiB
+  CHECK(next > 1000);  // of 1.5 MiB, 520 bytes each
+  CHECK(pair.RowsOf(*pair.f.engine) == next);
+  CHECK(pair.RowsOf(*pair.copy) == next);
+
+  // Rows that are there go on, and lookups.
+  REQUIRE(pair.Push({keys[0], keys[1]}).answer.status == Status::kOk);
+  REQUIRE(pair.Ship() == Status::kOk);
+  CHECK_FALSE(pair.f.Read({keys[0], keys[next]}).empty());
+  CHECK(pair.Push({keys[0], keys[next]}).answer.status == Status::kCopyMemoryLimit);
+  REQUIRE(pair.Ship() == Status::kOk);
+
+  // There is room again.
+  pair.memory.limit *= 2;
+  pair.f.engine->SetCopyRoom(kCopyId, pair.copy->RoomForCopies());
+  REQUIRE(pair.Push({keys[0], keys[next]}).answer.status == Status::kOk);
+  REQUIRE(pair.Ship() == Status::kOk);
+  CHECK(pair.RowsOf(*pair.copy) == next + 1);
+}
+
+TEST_CASE("no more rows are on their way to a follower than it has room for") {
+  Pair pair(Options());
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  size_t next = 0;
+  Status status = Status::kOk;
+  while (status == Status::kOk && next + 100 < keys.size()) {
+    status = pair.Push({keys.begin() + next, keys.begin() + next + 100}).answer.status;
+    if (status == Status::kOk) next += 100;
+  }
+  CHECK(status == Status::kResourceExhausted);  // it is to come again
+  REQUIRE(pair.Ship() == Status::kOk);
+  CHECK(pair.RowsOf(*pair.copy) == next);
+  CHECK(pair.Push({keys[next]}).answer.status == Status::kOk);
+  REQUIRE(pair.Ship() == Status::kOk);
+}
+
+TEST_CASE("rows of a step that is open count as on their way") {
+  Pair pair(Options(v1::CONSISTENCY_SYNC));
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  Status status = Status::kOk;
+  uint32_t index = 0;
+  while (status == Status::kOk && index < 90) {
+    Rows rows;
+    for (size_t i = 0; i < 100; ++i) rows[keys[index * 100 + i]] = pair.f.Filled(1);
+    status = pair.f.PushStatus(0, 0, 0, rows, index++);
+  }
+  CHECK(status == Status::kCopyMemoryLimit);  // settled: the step goes on without it
+  CHECK(index > 10);
+  REQUIRE(pair.f.EndStep(0, 0, 0, index).answer.status == Status::kOk);
+  CHECK(pair.Ship() == Status::kOk);
+}
+
+TEST_CASE("a learner begins only where there is room for its rows") {
+  Pair pair(Options());
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 3000);
+  REQUIRE(pair.Push(keys).answer.status == Status::kOk);  // 1.6 MB
+  pair.memory.limit = uint64_t{1} << 20;
+  pair.AddCopy(/*learner=*/true);
+  std::vector<ReplicaRecord> records;
+  pair.f.engine->TakeReplicas(&records, 1);
+  const ReplicaBytes begin(records[0]);
+  CHECK(pair.copy->Replicate({kServer, 0}, begin.record(), begin.payload()).status ==
+        Status::kMemoryLimit);
+  CHECK(pair.memory.used == 0);
+  // Nothing else is taken.
+  pair.f.engine->TakeReplicas(&records, 100);
+  const ReplicaBytes second(records[1]);
+  CHECK(pair.copy->Replicate({kServer, 0}, second.record(), second.payload()).status ==
+        Status::kSequenceGap);
+
+  pair.memory.limit = uint64_t{4} << 20;
+  pair.f.engine->ResendReplicas(0);
+  REQUIRE(pair.Ship() == Status::kOk);
+  CHECK(pair.f.engine->CaughtUp(0));
+  CHECK(pair.RowsOf(*pair.copy) == keys.size());
+}
+
+TEST_CASE("a job's limit refuses no record of a follower") {
+  Pair pair(Options());
+  pair.memory.limit = uint64_t{64} << 20;
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  // The primary's share is larger.
+  v1::ClusterView limited = pair.f.view;
+  limited.set_revision(limited.revision() + 1);
+  limited.mutable_jobs(0)->mutable_limits()->set_memory_bytes(uint64_t{1} << 20);
+  REQUIRE(pair.copy->ApplyView(limited).ok());
+  REQUIRE(pair.Push(pair.f.KeysIn(0, 3000)).answer.status == Status::kOk);
+  CHECK(pair.Ship() == Status::kOk);
+  CHECK(pair.copy->jobs()[0].memory_bytes > uint64_t{1} << 20);
+}
+
+TEST_CASE("failpoint: rows are made that a follower has no room for") {
+  Pair pair(Options());
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  planted_bugs().ignore_copy_room = true;
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  REQUIRE(pair.Push(keys).answer.status == Status::kOk);
+  CHECK(pair.Ship() == Status::kMemoryLimit);
+}
+
+}  // namespace
+}  // namespace verbena::shard
