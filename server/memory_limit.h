@@ -1,4 +1,4 @@
-// How much memory a server takes for tables by default.
+// The default limit of a server's memory for tables.
 //
 // **Thread safety**: pure functions of files of the system.
 #ifndef VERBENA_SERVER_MEMORY_LIMIT_H_

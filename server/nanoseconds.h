@@ -1,4 +1,4 @@
-// Spans of time, in nanoseconds as all clocks here count them.
+// Durations in nanoseconds, the unit of all clocks here.
 //
 // **Thread safety**: constants.
 #ifndef VERBENA_SERVER_NANOSECONDS_H_

@@ -18,14 +18,14 @@
 
 namespace verbena::server {
 
-// Null: without TLS, which beyond loopback has to be meant.
+// Null: without TLS, which must be requested explicitly beyond loopback.
 absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options);
 
 struct NodeTokens {
   std::shared_ptr<TokenFile> own;           // that this server joins with; null: none
   std::optional<v1::Token> operator_token;  // only for a coordinator that requires tokens
 };
-// The operator's is made at the first start.
+// Creates the operator's token at the first start.
 absl::StatusOr<NodeTokens> OpenNodeTokens(const NodeOptions& options);
 
 // To a file, or to the daemon's log.

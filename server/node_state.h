@@ -1,4 +1,4 @@
-// Where a node's coordinator keeps its state, and how its failures are logged.
+// The store of a node's coordinator, and the logging of its failures.
 //
 // **Thread safety**: a free function, of any thread.
 #ifndef VERBENA_SERVER_NODE_STATE_H_
@@ -13,7 +13,7 @@
 
 namespace verbena::server {
 
-// In the directory --state, or in memory without one. Errors as SqliteStore::Open().
+// In the directory --state, or in memory without one. Errors of SqliteStore::Open().
 absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options);
 
 // Logs the settings that a coordinator has taken from its state and from its options.

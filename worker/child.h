@@ -1,4 +1,4 @@
-// One worker process as its launcher sees it.
+// One worker process, for its launcher.
 //
 // **Thread safety**: one thread.
 //
@@ -21,7 +21,7 @@ namespace verbena::worker {
 class Child {
  public:
   // Runs this executable with `arguments` (the first is its name) and --worker-channel FD. The
-  // child gets SIGTERM when the calling thread ends, however that comes.
+  // child gets SIGTERM when the calling thread ends for any reason.
   static absl::StatusOr<Child> Start(std::vector<std::string> arguments);
   Child(Child&& other) noexcept;
   Child& operator=(Child&&) = delete;
@@ -34,7 +34,7 @@ class Child {
   // The next message that has arrived, if any. Closes the channel at its end.
   std::optional<ChannelMessage> Poll();
   bool Send(ChannelMessage::Kind kind);
-  // Whether it has just ended; says how ("was killed by SIGKILL", "exited with status 1").
+  // Whether it has just ended; returns how ("was killed by SIGKILL", "exited with status 1").
   std::optional<std::string> Reap();
   void Signal(int signal);
 

@@ -21,7 +21,7 @@ namespace verbena::worker {
 // Interval at which a wait checks `stop`.
 inline constexpr absl::Duration kStopCheck = absl::Milliseconds(100);
 
-// Ends them all; the first error. CANCELLED once *stop is set.
+// Waits for all; returns the first error. CANCELLED once *stop is set.
 absl::Status WaitAll(std::vector<Ticket>* tickets, const std::atomic<bool>* stop);
 
 class ClientRows : public RowStore {
@@ -44,7 +44,7 @@ class ClientRows : public RowStore {
   absl::Status DropTables();
 
  private:
-  // Memory that the servers can reach, grown as batches do.
+  // Memory that the servers can access; it grows with the batches.
   absl::Status Reserve(size_t floats, std::optional<Region>* region);
 
   struct Slot {

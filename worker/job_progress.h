@@ -14,10 +14,9 @@
 // **Thread safety**: one thread.
 //
 // Invariants:
-//  1. A chunk is atomic and a push counts once, so a row is always whole.
+//  1. A chunk is atomic and a push counts once, so a row is always complete.
 //  2. Runs of a job are numbered in the order in which they begin: a run begins when no worker of
-//  the
-//     one before is left.
+//     the previous one is left.
 #ifndef VERBENA_WORKER_JOB_PROGRESS_H_
 #define VERBENA_WORKER_JOB_PROGRESS_H_
 

@@ -1,4 +1,4 @@
-// Starts the workers of a job as processes of their own, and speaks for them.
+// Starts the workers of a job as separate processes, and reports for them.
 //
 // Workers are separate processes so that the death of one does not affect others: the launcher
 // reports it and the others continue. When every worker has trained or ended, the lowest remaining

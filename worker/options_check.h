@@ -1,4 +1,4 @@
-// Which options of verbena-train go with which others.
+// Checks combinations of verbena-train's options.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_WORKER_OPTIONS_CHECK_H_

@@ -1,4 +1,4 @@
-// Where a training loop's parameters live: a cluster, or (for reference) this process.
+// Storage of a training loop's parameters: a cluster, or (for reference) this process.
 //
 // Push, EndStep and Pull start operations on buffers the store owns; Wait() ends them all.
 //

@@ -1,4 +1,5 @@
-// Says how training goes: one live line on a terminal, a plain line every two seconds elsewhere.
+// Reports the progress of training: one live line on a terminal, a plain line every two seconds
+// elsewhere.
 //
 // Readers are optional: a line for which there is no room is dropped.
 //

@@ -6,16 +6,16 @@
 // t is ended, as sync requires: step t + 1 has to see step t. The lookup's keys are announced in
 // advance.
 //
-// Early stop: rank 0 validates. When that has not become better for long enough it puts the run
+// Early stop: rank 0 validates. When the result has not improved for long enough it writes the run
 // into a counter tensor of the job, which every worker pulls with the parameters of each step; a
 // worker that finds its run there stops. In sync a step's pull is the same for all, so all stop
-// after the same step and none waits for another; in ssp and async each stops at its next step's
-// end, or before its first one. Workers need no other channel.
+// after the same step and none waits for another. In ssp and async each stops at the end of its
+// next step, or before its first one. Workers need no other channel.
 //
 // Steps are counted in another such tensor where a job may be resumed (job_progress.h).
 //
-// A loss that is not finite ends training with FAILED_PRECONDITION before anything of that step is
-// pushed.
+// A loss that is not finite ends training with FAILED_PRECONDITION before the first push of that
+// step.
 //
 // **Thread safety**: one thread; `stop` may be set from anywhere, a signal handler included.
 #ifndef VERBENA_WORKER_TRAINER_H_

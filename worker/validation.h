@@ -34,7 +34,7 @@ struct Validation {
 };
 std::string ValidationText(const Validation& validation);
 
-// Says when a model has stopped getting better: by AUC, else accuracy (higher is better), else bits
+// Detects when a model has stopped improving: by AUC, else accuracy (higher is better), else bits
 // per byte (lower is). The first measure of a run is its best so far.
 class Patience {
  public:

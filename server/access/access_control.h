@@ -22,27 +22,27 @@ namespace verbena::server {
 struct Principal {
   std::string token = {};  // its id; empty: none
   v1::Role role = v1::ROLE_OPERATOR;
-  std::string job = {};  // that it is restricted to; empty: none
+  std::string job = {};  // the job that it is restricted to; empty: none
 };
 
 // The objects of a call, beyond its method.
 struct Scope {
-  std::optional<std::string> job = {};  // none: of the cluster as a whole, or of nothing there is
-  bool observes = false;                // of that job: as an observer does
+  std::optional<std::string> job = {};  // none: the whole cluster, or nothing that exists
+  bool observes = false;                // the call acts as an observer of that job
   bool makes_job = false;               // there is no such job yet
-  bool of_server = false;               // of a server's life, which is no job's
-  // Ends this member, which joined with the token of this id; empty: it ends none, or it joined
-  // without a token.
+  bool of_server = false;               // a call of a server's life cycle, which belongs to no job
+  // Id of a token: the call ends this member, which joined with that token. Empty: it ends none, or
+  // it joined without a token.
   std::string ends_member_of = {};
-  std::string about = {};  // the same for people: "table 'w' of job 'ads'"
+  std::string about = {};  // for messages: "table 'w' of job 'ads'"
 };
 
 // The access option of a method such as "/verbena.v1.Cluster/JoinWorker". No roles: there is no
 // such method, or it has no option.
 const v1::Access& AccessOf(const std::string& method);
 
-// "/verbena.v1.Cluster/JoinWorker" of JoinWorkerRequest: calls and their requests have one name,
-// and lie in the file of their service.
+// "/verbena.v1.Cluster/JoinWorker" for JoinWorkerRequest: calls and their requests have one name,
+// and are in the file of their service.
 template <typename Request>
 std::string MethodOf() {
   const auto* message = Request::descriptor();

@@ -30,9 +30,9 @@ inline constexpr std::array<const char*, 10> kBudgetNames = {
     "shard-queue",         "statistics-queue", "audited-calls",      "http-connections",
     "http-request",        "http-reply"};
 
-// Somebody was refused or cut off, because the budget is used up.
+// A peer was refused or cut off, because the budget is exhausted.
 void CountExceeded(Budget budget);
-// How often so far, by Budget, since the process began.
+// Counts by Budget, since the process began.
 std::array<uint64_t, kBudgetNames.size()> ExceededBudgets();
 
 }  // namespace verbena::server

@@ -1,5 +1,5 @@
-// The gate of a gRPC service: every call goes through it, is judged, and is written to the audit
-// log when it was refused or has changed something.
+// The gate of a gRPC service: authorizes every call, and writes it to the audit log when it was
+// refused or has changed something.
 //
 // **Thread safety**: AccessState and Gate: every function from any thread.
 //
@@ -28,7 +28,7 @@ struct Caller {
   std::string peer;
   std::string certificate;
   std::string token;      // the secret itself: for Authenticate() alone
-  uint64_t revision = 0;  // of its view, as it states; 0: it does not
+  uint64_t revision = 0;  // of its view, as the caller states; 0: not stated
 };
 Caller CallerOf(const grpc::CallbackServerContext& context);
 // The queue in which a caller's calls wait: one for each token, without a token one for each host.

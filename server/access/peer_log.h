@@ -36,7 +36,7 @@ class PeerLog {
   void Write(const std::string& line) { Write(line, absl::Now()); }
   void Write(const std::string& line, absl::Time now);
 
-  // By all logs of this process, since its start.
+  // Lines dropped by all logs of this process, since its start.
   static uint64_t left_out();
 
  private:
@@ -45,7 +45,7 @@ class PeerLog {
   RateLimit limit_;  // guarded by mutex_
 };
 
-// `sink` behind a PeerLog of its own.
+// Wraps `sink` with a PeerLog.
 inline std::function<void(const std::string&)> Bounded(
     std::function<void(const std::string&)> sink) {
   return [log = std::make_shared<PeerLog>(std::move(sink))](const std::string& line) {

@@ -20,7 +20,7 @@ class RateLimit {
   RateLimit(double burst, double per_second)
       : burst_(burst), per_second_(per_second), left_(burst) {}
 
-  // How many were kept back before this one; nullopt: this one is kept back, too.
+  // The number of events suppressed before this one; nullopt: this one is suppressed, too.
   std::optional<uint64_t> Take(absl::Time now) {
     const double seconds = std::max(0.0, absl::ToDoubleSeconds(now - at_));
     left_ = std::min(burst_, left_ + seconds * per_second_);
@@ -33,7 +33,7 @@ class RateLimit {
     return std::exchange(kept_back_, 0);
   }
 
-  // One that was let through was not needed.
+  // An allowed event did not happen.
   void Return() { left_ = std::min(burst_, left_ + 1); }
 
  private:

@@ -1,4 +1,4 @@
-// Names as messages and log lines have them.
+// Shortens names for messages and log lines.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_ACCESS_SHOWN_H_
@@ -13,7 +13,7 @@ namespace verbena::server {
 
 inline constexpr size_t kMostShownBytes = 256;
 
-// A caller chooses the length of a name, so its end is cut.
+// A caller chooses the length of a name, so it is truncated.
 inline std::string Shown(const std::string& name) {
   if (name.size() <= kMostShownBytes) return name;
   return absl::StrCat(name.substr(0, kMostShownBytes), "... (", name.size(), " bytes)");

@@ -31,7 +31,7 @@ class ArrayReader {
 
   TensorType type() const { return type_; }
   uint64_t elements() const { return elements_; }
-  // Elements from `first` on, as many as `to` has bytes for. OUT_OF_RANGE: there are fewer.
+  // Reads elements from `first` on, as many as fit into `to`. OUT_OF_RANGE: there are fewer.
   absl::Status Read(uint64_t first, absl::Span<std::byte> to);
 
  private:

@@ -1,4 +1,4 @@
-// A directory of checkpoints: their names, how one is committed, which there are, which may go.
+// A directory of checkpoints: names, commit, listing and pruning.
 //
 //     checkpoint-00000042/                       committed; numbers grow
 //     checkpoint-00000043.0123456789abcdef.tmp/  an attempt: being written, or left by a writer
@@ -59,7 +59,7 @@ std::string CheckpointName(uint64_t number);
 
 // Reads the manifest of the checkpoint in the directory `path`. Errors are in `manifest`.
 Listed ReadListed(Disk* disk, const std::string& path);
-// The committed ones, oldest first. NOT_FOUND: no such directory.
+// Committed checkpoints, oldest first. NOT_FOUND: no such directory.
 absl::StatusOr<std::vector<Listed>> ListCheckpoints(Disk* disk, const std::string& root);
 
 // The path of the newest complete one: its manifests and files, and those of its bases, exist with
@@ -72,7 +72,8 @@ struct Retention {
   uint32_t keep_last = 3;  // 1 at least
   // Also keeps the first of each so many steps (of checkpoints, if there are no steps). 0: none.
   uint64_t keep_every = 0;
-  // Whose checkpoints are counted and removed; others stay. Empty: of the only job that has some.
+  // The job whose checkpoints are counted and removed; others stay. Empty: the only job that has
+  // some.
   std::string job = {};
   // Set where no operator chose the removal: a run that starts over (on a new cluster, or with new
   // tables) must not remove the results of earlier runs. The newest checkpoint of the greatest step
@@ -80,13 +81,13 @@ struct Retention {
   bool keep_former_runs = false;
 };
 
-// The jobs of those whose manifest can be read, each once.
+// The jobs of the checkpoints with a readable manifest, each once.
 std::vector<std::string> JobsOf(const std::vector<Listed>& all);
 
 class CheckpointDirectory {
  public:
-  // Makes the directory where it is missing (not those above it), and locks it. `seed`: of the ids
-  // of attempts; 0: from the system's random source.
+  // Creates the directory if it is missing (not its parents), and locks it. `seed`: of the ids of
+  // attempts; 0: from the system's random source.
   static absl::StatusOr<std::unique_ptr<CheckpointDirectory>> Open(Disk* disk,
                                                                    const std::string& root,
                                                                    uint64_t seed = 0);
@@ -95,14 +96,14 @@ class CheckpointDirectory {
   // Removes the remains of earlier writers and prunes, and makes the directory of a new attempt.
   // Returns its path. An earlier attempt is abandoned.
   absl::StatusOr<std::string> Begin();
-  // All files of `manifest` are in the directory, synced. Fills in format_version; returns the
+  // All files of `manifest` must be in the directory, synced. Fills in format_version; returns the
   // checkpoint's name. INVALID_ARGUMENT, FAILED_PRECONDITION, DATA_LOSS: nothing was committed.
-  // After any other error it may be committed all the same, wholly.
+  // After any other error it may still be committed, completely.
   absl::StatusOr<std::string> Commit(const v1::CheckpointManifest& manifest);
   // Removes the attempt.
   absl::Status Abandon();
 
-  // Returns the names of those that were removed. INVALID_ARGUMENT: keep_last is 0.
+  // Returns the names of the removed checkpoints. INVALID_ARGUMENT: keep_last is 0.
   // FAILED_PRECONDITION: there are checkpoints of several jobs, and `retention` names none.
   absl::StatusOr<std::vector<std::string>> Prune(const Retention& retention);
   // The checkpoints that Prune() would remove.

@@ -1,4 +1,4 @@
-// Reads a committed checkpoint, with those that it is based on, and checks all that it reads.
+// Reads a committed checkpoint with its bases, and verifies all that it reads.
 //
 // **Thread safety**: const methods may be called by any threads at once.
 //
@@ -45,8 +45,8 @@ struct RowBatch {
   }
 };
 
-// Which rows of an incremental checkpoint's chain count: of each partition those of the latest
-// checkpoint that has it whole, and of later ones.
+// Selects the rows of an incremental checkpoint's chain that count: for each partition those of the
+// latest checkpoint that has it whole, and of later ones.
 class RowFilter {
  public:
   // All rows count.
@@ -88,23 +88,23 @@ class CheckpointReader {
   const v1::CheckpointTable* FindTable(const std::string& name) const;
   // The index of that link's own manifest.
   const ManifestIndex& index(size_t link) const { return *links_[link].index; }
-  // `file` is of the link's manifest. The file stays open while others are read, too.
+  // `file` is of the link's manifest. The file stays open while others are read.
   absl::StatusOr<std::shared_ptr<const SafetensorsReader>> OpenFile(
       size_t link, const v1::CheckpointFile& file) const;
   // Bytes of all files of all links.
   uint64_t bytes() const;
 
-  // That all files are there with their sizes, without reading them.
+  // Checks that all files exist with their sizes, without reading them.
   absl::Status CheckSizes() const;
   // Verifies every byte of every file. `read` is called with the bytes read since its last call;
   // its error ends this.
   using Progress = std::function<absl::Status(uint64_t bytes)>;
   absl::Status Verify(const Progress& read) const;
-  // The same of one file of one link, so that several processes can share the work.
+  // Verifies one file of one link, so that several processes can share the work.
   absl::Status VerifyFile(size_t link, const v1::CheckpointFile& file, const Progress& read) const;
 
-  // An array of a dense table, in pieces of whole elements; where servers wrote parts of it they
-  // come in any order, each element once.
+  // An array of a dense table, in pieces of whole elements. If servers wrote parts of it, the
+  // pieces come in any order, each element once.
   using TakeElements =
       std::function<absl::Status(uint64_t first, absl::Span<const std::byte> bytes)>;
   absl::Status ReadArray(const std::string& table, const std::string& array,
@@ -116,10 +116,10 @@ class CheckpointReader {
   RowFilter RowFilterOf(const std::string& table) const;
   using TakeRows = std::function<absl::Status(const RowBatch& rows)>;
   absl::Status ReadRowFile(const RowFile& file, const TakeRows& take) const;
-  // All rows, each key once, as it is now. Memory: 8 bytes and more for each row of an incremental
-  // checkpoint; none for a full one.
+  // All rows in their current state, each key once. Memory: 8 bytes and more for each row of an
+  // incremental checkpoint; none for a full one.
   absl::Status ReadRows(const std::string& table, const TakeRows& take) const;
-  // How many keys there are, which for an incremental one takes reading all keys.
+  // The number of keys. For an incremental checkpoint this reads all keys.
   absl::StatusOr<uint64_t> CountRows(const std::string& table) const;
 
  private:

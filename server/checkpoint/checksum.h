@@ -23,7 +23,7 @@ std::string HashText(uint64_t hash);  // 16 hexadecimal digits
 std::string HashText(std::string_view bytes);
 bool IsHashText(std::string_view text);
 
-// The checksum of a tensor from its blocks', which may come in any order.
+// Computes the checksum of a tensor from those of its blocks, which may come in any order.
 class BlockHashes {
  public:
   BlockHashes(uint64_t bytes, uint64_t block_bytes);

@@ -1,5 +1,5 @@
-// Makes a full checkpoint with whole tensors of an incremental one and those that it is based on,
-// or of one with slices.
+// Makes a full checkpoint with whole tensors from an incremental one and its bases, or from one
+// with slices.
 //
 // **Thread safety**: one thread a call.
 #ifndef VERBENA_SERVER_CHECKPOINT_COMPACT_H_

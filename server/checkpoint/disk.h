@@ -50,7 +50,7 @@ class ReadableFile {
   virtual absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> bytes) const = 0;
 };
 
-// Gone with the object, or the process.
+// Released with the object, or when the process ends.
 class DiskLock {
  public:
   virtual ~DiskLock() = default;
@@ -87,7 +87,7 @@ Disk* PosixDisk();
 absl::StatusOr<std::string> ReadWhole(Disk* disk, const std::string& path, uint64_t most);
 // Creates a file with this content, durable except for its name.
 absl::Status WriteWhole(Disk* disk, const std::string& path, const std::string& content);
-// A directory of files and directories, and it itself. OK if there is none.
+// Removes a directory with its files and subdirectories. OK if there is none.
 absl::Status RemoveTree(Disk* disk, const std::string& path);
 
 // The part behind the last slash, and the part before it ("." without one).

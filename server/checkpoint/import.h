@@ -1,4 +1,4 @@
-// Makes a checkpoint of safetensors files that others made, so that a cluster can restore it.
+// Makes a checkpoint from foreign safetensors files, so that a cluster can restore it.
 //
 // Its contents equal those of a table that was created with these numbers as its initial values:
 // parameters, for 16-bit types their f32 master copies, an optimizer's state of zeros, no steps and

@@ -1,4 +1,4 @@
-// Which tables the tensors of others become: names, shapes, types, specifications.
+// Maps foreign tensors to tables: names, shapes, types, specifications.
 //
 // A tensor T of floating-point numbers becomes the dense table T of its shape; a scalar one of
 // shape [1]. Tensors T.keys (integers) and T.values become the embedding table T, as Export()

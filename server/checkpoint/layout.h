@@ -30,10 +30,10 @@
 
 namespace verbena::checkpoint {
 
-// A file is closed when the next tensor would make it larger than that; one larger tensor has a
-// file of its own. 2 GiB: a file is then seconds of a fast disk, so that writers and readers share
-// the work evenly and a failed one costs little, a server of 1 TiB has 512 of them, and nothing on
-// the way (old tools, 32-bit offsets) has to handle more.
+// A file is closed when the next tensor would exceed this size; one larger tensor has a file of its
+// own. At 2 GiB, a file takes a fast disk seconds, so that writers and readers share the work
+// evenly and a failed file costs little. A server of 1 TiB has 512 of them, and other tools (old
+// ones, 32-bit offsets) need not handle more.
 inline constexpr uint64_t kDefaultFileBytes = uint64_t{2} << 30;
 
 struct PlannedFile {
@@ -47,16 +47,16 @@ struct PlannedFile {
 std::vector<PlannedFile> PlanDense(const std::vector<v1::TableSpec>& specs, uint64_t file_bytes,
                                    size_t writers);
 
-// The arrays of a dense table as one writer has them: `chunks` grow. Tensor i of the result is the
-// part of array i of DenseArrays(); block b of it is the b-th of `chunks` (of "applies": 8 bytes
-// for each).
+// The arrays of a dense table in one writer's part: `chunks` ascend. Tensor i of the result is the
+// part of array i of DenseArrays(); its block b is the b-th of `chunks` (of "applies": 8 bytes for
+// each).
 std::vector<v1::CheckpointTensor> SliceTensors(const v1::TableSpec& spec,
                                                absl::Span<const uint32_t> chunks, size_t writer);
 std::string SliceFileName(size_t writer, size_t file);
 
 // The tensors of a file with `rows` rows of an embedding table, in the order of RowArrays().
 std::vector<v1::CheckpointTensor> RowTensors(const v1::TableSpec& spec, uint64_t rows);
-// How many rows a file of that size has; 1 at least.
+// The number of rows in a file of that size; at least 1.
 uint64_t RowsInFile(const v1::TableSpec& spec, uint64_t file_bytes);
 // `table`: its place in the manifest.
 std::string RowFileName(size_t table, size_t writer, size_t file);

@@ -40,7 +40,7 @@ inline constexpr char kValues[] = "values";    // of rows
 // INVALID_ARGUMENT: ParseManifest() would refuse it.
 absl::StatusOr<std::string> ManifestText(const v1::CheckpointManifest& manifest);
 
-// `path` is for messages. FAILED_PRECONDITION: of a later format, naming both versions. DATA_LOSS:
+// `path` is for messages. FAILED_PRECONDITION: a later format; names both versions. DATA_LOSS:
 // changed since it was written, or no manifest; names the field.
 absl::StatusOr<v1::CheckpointManifest> ParseManifest(const std::string& path,
                                                      std::string_view text);

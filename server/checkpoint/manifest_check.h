@@ -1,4 +1,4 @@
-// Whether a manifest makes sense by itself: invariant 1 of manifest.h.
+// Checks the consistency of a manifest: invariant 1 of manifest.h.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_SERVER_CHECKPOINT_MANIFEST_CHECK_H_
@@ -18,7 +18,7 @@ absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 // table that is a different table of the same name there.
 absl::Status CheckBase(const v1::CheckpointManifest& manifest, const v1::CheckpointManifest& base);
 
-// Whether a directory of checkpoints may have an entry of that name for us: no path, not hidden.
+// Whether a name is valid for our entries in a directory of checkpoints: no path, not hidden.
 bool IsPlainName(const std::string& name);
 
 }  // namespace verbena::checkpoint

@@ -4,7 +4,7 @@
 // **Thread safety**: one thread.
 //
 // Invariants:
-//  1. Every file is there and whole, and every tensor is in one of them.
+//  1. Every file exists and is complete, and every tensor is in one of them.
 #ifndef VERBENA_SERVER_CHECKPOINT_MODEL_SOURCE_H_
 #define VERBENA_SERVER_CHECKPOINT_MODEL_SOURCE_H_
 

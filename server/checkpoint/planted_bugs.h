@@ -1,4 +1,4 @@
-// Deliberate faults, switched on by tests to show that their checks find them.
+// Failpoints that tests switch on to show that their checks find these faults.
 //
 // **Thread safety**: written only where nobody uses checkpoints.
 #ifndef VERBENA_SERVER_CHECKPOINT_PLANTED_BUGS_H_

@@ -21,8 +21,8 @@ namespace verbena::checkpoint {
 
 class RowWriter {
  public:
-  // `table`: the place of `spec` (normalised) in the manifest. `rows`: how many will be appended by
-  // this writer: a file says it at its beginning.
+  // `table`: the index of `spec` (normalised) in the manifest. `rows`: the number that this writer
+  // will append: a file has its count at its beginning.
   RowWriter(Disk* disk, std::string directory, v1::TableSpec spec, size_t table, size_t writer,
             uint64_t rows, uint64_t file_bytes = kDefaultFileBytes);
 

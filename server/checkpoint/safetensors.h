@@ -1,5 +1,5 @@
-// The safetensors format: 8 bytes with the length of a JSON header (little-endian), the header, and
-// the tensors' bytes, which it says the places of. huggingface.co/docs/safetensors has it.
+// The safetensors format (huggingface.co/docs/safetensors): 8 bytes with the length of a JSON
+// header (little-endian), the header, and the tensors' bytes. The header has their places.
 //
 // **Thread safety**: functions are pure; a SafetensorsReader may be read by any threads at once.
 //
@@ -30,7 +30,7 @@ namespace verbena::checkpoint {
 // The limit of the format's own implementation.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr uint64_t kHeaderLengthBytes = 8;
-// Tensors begin on a cache line of a mapped file; the format wants 8 at least.
+// Tensors begin on a cache line of a mapped file; the format requires 8 at least.
 inline constexpr uint64_t kHeaderAlignment = 64;
 
 struct TensorInfo {

@@ -3,12 +3,12 @@
 // **Thread safety**: one thread an object.
 //
 // Invariants:
-//  1. A file that Finish() returned OK for has every byte of every tensor, once, and is durable but
-//     for its name. One that it did not is of no use: the directory that it is in is removed.
+//  1. A file for which Finish() returned OK has every byte of every tensor, once, and is durable
+//     except for its name. Any other file is useless: its directory is removed.
 //  2. Tensors are written in blocks, in any order, so that a chunk goes to its place when it comes.
-//  3. A tensor is read by its description in the manifest only where the file's own header says the
-//     same. TensorCursor returns a byte only after it has compared the checksum of its block: of
-//     any bit that differs it says DATA_LOSS, with file, tensor and offset.
+//  3. A tensor is read by its description in the manifest only if the file's own header equals it.
+//     TensorCursor returns a byte only after it has compared the checksum of its block. Any
+//     different bit gives DATA_LOSS, with file, tensor and offset.
 #ifndef VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
 #define VERBENA_SERVER_CHECKPOINT_TENSOR_FILE_H_
 
@@ -85,7 +85,7 @@ class TensorCursor {
   uint64_t left() const { return tensor_->bytes() - at_; }
   // The next bytes. OUT_OF_RANGE: there are fewer. DATA_LOSS: they differ from the written ones.
   absl::Status Read(absl::Span<std::byte> to);
-  // Bytes from `offset` on, which are the next ones afterwards.
+  // Reads from `offset`; Read() continues after these bytes.
   absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> to);
 
  private:

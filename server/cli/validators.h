@@ -1,4 +1,4 @@
-// Checks of option values that the command lines of this room share.
+// Checks of option values that the command lines share.
 //
 // **Thread safety**: pure functions. Errors have the given text and the allowed values.
 #ifndef VERBENA_SERVER_CLI_VALIDATORS_H_

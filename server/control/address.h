@@ -27,7 +27,7 @@ absl::StatusOr<std::vector<sockaddr_storage>> WildcardAddresses(uint16_t port);
 // strerror(error), to be read inside a sentence: "address already in use".
 std::string ErrnoText(int error);
 
-// Binds and gives back: servers in libraries say that listening failed, but not why. UNAVAILABLE:
+// Binds and releases the address: libraries report that listening failed, but not why. UNAVAILABLE:
 // "cannot listen on 127.0.0.1:7000: Address already in use".
 absl::Status CheckCanListen(const std::string& address);
 

@@ -1,4 +1,5 @@
-// verbena.v1.Cluster over gRPC: each call is posted to the coordinator's thread and judged there.
+// verbena.v1.Cluster over gRPC: each call is posted to the coordinator's thread and authorized
+// there.
 //
 // **Thread safety**: thread-safe (gRPC calls it from its own threads).
 #ifndef VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_

@@ -1,4 +1,4 @@
-// Calls of the control plane: judged by their headers before their requests are read.
+// Control-plane calls: authorized by their headers before their requests are read.
 //
 // gRPC reads the whole request of a unary method before it passes on the call, and checks the size
 // limit only then: a peer without a token could take any amount of memory. So methods are
@@ -31,7 +31,7 @@
 
 namespace verbena::server {
 
-// From a call's headers until all of its request is there.
+// Time from a call's headers until all of its request is there.
 inline constexpr std::chrono::seconds kWholeRequestTime{10};
 
 inline grpc::Status ToGrpc(const absl::Status& status) {

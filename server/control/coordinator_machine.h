@@ -1,4 +1,4 @@
-// The coordinator with its inbox, as a driver runs it.
+// Driver task of the coordinator, with its inbox.
 //
 // **Thread safety**: inbox().Post(), Post(), status() and access() from any thread; the rest by the
 // owner thread.
@@ -39,7 +39,7 @@ class CoordinatorMachine final : public Machine {
     if (status.ok()) inbox_.Post([] {});  // wakes the owner
     return status;
   }
-  // Runs all that waits; when no driver does.
+  // Runs all waiting closures; only without a driver.
   void Drain() {
     inbox_.RunOnce();
     while (calls_.RunOne()) {
@@ -47,7 +47,7 @@ class CoordinatorMachine final : public Machine {
   }
   // Null once retired; closures that were posted later must check.
   Coordinator* coordinator() { return coordinator_.get(); }
-  // Ends the office: calls that wait are answered with UNAVAILABLE. After the driver has stopped.
+  // Ends the office: waiting calls are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {
     coordinator_.reset();
     store_.reset();
@@ -68,7 +68,7 @@ class CoordinatorMachine final : public Machine {
     return status_;
   }
   // The coordinator's access() for other threads; null: calls need no tokens. A token that has
-  // ended may still be good here: the coordinator judges each call again.
+  // ended may still be valid here: the coordinator authorizes each call again.
   std::shared_ptr<const v1::AccessRules> access() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return access_;

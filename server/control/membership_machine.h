@@ -1,4 +1,4 @@
-// This server's membership with its control channel and inbox, as a driver runs it.
+// Driver task of this server's membership, with its control channel and inbox.
 //
 // **Thread safety**: inbox().Post() and state() from any thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_CONTROL_MEMBERSHIP_MACHINE_H_

@@ -1,5 +1,4 @@
-// The shards of this process, as other threads see them: a machine to run each, and snapshots of
-// all of them.
+// The shards of this process for other threads: a task to run each, and snapshots of all of them.
 //
 // **Thread safety**: as each says.
 #ifndef VERBENA_SERVER_CONTROL_SHARD_SET_H_

@@ -1,4 +1,4 @@
-// Hands a unary gRPC call to the thread that owns a state machine, and its answer back.
+// Passes a unary gRPC call to the thread that owns a state machine, and returns its answer.
 //
 // Every call ends: with the answer, at the deadline (a stuck owner cannot hang a caller), or when
 // the closure that would have answered is destroyed unrun (the owner is stopping).
@@ -30,7 +30,7 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
   UnaryCall(ControlCall* call, Response* response) : call_(call), response_(response) {}
 
   void SetDeadline(absl::Duration timeout, std::string error) {
-    // Weak: the alarm holds its callback until it is destroyed, which is when this is.
+    // Weak: the alarm holds its callback until this object, its owner, is destroyed.
     alarm_.Set(std::chrono::system_clock::now() +
                    std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
                [weak = this->weak_from_this(), error = std::move(error)](bool fired) {

@@ -62,8 +62,8 @@ absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, Coor
 absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
                                   ViewEditor* view, v1::ResetTableResponse* response);
 
-// All changes or, after an error, none; those that need a newer ticket than the request has are
-// passed over. kNone when none could be made. See configurations.h.
+// All changes or, after an error, none. Changes that need a newer ticket than the request has are
+// skipped. kNone when none could be made. See configurations.h.
 absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& request, int64_t now_ns,
                                             int64_t lease_ns, LearnerBars* bars,
                                             CoordinatorState* state, ViewEditor* view,

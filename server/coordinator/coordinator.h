@@ -70,8 +70,8 @@ int64_t WallClockSeconds();
 struct CoordinatorOptions {
   uint32_t partitions = 256;  // of a new cluster; an existing one keeps its number
   uint32_t lease_ms = 5000;
-  // How long a member may need to reach a coordinator that was started again. The first leases
-  // after a start are longer by that.
+  // Time that a member may need to reach a restarted coordinator. The first leases after a start
+  // are longer by that.
   int64_t find_again_ns = 0;
   // The next three: 0 keeps the value of the state, and is 1 in a new cluster.
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
@@ -96,7 +96,7 @@ struct CoordinatorOptions {
   bool tokens = false;
   // The operator's first token: id and hash. Not kept in the store.
   v1::Token operator_token = {};
-  // When tokens end. For tests; nothing else depends on the host's date.
+  // Clock for the expiry of tokens. For tests; nothing else depends on the host's date.
   std::function<int64_t()> wall_clock = WallClockSeconds;
   // Uniform 64-bit numbers, different ones at each start. Empty: the system's. For tests.
   std::function<uint64_t()> random = {};

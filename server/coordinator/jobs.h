@@ -23,8 +23,8 @@ namespace verbena::server {
 
 inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 // Servers keep about 50 bytes for each chunk of a job's sync tables and each of its workers, from
-// when a table is made on. That counts against their memory limits but is never refused, so it ends
-// here: 3 GiB on all servers together.
+// the table's creation on. That counts against their memory limits but is never refused, so it is
+// limited here: 3 GiB on all servers together.
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
 // Members that are not observers.
@@ -41,9 +41,9 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
 // Removes it from its job. False when no job has it.
 bool RetireWorker(uint64_t incarnation, ViewEditor* view);
 
-// Whether the job that `spec`, a sync table's, names can have it. A sync table waits for ranks
-// below expected_workers: FAILED_PRECONDITION when the job has members beyond (they joined while it
-// had only async tables). RESOURCE_EXHAUSTED: kMaxContributions.
+// Whether the job of `spec`, a sync table, can have it. A sync table waits for ranks below
+// expected_workers: FAILED_PRECONDITION when the job has members beyond (they joined while it had
+// only async tables). RESOURCE_EXHAUSTED: kMaxContributions.
 absl::Status CheckJobOfSyncTable(const v1::TableSpec& spec, const ViewEditor& view);
 
 }  // namespace verbena::server

@@ -1,4 +1,4 @@
-// Which incarnations have a lease, and until when.
+// The leases of incarnations, and their ends.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_LEASES_H_

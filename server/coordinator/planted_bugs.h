@@ -1,4 +1,4 @@
-// Deliberate faults, switched on by tests to show that their checks find them.
+// Failpoints that tests switch on to show that their checks find these faults.
 //
 // **Thread safety**: written only while no coordinator and no member runs.
 #ifndef VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_

@@ -28,7 +28,7 @@ class SqliteEntries {
 
   // The database outlives this. SQLITE_OK or an error.
   int Prepare(sqlite::Database* db);
-  // Adds all rows to the view. SQLITE_DONE, or an error: SQLITE_CORRUPT of a row without sense.
+  // Adds all rows to the view. SQLITE_DONE, or an error: SQLITE_CORRUPT for an invalid row.
   int Load(v1::ClusterView* view, int64_t* sum);
   // Within a transaction: replaces all rows; or makes the rows follow a change. SQLITE_DONE or an
   // error.

@@ -1,4 +1,4 @@
-// A daemon's state directory: made when missing, writable, and used by one process at a time.
+// A daemon's state directory: created when missing, writable, and used by one process at a time.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_STATE_DIRECTORY_H_

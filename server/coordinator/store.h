@@ -1,4 +1,4 @@
-// Where the coordinator's state is kept: in SQLite, or in memory for tests.
+// Storage of the coordinator's state: SQLite, or memory for tests.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_STORE_H_

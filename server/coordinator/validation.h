@@ -28,7 +28,7 @@ absl::Status CheckJoinServer(const v1::JoinServerRequest& request);
 // DATA_LOSS when the state cannot have been written by a coordinator.
 absl::Status CheckState(const CoordinatorState& state);
 
-// Method and content: a request_id that comes back with another one is a mistake of the caller.
+// Method and content: a request_id that is repeated with different ones is the caller's mistake.
 std::string Fingerprint(const std::string& method, const google::protobuf::Message& request);
 
 }  // namespace verbena::server

@@ -25,8 +25,8 @@ class ViewChanges {
  public:
   // `change` led to the current view, and is durable.
   void Add(const ViewEditor::Change& change, const v1::ClusterView& view);
-  // Adds all changes since `revision` of the current term to the response. False, and the response
-  // as it was: they are not kept any more, or the whole view is smaller.
+  // Adds all changes since `revision` of the current term to the response. False, with the response
+  // unchanged: they are no longer kept, or the whole view is smaller.
   bool Since(uint64_t revision, v1::GetViewResponse* response) const;
 
  private:

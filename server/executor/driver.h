@@ -1,4 +1,4 @@
-// The thread that runs a state machine: while there is work, a short spin, then asleep.
+// The thread that runs a state machine: it works, spins briefly, then sleeps.
 //
 // Spinning pays only when an answer comes sooner than the thread could be woken. So a spin lasts at
 // most one wake-up cost and yields to any other thread that wants the core. After three fruitless
@@ -60,8 +60,8 @@ class Driver {
   absl::Status Start();
   // After Start(): why the thread is not bound to options.cpu. OK without such an option.
   const absl::Status& binding() const { return binding_; }
-  // Ends the thread after the round it is in and waits for it. The machine may then be used by the
-  // caller. Idempotent.
+  // Ends the thread after its current round and waits for it. The caller may use the machine then.
+  // Idempotent.
   void Stop();
   // Processor time of the thread in seconds; its final value once it has stopped.
   double cpu_seconds() const;

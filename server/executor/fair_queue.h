@@ -1,5 +1,5 @@
-// Closures of many callers for one thread: each caller's in order, the callers in turn, so that one
-// of them with many does not hold up the others.
+// Closures of many callers for one thread: each caller's in order, the callers in turn, so that a
+// caller with many closures does not delay the others.
 //
 // Callers give up after some seconds and call again. A longer queue in strict order would run only
 // calls that have been abandoned, and answer none. So under overload, calls that have waited for
@@ -33,7 +33,8 @@ class FairQueue {
  public:
   static constexpr size_t kMostOfCaller = 2048;
   static constexpr size_t kMostInAll = 16384;
-  // So many of a caller are no crowd: they wait for a slow owner as long as it takes.
+  // Up to so many closures of a caller, no overload is assumed: they wait for a slow owner without
+  // limit.
   static constexpr size_t kCrowd = 64;
   // Less than the 5 s that a client gives an attempt (client/core/calls.cc).
   static constexpr int64_t kLongestWaitNanos = 3'000'000'000;
@@ -42,8 +43,8 @@ class FairQueue {
 
   explicit FairQueue(const Clock* clock) : clock_(*clock) {}
 
-  // Takes both closures, unless it answers UNAVAILABLE: full. `refuse` is called instead of
-  // `closure`, by RunOne(), with UNAVAILABLE: it has waited for too long in a crowd.
+  // Takes both closures, unless it returns UNAVAILABLE: full. RunOne() calls `refuse` with
+  // UNAVAILABLE instead of `closure` if it has waited for too long under overload.
   absl::Status Post(const std::string& caller, Inbox::Closure& closure, Refuse refuse);
   // Runs the oldest closure of the caller whose turn it is. Returns whether there was one.
   bool RunOne();

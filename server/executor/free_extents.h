@@ -1,4 +1,4 @@
-// Free memory of any sizes in a few large blocks: neighbours become one again.
+// Free memory of any sizes in a few large blocks; adjacent extents are merged.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_FREE_EXTENTS_H_

@@ -1,7 +1,7 @@
 // Serves /metrics and /healthz over HTTP.
 //
-// Not prometheus::Exposer: it serves metrics only, and an orchestrator's health probe belongs on
-// the same port. Not civetweb: a thread a connection lets a few half-open requests block both.
+// Not prometheus::Exposer: it serves metrics only, and an orchestrator's health probe should use
+// the same port. Not civetweb: with a thread per connection, a few half-open requests block both.
 //
 // **Thread safety**: thread-safe; `health` runs on the thread that serves all connections, so it
 // must not wait; `metrics` runs on a thread of its own.
@@ -32,8 +32,8 @@ inline constexpr std::chrono::seconds kReplyTime{30};
 
 class HttpServer {
  public:
-  // `metrics` returns the text of a scrape. `health`: OK is 200 "ok", anything else 503 with why.
-  // UNAVAILABLE names the address and the reason when it cannot be listened on.
+  // `metrics` returns the text of a scrape. `health`: OK is 200 "ok", anything else 503 with the
+  // reason. UNAVAILABLE names the address and the reason when it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            std::function<std::string()> metrics,
                                                            std::function<absl::Status()> health);

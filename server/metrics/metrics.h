@@ -64,7 +64,7 @@ struct NodeMetrics {
   std::optional<CheckpointMetrics> checkpoints;
 };
 
-// The text of a scrape. Names and meanings are in server/README.md.
+// The text of a scrape. Names and meanings are in docs/reference/metrics.md.
 std::string RenderMetrics(const NodeMetrics& node);
 
 }  // namespace verbena::server

@@ -72,7 +72,7 @@ class PeerListener {
   virtual void OnReply(const PeerId& peer, uint64_t cookie, const Reply& reply) = 0;
   // After a Send() that was false on an open link.
   virtual void OnRoom(const PeerId& peer) = 0;
-  // Everything sent and not answered may be sent again, and its memory given back.
+  // Everything sent and not answered may be sent again, and its memory released.
   virtual void OnDead(const PeerId& peer) = 0;
 
  protected:

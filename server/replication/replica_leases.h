@@ -38,7 +38,7 @@ class ReplicaLeases {
   // Whether there are replicas, here or elsewhere.
   bool active() const { return active_; }
 
-  // Whether a push to, and a read of, a partition may be answered.
+  // Whether pushes to and reads of a partition may be answered.
   bool MayServe(uint32_t partition, int64_t now) const {
     return partition >= parts_.size() || parts_[partition].serve_from <= now;
   }
@@ -57,7 +57,7 @@ class ReplicaLeases {
   };
   // Beacons that are due.
   std::vector<Beacon> TakeBeacons(int64_t now);
-  // The group of a beacon that was sent then.
+  // `group`: of the beacon as it was sent.
   void Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns);
   // The coordinator is asked to make the learner a follower: it may be one from now on.
   void Admitting(uint32_t partition);

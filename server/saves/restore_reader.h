@@ -53,7 +53,7 @@ struct RestoreRead {
   };
   std::string path;  // of a committed checkpoint
   std::vector<Table> tables;
-  // Else parameters alone are read (of 16 bits as they are), and of rows keys and values.
+  // False: reads parameters alone (16-bit types unconverted), and of rows keys and values.
   bool state = true;
   std::vector<bool> ours;  // of the cluster's partitions: wanted
 };

@@ -1,5 +1,5 @@
-// Makes tables of a cluster from a checkpoint: has them made, has every shard load its part, and
-// has them served when all parts are there.
+// Restores tables of a cluster from a checkpoint: requests their creation, has every shard load its
+// part, and requests that they are served when all parts are loaded.
 //
 // A state machine outside of the servers, like Saver.
 //
@@ -133,7 +133,7 @@ class Restorer {
   void Ask(size_t part);
   absl::Status CheckParts() const;
   void Open();
-  // Once more from the view, if that may help; else it is over.
+  // Retries from the view, if that may help; otherwise ends.
   void Fail(const absl::Status& status);
   void FailChange(const absl::Status& status);
   bool MayRepeat(const absl::Status& status);

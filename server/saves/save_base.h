@@ -1,4 +1,4 @@
-// Which checkpoint of a directory an incremental one may change.
+// Selects the base of an incremental checkpoint.
 //
 // **Thread safety**: pure functions; they wait for the disk.
 #ifndef VERBENA_SERVER_SAVES_SAVE_BASE_H_

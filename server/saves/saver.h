@@ -1,5 +1,5 @@
 // Makes a checkpoint of a job's tables while the cluster trains: has every shard write its part,
-// and commits when all parts are there.
+// and commits when all parts are written.
 //
 // A state machine outside of the servers: in the operator's program, or in the coordinator's
 // process. When it dies the shards give up by themselves, and the next checkpoint removes the
@@ -105,7 +105,7 @@ class Saver {
   absl::Status ChooseTables();
   absl::Status LockDirectory();
   absl::Status BeginDirectory();
-  // Asks all shards to begin; or, before the steps are chosen, which they are at.
+  // Asks all shards to begin; or, before the steps are chosen, for their steps.
   void Begin();
   void OnBegun(size_t part, absl::StatusOr<v1::BeginSaveResponse> response);
   void Ask(size_t part);

@@ -14,7 +14,7 @@
 namespace verbena::server {
 
 inline constexpr int64_t kShardCallMillis = 5000;
-// How long a shard may take to say that it is not done yet.
+// Time in ms after which a shard must answer, if only that it is not done yet.
 inline constexpr int64_t kShardWaitMillis = 1000;
 // How long a shard continues without a call in ms: longer than a few lost answers take. An
 // abandoned operation may hold up a partition no longer than this.

@@ -1,9 +1,9 @@
 // Writes one shard's part of a checkpoint to files: takes the engine's pieces, in any order, and
 // lists the files and their contents at the end.
 //
-// Chunks go to their place in a file when they come. Rows come in an unknown number, while a file
-// says at its beginning how many it has: they are gathered in memory, and each time there is enough
-// for a file it is written.
+// Chunks go to their place in a file when they come. The number of rows is not known, but a file
+// has its count at the beginning. So rows are gathered in memory, and written whenever there are
+// enough for a file.
 //
 // **Thread safety**: one thread at a time.
 //
@@ -75,7 +75,7 @@ class ShardWriter {
     uint64_t count = 0;
     uint64_t rows_a_file = 0;
     size_t files = 0;
-    // Written, and not known to be durable: the disk has time for it until the next is written.
+    // Written but not known to be durable: the disk has time until the next file is written.
     std::unique_ptr<checkpoint::TensorFileWriter> last;
   };
 

@@ -29,7 +29,7 @@ class StepWatch {
 
   // Not while a call is in flight. A server that does not answer is left out this time.
   void Ask(Done done);
-  // That the last answer was made of; empty before.
+  // The view of the last answer; empty before.
   const v1::ClusterView& view() const { return view_; }
 
  private:

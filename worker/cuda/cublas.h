@@ -2,7 +2,8 @@
 // with and without it.
 //
 // The environment variable VERBENA_CUBLAS names the library to load instead of libcublas.so.13 or
-// .12, where the loader finds them or in /usr/local/cuda: one elsewhere, or the tests' imitation.
+// .12, which are searched by the loader and in /usr/local/cuda: one elsewhere, or the tests'
+// imitation.
 //
 // **Thread safety**: one thread at a time. A product is only enqueued.
 #ifndef VERBENA_WORKER_CUDA_CUBLAS_H_
@@ -50,7 +51,7 @@ class Cublas {
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  // A row-major matrix in memory of the GPU; `transposed`: its transpose is meant.
+  // A row-major matrix in memory of the GPU; `transposed`: stands for its transpose.
   struct Matrix {
     const float* data;
     uint32_t rows;

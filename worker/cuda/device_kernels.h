@@ -1,5 +1,5 @@
 // The kernels of a worker (kernel_types.h) on one GPU: loaded into its primary context, launched in
-// a stream of the caller's.
+// a stream of the caller.
 //
 // **Thread safety**: thread-safe. A launch only enqueues; Load() and MakeTable() are for set-up and
 // wait for the GPU.

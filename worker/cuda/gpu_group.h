@@ -24,7 +24,7 @@ namespace verbena::worker {
 
 class GpuGroup {
  public:
-  // Elements [first, first + count) of every arena, which this GPU of the group has to do with.
+  // Elements [first, first + count) of every arena, which this GPU of the group handles.
   struct Slice {
     uint64_t first;
     uint64_t count;
@@ -42,10 +42,10 @@ class GpuGroup {
   GpuGroup& operator=(const GpuGroup&) = delete;
 
   size_t size() const { return streams_.size(); }
-  // An error of either is for good: the communicators are aborted, as those of an operation that
-  // does not end could not be destroyed, and every later call returns that error. arenas[g] is in
-  // memory of GPU g. Each slice becomes the sum of all arenas there, in the arena of its GPU; those
-  // of the others are undefined there afterwards. Waits until it is done.
+  // An error of either is permanent: the communicators are aborted, because those of an operation
+  // that does not end could not be destroyed. Every later call returns that error. arenas[g] is in
+  // memory of GPU g. Each slice becomes the sum of all arenas there, in the arena of its GPU; the
+  // other arenas are undefined there afterwards. Waits until it is done.
   absl::Status Reduce(absl::Span<float* const> arenas, absl::Span<const Slice> slices);
   // Each slice of all arenas becomes that of its GPU. Waits until it is done.
   absl::Status Broadcast(absl::Span<float* const> arenas, absl::Span<const Slice> slices);

@@ -1,7 +1,7 @@
 // The used part of NCCL, which is loaded at run time: one build runs with and without it.
 //
-// The environment variable VERBENA_NCCL names the library to load instead of libnccl.so.2, where
-// the loader finds it or in /usr/local/cuda: one elsewhere, or the tests' imitation.
+// The environment variable VERBENA_NCCL names the library to load instead of libnccl.so.2, which is
+// searched by the loader and in /usr/local/cuda: one elsewhere, or the tests' imitation.
 //
 // **Thread safety**: plain data. A communicator is for one thread at a time.
 #ifndef VERBENA_WORKER_CUDA_NCCL_H_

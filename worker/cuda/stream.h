@@ -1,4 +1,4 @@
-// A stream of our own on a GPU, and waiting for a GPU on the host.
+// A separate stream on a GPU, and waiting for a GPU on the host.
 //
 // **Thread safety**: one thread at a time.
 #ifndef VERBENA_WORKER_CUDA_STREAM_H_
@@ -19,7 +19,7 @@ namespace verbena::worker {
 
 class GpuStream {
  public:
-  // One that waits for no other. UNIMPLEMENTED: `device` is not a CUDA device.
+  // A stream that waits for no other. UNIMPLEMENTED: `device` is not a CUDA device.
   static absl::StatusOr<std::unique_ptr<GpuStream>> Open(std::shared_ptr<rdma::Device> device);
   // Waits for enqueued work.
   ~GpuStream();

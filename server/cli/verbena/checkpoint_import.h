@@ -1,4 +1,4 @@
-// `verbena checkpoint import`: makes a checkpoint of safetensors files that others made.
+// `verbena checkpoint import`: makes a checkpoint from foreign safetensors files.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_IMPORT_H_

@@ -1,4 +1,4 @@
-// Tells people how far a long piece of work on files is, and ends it at a signal.
+// Shows the progress of long work on files, and ends it at a signal.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CHECKPOINT_PROGRESS_H_

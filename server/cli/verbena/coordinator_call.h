@@ -18,7 +18,7 @@
 
 namespace verbena::cli {
 
-// Where to call, and how long to wait.
+// The address of a coordinator, and the timeout.
 struct Coordinator {
   ControlChannel* channel;
   std::string address;
@@ -36,7 +36,7 @@ std::string NewRequestId();
 // The coordinator's problem and the fix. CANCELLED is never an answer's code.
 absl::Status Explain(const absl::Status& status, const Coordinator& coordinator);
 
-// `status` without the address that a channel's messages begin with, harmless to a terminal.
+// `status` without the address with which a channel's messages begin, safe for a terminal.
 std::string Said(const absl::Status& status, const std::string& address);
 
 // `method`: "GetView". The status is the channel's or the coordinator's; CANCELLED: interrupted.
@@ -72,9 +72,9 @@ absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char*
   return Explain(response.status(), coordinator);
 }
 
-// Tries of a call that changes something, until the coordinator's timeout. A coordinator that has
-// just started changes nothing before its servers have proved that its state is the newest; it
-// answers UNAVAILABLE for a lease at most.
+// Retries a call that changes something, until the coordinator's timeout. After a start, a
+// coordinator changes nothing until its servers have confirmed that its state is the newest;
+// meanwhile, for a lease at most, it answers UNAVAILABLE.
 class ChangeRetry {
  public:
   explicit ChangeRetry(const Coordinator& coordinator)
@@ -82,8 +82,8 @@ class ChangeRetry {
 
   // For the next try.
   absl::Duration left() const { return deadline_ - absl::Now(); }
-  // Whether to try again after this status: pauses first, and prints the reason on standard error
-  // when it is another one than before. Otherwise `*status` is for the user.
+  // Whether to retry after this status: pauses first, and prints a new reason on standard error.
+  // Otherwise `*status` is for the user.
   bool Again(absl::Status* status);
 
  private:
@@ -92,7 +92,7 @@ class ChangeRetry {
   std::string printed_;
 };
 
-// `request` has a request id, so that a try whose answer was lost is not done twice.
+// `request` has a request id, so that a retry after a lost answer is not executed twice.
 template <typename Response>
 absl::StatusOr<Response> ChangeAndWait(const Coordinator& coordinator, const char* method,
                                        const google::protobuf::Message& request) {

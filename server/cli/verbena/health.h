@@ -56,15 +56,15 @@ std::string CopiesText(const ClusterState& state);
 // "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process
 // answers at its address).
 std::string StateWord(const ServerState& server);
-// Why its statistics are missing; empty when they are there.
+// Why its statistics are missing; empty if they are not.
 std::string WhyUnanswered(const ServerState& server);
 
-// A sentence for each thing that an operator should act on, safe to print; none: healthy.
+// A sentence for each problem that needs an operator, safe to print; none: healthy.
 std::vector<std::string> Problems(const ClusterState& state);
 
 // Healthy, and every partition has all of its replicas: the next server may be restarted.
 bool Settled(const ClusterState& state);
-// The first thing that keeps it from being settled.
+// The first reason why it is not settled.
 std::string Obstacle(const ClusterState& state);
 
 }  // namespace verbena::cli

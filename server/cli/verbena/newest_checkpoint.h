@@ -1,4 +1,4 @@
-// Which checkpoint a command takes when it is given a directory of them.
+// Selects the checkpoint when a command is given a directory of them.
 //
 // **Thread safety**: pure functions; they read the disk.
 #ifndef VERBENA_SERVER_CLI_VERBENA_NEWEST_CHECKPOINT_H_
@@ -14,10 +14,10 @@ namespace verbena::cli {
 // By its name, or because it has a manifest.
 bool IsOneCheckpoint(const std::string& path);
 
-// `path` itself where it is one checkpoint, else the newest one below it. A damaged newest one is
-// never passed over: an older one would bring back older parameters without a decision by the
-// operator. DATA_LOSS: it is damaged; the message names it, and the newest complete one with
-// `command` ("verbena checkpoint restore"; empty: takes directories only) that takes it.
+// `path` itself if it is one checkpoint, else the newest one below it. A damaged newest one is
+// never skipped: an older one would bring back older parameters without a decision by the operator.
+// DATA_LOSS: it is damaged; the message names it, and the newest complete one with `command`
+// ("verbena checkpoint restore"; empty: takes directories only) that takes it.
 absl::StatusOr<std::string> ChooseCheckpoint(const std::string& path, const std::string& command);
 
 // Adds to a DATA_LOSS of `checkpoint` the commands that find and use a complete one in the same

@@ -31,22 +31,22 @@ struct RepairOptions {
 // counting observers), joined by "; ". Empty: no worker trains them.
 std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::ClusterView& view);
 
-// NOT_FOUND: there is nothing that it could be done to; the message says so. Asked for before
-// Consequences() is agreed to.
+// NOT_FOUND: its target does not exist; the message names it. Called before the confirmation of
+// Consequences().
 absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state);
 
 // The effects on the current cluster, for confirmation.
 std::string Consequences(const RepairOptions& options, const ClusterState& state);
 
-// Asks at the terminal. FAILED_PRECONDITION: there is none. ABORTED: the answer was another one.
-// CANCELLED: interrupted.
+// Asks for confirmation at the terminal. FAILED_PRECONDITION: there is none. ABORTED: the answer
+// was different. CANCELLED: interrupted.
 absl::Status Confirm(const std::string& consequences, int interrupt_fd);
 
 struct RepairReport {
   std::string out;  // for standard output
   std::string err;  // for people: a summary
 };
-// Errors as CallAndWait(). `state`: as it was before.
+// Errors of CallAndWait(). `state`: before the change.
 absl::StatusOr<RepairReport> RunRepair(const RepairOptions& options, bool json,
                                        const ClusterState& state, const Coordinator& coordinator);
 

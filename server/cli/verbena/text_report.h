@@ -12,7 +12,7 @@
 
 namespace verbena::cli {
 
-// The verdict first, so that the first line is enough.
+// The first line is the verdict.
 std::string StatusText(const ClusterState& state);
 std::string TablesText(const ClusterState& state);
 std::string JobsText(const ClusterState& state);

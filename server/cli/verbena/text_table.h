@@ -1,4 +1,4 @@
-// Text for people: aligned columns, amounts with units, names that do nothing to a terminal.
+// Text output: aligned columns, amounts with units, names that are safe for a terminal.
 //
 // **Thread safety**: pure functions; one thread per table.
 #ifndef VERBENA_SERVER_CLI_VERBENA_TEXT_TABLE_H_

@@ -15,10 +15,9 @@ namespace verbena::cli {
 
 // "CONSISTENCY_SYNC" as "sync"; a value that this build does not know as its number.
 std::string TypeWord(v1::DType dtype);
-// "bf16", or "bf16 / f32" where gradients are of another type than parameters; codecs, where there
-// are some.
+// "bf16", or "bf16 / f32" if gradients have another type than parameters; codecs, if there are any.
 std::string TypesWord(const v1::TableSpec& spec);
-// "f32", "bf16", "bf16 stochastic"; "none" of a dense table.
+// "f32", "bf16", "bf16 stochastic"; "none" for a dense table.
 std::string RowTypeWord(const v1::TableSpec& spec);
 // "always", "min_count 3", "probability 0.25".
 std::string AdmissionWord(const v1::TableSpec& spec);
@@ -28,10 +27,10 @@ std::string EvictionWord(const v1::TableSpec& spec);
 std::string TierWord(const v1::TableSpec& spec);
 std::string ConsistencyWord(v1::Consistency consistency);
 
-// f32 of a table that was made before there was a choice.
+// f32 for a table that was made before there was a choice.
 v1::DType GradientDType(const v1::TableSpec& spec);
 
-// "[100, 10]" of a dense table, "rows of 16" of an embedding table.
+// "[100, 10]" for a dense table, "rows of 16" for an embedding table.
 std::string ShapeWord(const v1::TableSpec& spec);
 
 // Size of a table's parameters, without optimizer state. For an embedding table: the sum of its
