@@ -266,9 +266,7 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
-                                     CoordinatorState* state, ViewEditor* view,
-                                     v1::FinishRestoreResponse* response) {
+absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request, ViewEditor* view) {
   Effect effect = Effect::kNone;
   for (const uint32_t id : request.tables()) {
     const v1::Table* table = view->FindTable(id);
@@ -287,7 +285,6 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
     view->SetServed(id);
     effect = Effect::kChanged;
   }
-  response->set_revision(state->view.revision());
   return effect;
 }
 
@@ -313,8 +310,7 @@ absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEdit
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
-                                 v1::ForgetJobResponse* response) {
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view) {
   const v1::Job* job = view->FindJob(request.job());
   if (job == nullptr) {
     return absl::NotFoundError(absl::StrCat("there is no job '", request.job(), "'"));
@@ -338,7 +334,6 @@ absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor
   }
   view->EditJob(request.job())->clear_limits();
   view->RemoveIfEnded(request.job());
-  response->set_revision(view->view().revision());
   return Effect::kChanged;
 }
 
@@ -362,12 +357,11 @@ absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, Coor
         absl::StrCat("server '", request.name(), "': ", lost.status().message()));
   }
   for (const std::string& table : *lost) response->add_lost_tables(table);
-  response->set_revision(state->view.revision());
   return Effect::kChanged;
 }
 
-absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
-                                  ViewEditor* view, v1::ResetTableResponse* response) {
+absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, ViewEditor* view,
+                                  v1::ResetTableResponse* response) {
   const v1::Table* table = view->FindTable(request.name(), false);
   if (table == nullptr || (request.id() != 0 && request.id() != table->id())) {
     return absl::NotFoundError(absl::StrCat("there is no table '", request.name(), "'",
@@ -389,8 +383,6 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, Coordina
                      job->members_size(), " members): end them first"));
   }
   if (reset.empty()) reset.insert(lost->begin(), lost->end());
-  // The caller has begun a revision, which nothing will have come of.
-  response->set_revision(state->view.revision() - (reset.empty() ? 1 : 0));
   if (reset.empty()) return Effect::kNone;
   auto* edited = view->EditTable(table->id())->mutable_lost_partitions();
   edited->erase(std::remove_if(edited->begin(), edited->end(),
@@ -428,16 +420,12 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
     response->add_made(*made);
     any |= *made;
   }
-  response->set_revision(state->view.revision() - (any ? 0 : 1));
   return any ? Effect::kChanged : Effect::kNone;
 }
 
-absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
-                                    ViewEditor* view, v1::SetJobLimitsResponse* response) {
+absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, ViewEditor* view) {
   if (absl::Status status = CheckName("job", request.job()); !status.ok()) return status;
   const bool changed = SetLimits(request.job(), request.limits(), view);
-  // The caller has begun a revision, which nothing will have come of.
-  response->set_revision(state->view.revision() - (changed ? 0 : 1));
   return changed ? Effect::kChanged : Effect::kNone;
 }
 

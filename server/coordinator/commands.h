@@ -45,22 +45,19 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
                                 ViewEditor* view, v1::Table* table);
 
 // kNone when all are served.
-absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request,
-                                     CoordinatorState* state, ViewEditor* view,
-                                     v1::FinishRestoreResponse* response);
+absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request, ViewEditor* view);
 
 absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view);
 
 // NOT_FOUND; FAILED_PRECONDITION: the server is alive, or no live server could take its partitions.
-absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view,
-                                 v1::ForgetJobResponse* response);
+absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view);
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
                                     ViewEditor* view, v1::RemoveServerResponse* response);
 
 // A table's lost partitions restart empty, and its job starts a new generation: servers drop its
 // steps and sequences. kNone when nothing is lost and no partition was named.
-absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, CoordinatorState* state,
-                                  ViewEditor* view, v1::ResetTableResponse* response);
+absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, ViewEditor* view,
+                                  v1::ResetTableResponse* response);
 
 // All changes or, after an error, none. Changes that need a newer ticket than the request has are
 // skipped. kNone when none could be made. See configurations.h.
@@ -70,8 +67,7 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
                                             v1::ReconfigureResponse* response);
 
 // kNone when the job has these limits.
-absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, CoordinatorState* state,
-                                    ViewEditor* view, v1::SetJobLimitsResponse* response);
+absl::StatusOr<Effect> ChangeLimits(const v1::SetJobLimitsRequest& request, ViewEditor* view);
 
 }  // namespace verbena::server
 

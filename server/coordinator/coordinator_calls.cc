@@ -28,15 +28,13 @@ void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutab
 // A caller asks for the view's changes when it needs them: with many tables the view is large.
 void SetView(const v1::ClusterView&, v1::CreateTableResponse*) {}
 void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
-void SetView(const v1::ClusterView&, v1::DropTableResponse*) {}
-void SetView(const v1::ClusterView&, v1::ForgetJobResponse*) {}
-void SetView(const v1::ClusterView&, v1::RemoveServerResponse*) {}
-void SetView(const v1::ClusterView&, v1::ResetTableResponse*) {}
-void SetView(const v1::ClusterView&, v1::ReconfigureResponse*) {}
 void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
 void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
-void SetView(const v1::ClusterView&, v1::SetJobLimitsResponse*) {}
-void SetView(const v1::ClusterView&, v1::FinishRestoreResponse*) {}
+// The revision that the caller waits for. A call that changed nothing has begun none.
+template <typename Response>
+void SetView(const v1::ClusterView& view, Response* r) {
+  r->set_revision(view.revision());
+}
 
 uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
 uint64_t JoinedIncarnation(const v1::JoinWorkerResponse& r) { return r.incarnation(); }
@@ -205,10 +203,9 @@ void Coordinator::CreateTable(const v1::CreateTableRequest& request,
 
 void Coordinator::FinishRestore(const v1::FinishRestoreRequest& request,
                                 Reply<v1::FinishRestoreResponse> reply) {
-  impl_->Mutate("FinishRestore", request, std::move(reply),
-                [&](v1::FinishRestoreResponse* response) {
-                  return server::FinishRestore(request, &impl_->state, &impl_->editor, response);
-                });
+  impl_->Mutate("FinishRestore", request, std::move(reply), [&](v1::FinishRestoreResponse*) {
+    return server::FinishRestore(request, &impl_->editor);
+  });
 }
 
 void Coordinator::RenewRestore(const v1::RenewRestoreRequest& request,
@@ -225,17 +222,14 @@ void Coordinator::RenewRestore(const v1::RenewRestoreRequest& request,
 
 void Coordinator::DropTable(const v1::DropTableRequest& request,
                             Reply<v1::DropTableResponse> reply) {
-  impl_->Mutate("DropTable", request, std::move(reply), [&](v1::DropTableResponse* response) {
-    response->set_revision(impl_->state.view.revision());
-    return RemoveTable(request, &impl_->editor);
-  });
+  impl_->Mutate("DropTable", request, std::move(reply),
+                [&](v1::DropTableResponse*) { return RemoveTable(request, &impl_->editor); });
 }
 
 void Coordinator::ForgetJob(const v1::ForgetJobRequest& request,
                             Reply<v1::ForgetJobResponse> reply) {
-  impl_->Mutate("ForgetJob", request, std::move(reply), [&](v1::ForgetJobResponse* response) {
-    return server::ForgetJob(request, &impl_->editor, response);
-  });
+  impl_->Mutate("ForgetJob", request, std::move(reply),
+                [&](v1::ForgetJobResponse*) { return server::ForgetJob(request, &impl_->editor); });
 }
 
 void Coordinator::RemoveServer(const v1::RemoveServerRequest& request,
@@ -248,7 +242,7 @@ void Coordinator::RemoveServer(const v1::RemoveServerRequest& request,
 void Coordinator::ResetTable(const v1::ResetTableRequest& request,
                              Reply<v1::ResetTableResponse> reply) {
   impl_->Mutate("ResetTable", request, std::move(reply), [&](v1::ResetTableResponse* response) {
-    return server::ResetTable(request, &impl_->state, &impl_->editor, response);
+    return server::ResetTable(request, &impl_->editor, response);
   });
 }
 
@@ -262,9 +256,8 @@ void Coordinator::Reconfigure(const v1::ReconfigureRequest& request,
 
 void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
                                Reply<v1::SetJobLimitsResponse> reply) {
-  impl_->Mutate("SetJobLimits", request, std::move(reply), [&](v1::SetJobLimitsResponse* response) {
-    return ChangeLimits(request, &impl_->state, &impl_->editor, response);
-  });
+  impl_->Mutate("SetJobLimits", request, std::move(reply),
+                [&](v1::SetJobLimitsResponse*) { return ChangeLimits(request, &impl_->editor); });
 }
 
 void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {

@@ -22,11 +22,16 @@ absl::StatusOr<v1::CreateTableResponse> Begin(TestCoordinator* c, const std::str
   return c->Call(&Coordinator::CreateTable, request);
 }
 
-absl::Status Finish(TestCoordinator* c, const std::vector<uint32_t>& ids) {
+absl::StatusOr<v1::FinishRestoreResponse> Finished(TestCoordinator* c,
+                                                   const std::vector<uint32_t>& ids) {
   v1::FinishRestoreRequest request;
   request.set_request_id(c->NewId());
   request.mutable_tables()->Add(ids.begin(), ids.end());
-  return c->Call(&Coordinator::FinishRestore, request).status();
+  return c->Call(&Coordinator::FinishRestore, request);
+}
+
+absl::Status Finish(TestCoordinator* c, const std::vector<uint32_t>& ids) {
+  return Finished(c, ids).status();
 }
 
 std::vector<uint32_t> Renew(TestCoordinator* c, const std::vector<uint32_t>& ids) {
@@ -53,6 +58,19 @@ absl::StatusOr<v1::Table> Create(TestCoordinator* c, const std::string& name) {
 uint32_t Served(const TestCoordinator& c, const std::string& name) {
   const v1::Table* table = FindTableNamed(name, false, c.view());
   return table == nullptr ? 0 : table->id();
+}
+
+TEST_CASE("regression: the end of a restore that has ended names a revision that there is") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const auto begun = Begin(&c, "t");
+  REQUIRE(begun.ok());
+  const auto first = Finished(&c, {begun->table().id()});
+  REQUIRE(first.ok());
+  CHECK(first->revision() == c.view().revision());
+  const auto again = Finished(&c, {begun->table().id()});
+  REQUIRE(again.ok());
+  CHECK(again->revision() == c.view().revision());
 }
 
 TEST_CASE("a table that is being restored belongs to its restorer") {
