@@ -20,8 +20,8 @@ class FreeExtents {
   };
 
   void Add(const Extent& extent);
-  // Takes a multiple of `unit`, at most `bytes`, which is one. Uses the smallest extent that has so
-  // much, or else the largest. No data: no extent has room for one unit.
+  // `bytes`: a multiple of `unit`. Takes it from the smallest extent that has so much; else as many
+  // units as the largest extent has. No data: no extent has room for one unit.
   Extent Take(size_t bytes, size_t unit);
   // All that lies in a block.
   void Forget(const void* owner);
