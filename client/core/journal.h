@@ -344,6 +344,7 @@ class Journal final : public LaneListener {
   void NumberRows(Entry* entry) const;
   void OnRowPushAnswer(Entry* entry, const Reply& reply);
   void OnRowsSettled(Entry* entry, size_t group, const Reply& reply);
+  void SettleRefused(const Entry& entry, size_t group);
   void EndRefused(Entry* entry, size_t groups, bool late);
   // The worst status of all groups' replies: final ones before retryable ones; *part is its part.
   static ReplyStatus WorstOf(const Entry& entry, const Reply& reply, uint32_t* part);
@@ -367,6 +368,7 @@ class Journal final : public LaneListener {
   }
   // Status of group i of a reply to `entry`.
   static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
+  void SendEmpty(Entry* entry, ReplyStatus status);
   void Retry(Entry* entry, ReplyStatus status);
   void RetryPull(Stream* stream, Entry* entry, ReplyStatus status);
   void Settled(Entry* entry);  // frees it and decrements its operation's count

@@ -93,6 +93,9 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
           DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
     }
     if (entry->follow != nullptr) EnqueuePull(std::exchange(entry->follow, nullptr), false);
+    if (status == ReplyStatus::kNonFinite && !table->sync && entry->elements > 0) {
+      return SendEmpty(entry, status);
+    }
     if (Keeps(*table, entry->chunk, entry->step)) {
       return Keep(entry, status == ReplyStatus::kNonFinite);
     }
@@ -214,6 +217,22 @@ void Journal::Refuse(Entry* entry, ReplyStatus status) {
   }
   Uncount(entry);
   Settled(entry);
+}
+
+// Sends a refused push again without data, which settles its sequence. Its operation does not wait
+// for that.
+void Journal::SendEmpty(Entry* entry, ReplyStatus status) {
+  Operation* operation = entry->operation;
+  const bool live = operation != nullptr && operation->live;
+  if (live) --operation->records;
+  MakeEmpty(entry);
+  if (live) MaybeDone(operation);
+  if (closed_ || entry->table->dropped) return Settled(entry);
+  entry = ResendMoved(entry);
+  if (entry == nullptr) return;
+  entry->refused = status;
+  Enqueue(entry);
+  entry->table->LaneOn(entry->stream)->reordering = true;
 }
 
 void Journal::Retry(Entry* entry, ReplyStatus status) {

@@ -64,6 +64,18 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   }
 }
 
+// The server has not counted the sequence of a refused push.
+void Journal::SettleRefused(const Entry& entry, size_t group) {
+  Entry* one = NewRest(entry);
+  one->revision = entry.revision;
+  one->stream = entry.stream;
+  one->parts.push_back(entry.parts[group]);
+  one->sequences.push_back(entry.sequences[group]);
+  one->counts.push_back(entry.counts[group]);
+  one->firsts.push_back(entry.firsts[group]);
+  SendEmpty(one, statuses_[group]);
+}
+
 // Permanently refused groups end the operation. Numbered ones are resent without rows, because it
 // is unknown whether the server counted them.
 void Journal::EndRefused(Entry* entry, size_t groups, bool late) {
@@ -102,6 +114,7 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
     late |= table->sync && status == ReplyStatus::kDuplicate && entry->posts == 1;
     if (Accepted(status) || SettlesRows(status)) {
       OnRowsSettled(entry, i, reply);
+      if (SettlesRows(status) && !table->sync && entry->elements > 0) SettleRefused(*entry, i);
     } else if (Retryable(status)) {
       again = status;
     } else {

@@ -201,7 +201,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
     TellMark(&sink_, table_, roster_, slice, {push.worker, sequence, 0});
   };
   if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status)) {
-    settle();
+    if (!KeepsSequence(status)) settle();
     return {status, 0, version};
   }
   const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
@@ -218,15 +218,15 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   RowGrowth growth;
   const bool made = !too_many() && MakeRows(Parts(), push, slice, rows_.data(), &growth);
   // Again: there may be memory for the rows, but not to have them there together.
+  // A refused push is not settled: its worker sends it again without rows.
   if (too_many()) {
-    settle();
+    if (!KeepsSequence(ReplyStatus::kMemoryLimit)) settle();
     return {ReplyStatus::kMemoryLimit, 0, version};
   }
   if (!made) {
     Answer refused = NoRoom(Parts(), push, slice, growth);
     refused.version = version;
-    // Not settled: it will be sent again.
-    if (refused.status != ReplyStatus::kResourceExhausted) settle();
+    if (!KeepsSequence(refused.status)) settle();
     return refused;
   }
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);

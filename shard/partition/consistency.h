@@ -13,6 +13,7 @@
 #include "shard/kernel/reduce.h"
 #include "shard/partition/roster.h"
 #include "shard/partition/sink.h"
+#include "shard/planted_bugs.h"
 #include "shard/replica/log.h"
 #include "shard/table/sliced_table.h"
 
@@ -73,6 +74,14 @@ class Consistency : public ReplicaLog::Owner {
 // counted here.
 bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer);
+
+// Whether an async or ssp push with this answer leaves its sequence to the empty push that its
+// worker sends next. The answer may be lost with its lane: if the sequence were used up, the push
+// that is sent again would be a duplicate, and OK.
+inline bool KeepsSequence(ReplyStatus status) {
+  return status == ReplyStatus::kResourceExhausted ||
+         (status != ReplyStatus::kOk && !planted_bugs().settle_refused);
+}
 
 // Replicates a worker's current progress to the follower of the slice's partition, if there is one
 // that knows the slice.

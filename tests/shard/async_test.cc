@@ -68,8 +68,10 @@ TEST_CASE("a pull that follows a push is not answered before it is applied") {
   CHECK(pull(first, 2) == Status::kSequenceGap);
   // Another worker's pushes do not count.
   CHECK(pull(f.job()->members(1).incarnation(), 1) == Status::kSequenceGap);
-  // One that contributes nothing is over, too.
+  // A refused push is over when its worker has sent an empty one.
   REQUIRE(f.Push(0, 0, 2, kNan).answer.status == Status::kNonFinite);
+  CHECK(pull(first, 2) == Status::kSequenceGap);
+  REQUIRE(f.Push(0, 0, 2, std::vector<float>{}).answer.status == Status::kOk);
   CHECK(pull(first, 2) == Status::kOk);
 }
 
@@ -82,9 +84,14 @@ TEST_CASE("async mean divides by the expected workers") {
   CHECK(f.Read(0) == Filled(16, -1.5));
 }
 
-TEST_CASE("a refused or empty async push consumes its sequence and changes nothing") {
+TEST_CASE(
+    "regression: a refused async push is refused again, until an empty one takes its sequence") {
   Fixture f(AsyncOptions());
+  // The first answer may have been lost with its lane: it is no duplicate, which would be OK.
   CHECK(f.Push(0, 0, 1, kNan).answer.status == Status::kNonFinite);
+  CHECK(f.Push(0, 0, 1, kNan).answer.status == Status::kNonFinite);
+  CHECK(f.Push(0, 0, 2, 1).answer.status == Status::kSequenceGap);
+  CHECK(f.Push(0, 0, 1, std::vector<float>{}).answer.status == Status::kOk);
   CHECK(f.Push(0, 0, 1, 1).answer.status == Status::kDuplicate);
   CHECK(f.Push(0, 0, 2, std::vector<float>{}).answer.status == Status::kOk);
   CHECK(f.Version(0) == 0);
@@ -158,16 +165,15 @@ TEST_CASE_METHOD(Blocked, "pushes behind one that waits for a buffer keep their 
   CHECK(Push(0, 0, 1, Filled(16, 1), 1).held);
   CHECK(Push(0, 1, 2, Filled(16, 2), 2).held);  // same worker, free chunk: behind it
   CHECK(Push(1, 0, 1, Filled(16, 4), 3).held);  // other worker, same chunk
-  CHECK(Push(1, 1, 2, Filled(16, kNan), 4).held);
+  CHECK(Push(1, 1, 2, Filled(16, kNan), 4).answer.status == Status::kNonFinite);
   CHECK(Push(0, 0, 2, Filled(16, 9), 5).answer.status == Status::kSequenceGap);
   CHECK(EndStep(0, 0, 3, 0).answer.status == Status::kTooEarly);
   CHECK(engine->counters().spare_exhausted == 1);
   CHECK(Done().empty());
   CHECK(Read(1) == Filled(16, 0));
   engine->Unpin(pin);
-  CHECK(Done() ==
-        std::vector<std::pair<uint32_t, Status>>{
-            {1, Status::kOk}, {2, Status::kOk}, {3, Status::kOk}, {4, Status::kNonFinite}});
+  CHECK(Done() == std::vector<std::pair<uint32_t, Status>>{
+                      {1, Status::kOk}, {2, Status::kOk}, {3, Status::kOk}});
   CHECK(Read(0) == Filled(16, -5));
   CHECK(Read(1) == Filled(16, -2));
   CHECK(EndStep(0, 0, 3, 0).answer.status == Status::kOk);

@@ -109,16 +109,26 @@ class RowsRun {
     }
     if (bad) {
       CHECK(status == Status::kNonFinite);
-      return;
+      return SettleRefused(rank, partition);
     }
     if (status == Status::kMemoryLimit) {
       CHECK_FALSE(known);
       CHECK(f_.allocator.limit != SIZE_MAX);
-      return;
+      return SettleRefused(rank, partition);
     }
     CHECK(status == Status::kOk);
     const bool mean = o_.reduction == v1::REDUCTION_MEAN;
     model_.Apply(partition, contributions, mean ? static_cast<float>(o_.workers) : 1);
+  }
+
+  void SettleRefused(uint32_t rank, uint32_t partition) {
+    const auto groups = f_.groups;
+    const auto keys = f_.keys;
+    const auto values = f_.values;
+    CHECK(f_.PushStatus(rank, partition, sequences_[rank][partition], {}) == Status::kOk);
+    f_.groups = groups;
+    f_.keys = keys;
+    f_.values = values;
   }
 
   uint64_t LeastClock() const { return *std::min_element(clocks_.begin(), clocks_.end()); }
