@@ -254,8 +254,8 @@ enum class ReplyStatus : uint8_t {
   kPermissionDenied = 14,  // an observer pushed
   kUnavailable = 15,
   kMemoryLimit = 16,     // push of rows: new rows do not fit the server's memory limit, or the rows
-                         // do not fit in memory together (cold tier). Settled; no row of the
-                         // group changed
+                         // do not fit in memory together (cold tier). No row of the group changed.
+                         // sync: settled. async, ssp: the sequence is left to an empty push
   kJobMemoryLimit = 17,  // as kMemoryLimit, for the job's share of the server
   kOtherJob = 18,        // the worker is not a member of the table's job
   kCopyMemoryLimit = 19,  // as kMemoryLimit, for the server of the partition's follower

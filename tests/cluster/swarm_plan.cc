@@ -76,8 +76,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kSlowRecovery, "slow_recovery", 0.03},
     {SwarmFeature::kChainFaults, "chain_faults", 0.04},
     {SwarmFeature::kRestoreCrashes, "restore_crashes", 0.04},
-    // By VERBENA_SWARM_WITH alone: seed 49 shows a refusal that counts as acknowledged when its
-    // answer is lost with the lane (docs/guarantees.md).
+    // Only with VERBENA_SWARM_WITH: at limits of 256 to 768 KiB scratch memory runs out, too.
     {SwarmFeature::kShortMemory, "short_memory", 0},
     {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
     {SwarmFeature::kLateRequests, "late_requests", 0.05},

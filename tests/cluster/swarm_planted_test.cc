@@ -165,6 +165,7 @@ std::vector<PlantedFault> Faults() {
       {"forget_owed", {&shard.forget_owed}, 77, steps},
       {"pass_early", {&shard.pass_early}, 6, steps},
       {"ignore_copy_room", {&shard.ignore_copy_room}, 0, {"has no memory for its rows"}},
+      {"settle_refused", {&shard.settle_refused}, 0, {"acknowledged pushes"}},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
        54,
