@@ -17,7 +17,7 @@ import tree
 
 # Spelled apart, so that this file does not find itself.
 MARKER = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + "X|HA" + r"CK)\b")
-TOP_DOCUMENTS = ("README.md", "ARCHITECTURE.md")
+TOP_DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def markers(root):
