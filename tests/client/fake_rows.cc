@@ -79,19 +79,19 @@ bool FakeServer::HandleRows(Held* held) {
   size_t first = 0;
   for (size_t i = 0; i < h.group_count; ++i) {
     const Group& g = record.groups[i];
-    std::optional<ReplyStatus> refused = RefuseGroup(*held, g);
+    const std::optional<ReplyStatus> refused = RefuseGroup(*held, g);
     const bool without_effect =
         refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit ||
         refused == ReplyStatus::kJobMemoryLimit || refused == ReplyStatus::kCopyMemoryLimit;
     // A step counts it. An async push leaves its sequence to an empty one, which nothing refuses.
     const bool async = h.table % 2 == 1;
-    if (without_effect && async && g.count == 0) refused.reset();
+    const bool takes_sequence = without_effect && async && g.count == 0;
     if (without_effect && !async) {
       Record empty = record;
       empty.groups[i].count = 0;
       ApplyRows(empty, i, nullptr, nullptr, &answer.version);
     }
-    statuses.push_back(refused.has_value()
+    statuses.push_back(refused.has_value() && !takes_sequence
                            ? *refused
                            : ApplyRows(record, i, keys.data() + first,
                                        gradients.data() + first * dims[h.table], &answer.version));
