@@ -132,9 +132,26 @@ class TwinRun {
     REQUIRE(std::equal(a.group_status.begin(), a.group_status.end(), b.group_status.begin(),
                        b.group_status.end()));
     if (b.deferred) ++deferred_;
-    for (const Group& group : plain_.groups) {
-      if (!sync()) ++sequences_[rank][group.partition];
-      ++index_[group.partition];
+    for (size_t i = 0; i < plain_.groups.size(); ++i) {
+      const uint32_t partition = plain_.groups[i].partition;
+      ++index_[partition];
+      if (sync()) continue;
+      ++sequences_[rank][partition];
+      if (a.group_status[i] == Status::kNonFinite) SettleRefused(rank, partition);
+    }
+  }
+  // By an empty push to both. What was pushed stays at hand.
+  void SettleRefused(uint32_t rank, uint32_t partition) {
+    for (RowFixture* f : {&plain_, tiered_.get()}) {
+      const auto groups = f->groups;
+      const auto keys = f->keys;
+      const auto values = f->values;
+      const GroupsOutcome out = f->Push(rank, partition, sequences_[rank][partition], {});
+      CHECK(out.group_status[0] == Status::kOk);
+      if (out.deferred) ++deferred_;
+      f->groups = groups;
+      f->keys = keys;
+      f->values = values;
     }
   }
   void MakeValues(size_t keys) {

@@ -105,10 +105,10 @@ TEST_CASE("rows beyond the job's share are refused as its own, whole groups at a
   CHECK(refused.group_status[0] == Status::kJobMemoryLimit);
   CHECK(refused.answer.detail == 3);  // MiB
   const Row first = f.ReadRow(keys[0]);
-  CHECK(f.PushValue(0, 0, ++sequence, {keys[0], keys[rows]}, 1) == Status::kJobMemoryLimit);
+  CHECK(f.PushValue(0, 0, sequence, {keys[0], keys[rows]}, 1) == Status::kJobMemoryLimit);
   CHECK(SameBits(f.ReadRow(keys[0]), first));
   CHECK(f.engine->tables()[0].rows == rows);
-  CHECK(f.PushValue(0, 0, ++sequence, {keys[0]}, 1) == Status::kOk);
+  CHECK(f.PushValue(0, 0, sequence, {keys[0]}, 1) == Status::kOk);
   CHECK_FALSE(SameBits(f.ReadRow(keys[0]), first));
 
   SECTION("a higher limit lets them in") {
