@@ -26,14 +26,13 @@ constexpr uint32_t kMaxWaitMs = 30000;
 void SetView(const v1::ClusterView& view, v1::JoinServerResponse* r) { *r->mutable_view() = view; }
 void SetView(const v1::ClusterView& view, v1::JoinWorkerResponse* r) { *r->mutable_view() = view; }
 // A caller asks for the view's changes when it needs them: with many tables the view is large.
-void SetView(const v1::ClusterView&, v1::CreateTableResponse*) {}
-void SetView(const v1::ClusterView&, v1::LeaveResponse*) {}
-void SetView(const v1::ClusterView&, v1::CreateTokenResponse*) {}
-void SetView(const v1::ClusterView&, v1::RevokeTokenResponse*) {}
-// The revision that the caller waits for. A call that changed nothing has begun none.
 template <typename Response>
-void SetView(const v1::ClusterView& view, Response* r) {
-  r->set_revision(view.revision());
+void SetView(const v1::ClusterView&, Response*) {}
+
+// The revision that the caller waits for.
+template <typename Response>
+void SetRevision(const v1::ClusterView& view, Response* r) {
+  if constexpr (requires { r->set_revision(uint64_t{}); }) r->set_revision(view.revision());
 }
 
 uint64_t JoinedIncarnation(const v1::JoinServerResponse& r) { return r.incarnation(); }
@@ -87,7 +86,9 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
       reply(effect.status());
       return;
     }
+    SetRevision(state.view, &response);  // no revision was made
   } else {
+    SetRevision(state.view, &response);
     answered.response = response.SerializeAsString();
     if (absl::Status saved = EndChange(&answered); !saved.ok()) {
       reply(std::move(saved));

@@ -406,8 +406,7 @@ TEST_CASE("regression: a table stays until what replaces it is loaded, whatever 
   CHECK(small.value() == -4.0f);
 }
 
-// Whether a restore ends well whose files cannot be read for a while.
-bool RestoresFromDiskThatReturns() {
+TEST_CASE("regression: a restore whose files cannot be read for a while begins anew") {
   checkpoint::test::SimDisk disk(6);
   Small small(&disk);
   small.Train(3);
@@ -429,23 +428,11 @@ bool RestoresFromDiskThatReturns() {
   const std::string trying = "trying again";
   run([&] { return restorer->progress().doing == trying; });
   disk.Reboot();
-  if (!run([&] { return restorer->done(); })) return false;
+  REQUIRE(run([&] { return restorer->done(); }));
   INFO(restorer->status().ToString());
   REQUIRE(restorer->status().ok());
   small.Train(1);
   CHECK(small.value() == -4.0f);
-  return true;
-}
-
-TEST_CASE("regression: a restore whose files cannot be read for a while begins anew") {
-  CHECK(RestoresFromDiskThatReturns());
-}
-
-TEST_CASE("planted bug: a restore waits for what could not be read to be loaded") {
-  checkpoint::planted_bugs().reload_unread = true;
-  const bool restores = RestoresFromDiskThatReturns();
-  checkpoint::planted_bugs().reload_unread = false;
-  CHECK_FALSE(restores);
 }
 
 // Its first answers that shards are done say nothing of a partition, as where shards began with

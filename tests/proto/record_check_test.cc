@@ -177,7 +177,7 @@ TEST_CASE("what a server replicates says where its part belongs") {
              }),
              Contains("replica.flags is 2; allowed: 0, 1"));
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[19] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[15] = 3; }), Contains("replica.reserved1"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));
@@ -197,7 +197,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 5; allowed: 4", [](auto* h, auto*) { h->version = 5; }},
+      {"record.version is 6; allowed: 5", [](auto* h, auto*) { h->version = 6; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},

@@ -128,6 +128,7 @@ class RandomChanges {
     v1::Table table;
     table.mutable_spec()->set_name("table-" + std::to_string(Below(3)));
     table.mutable_spec()->set_job(job);
+    table.mutable_spec()->set_dim(8);
     table.set_restoring(Below(2) == 0);
     if (e_.editor.FindTable(table.spec().name(), table.restoring()) != nullptr) return;
     table.set_id(next_table_++);
