@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "client/client.h"
 #include "tests/support/cluster.h"
+#include "tests/support/process.h"
 
 namespace verbena::test {
 namespace {
@@ -91,10 +92,11 @@ TEST_CASE("regression: with two copies full servers refuse new rows at once, and
   CHECK(absl::StrContains(cluster.status(), "is at its memory limit of 64 MiB"));
   CHECK_FALSE(absl::StrContains(cluster.logs(), "has no copy of"));
 
-  // With room everything goes on.
+  // With room everything goes on, once followers have reported it.
   REQUIRE(client->DropTable("rows").ok());
   const Table next = Must(client->CreateTable(Spec("next")));
-  CHECK(in_time([&] { return client->PushRows(next, first, values).Wait(); }).ok());
+  CHECK(Eventually(
+      [&] { return in_time([&] { return client->PushRows(next, first, values).Wait(); }).ok(); }));
   CHECK(cluster.CheckReplicated());
 }
 
