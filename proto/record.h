@@ -241,7 +241,8 @@ enum class ReplyStatus : uint8_t {
   kExpired = 4,       // the incarnation is a member of no job that the server knows
   kUnknownTable = 5,  // the table was dropped
   kOutOfRange = 6,    // chunk, count or destination outside the table
-  kNonFinite = 7,     // NaN or Inf under `reject`: settled; the push contributed zero
+  kNonFinite = 7,     // NaN or Inf under `reject`: the push contributed zero. sync: settled. async,
+                      // ssp: the sequence is left to an empty push
   kSequenceGap = 8,   // async: sequence is greater than last + 1; pull: the push that it must
                       // follow has not been applied
   kWrongStep = 9,     // sync: the step is not the open one

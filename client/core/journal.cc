@@ -262,6 +262,16 @@ Entry* Journal::NewRest(const Entry& entry) {
   return rest;
 }
 
+Entry* Journal::NewGroup(const Entry& entry, size_t group) {
+  Entry* one = NewRest(entry);
+  one->revision = entry.revision;
+  one->parts.push_back(entry.parts[group]);
+  one->sequences.push_back(entry.sequences[group]);
+  one->counts.push_back(entry.counts[group]);
+  one->firsts.push_back(entry.firsts[group]);
+  return one;
+}
+
 Entry* Journal::SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)> same) {
   const auto stays = [&](size_t i) { return same(entry->table->parts[entry->parts[i]]); };
   size_t i = 0;

@@ -170,7 +170,8 @@ class Journal final : public LaneListener {
   Entry* NewEntry(RecordType type, TableState* table, Operation* operation);
   Entry* NewPush(Operation* operation, uint32_t chunk, std::byte* data);
   Entry* NewPull(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
-  Entry* NewRest(const Entry& entry);  // of the same record, without groups
+  Entry* NewRest(const Entry& entry);                 // of the same record, without groups
+  Entry* NewGroup(const Entry& entry, size_t group);  // of the same record, with this group alone
   // Splits off the groups for whose part `same` is false, if any.
   Entry* SplitOff(Entry* entry, absl::FunctionRef<bool(const PartState&)> same);
   void Enqueue(Entry* entry);  // by its order, on the current lane(s) of its parts

@@ -39,12 +39,7 @@ void Journal::Keep(Entry* entry, bool zero) {
 
 // Kept individually, because the partitions of a record commit and move one by one.
 void Journal::KeepRows(const Entry& entry, size_t group) {
-  Entry* one = NewRest(entry);
-  one->revision = entry.revision;
-  one->parts.push_back(entry.parts[group]);
-  one->sequences.push_back(entry.sequences[group]);
-  one->counts.push_back(entry.counts[group]);
-  one->firsts.push_back(entry.firsts[group]);
+  Entry* one = NewGroup(entry, group);
   Keep(one, !Accepted(statuses_[group]));
 }
 

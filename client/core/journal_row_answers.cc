@@ -66,13 +66,8 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
 
 // The server has not counted the sequence of a refused push.
 void Journal::SettleRefused(const Entry& entry, size_t group) {
-  Entry* one = NewRest(entry);
-  one->revision = entry.revision;
+  Entry* one = NewGroup(entry, group);
   one->stream = entry.stream;
-  one->parts.push_back(entry.parts[group]);
-  one->sequences.push_back(entry.sequences[group]);
-  one->counts.push_back(entry.counts[group]);
-  one->firsts.push_back(entry.firsts[group]);
   SendEmpty(one, statuses_[group]);
 }
 
