@@ -17,7 +17,8 @@ namespace verbena {
 
 // Connects to `address` (host:port) as a client with `material` would (null: without TLS). Returns
 // the problem and the fix: a certificate that fails verification or has expired, or a side that
-// does not use TLS. Returns "" if it finds no problem or cannot tell. `stop` ends the probe early.
+// does not use TLS. Returns "" if it finds no problem, or not enough to decide. `stop` ends the
+// probe early.
 std::string ExplainTlsFailure(const std::string& address, const TlsMaterial* material,
                               absl::Duration at_most, const std::atomic<bool>& stop);
 

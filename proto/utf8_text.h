@@ -11,8 +11,7 @@
 
 namespace verbena {
 
-// Bytes that are not UTF-8 become U+FFFD. What does not fit into `most` bytes is cut off, between
-// characters.
+// Bytes that are not UTF-8 become U+FFFD. Text beyond `most` bytes is cut off, between characters.
 std::string Utf8Text(std::string_view text, size_t most);
 
 }  // namespace verbena

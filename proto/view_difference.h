@@ -1,5 +1,6 @@
-// Which entries of a view may be different from those of an earlier one: those who follow views
-// look at these alone, so that a change costs what it changes and not what there is.
+// The entries of a view that may differ from those of an earlier view. Readers that follow views
+// look at these entries alone, so the cost of a change grows with the change and not with the
+// cluster.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_VIEW_DIFFERENCE_H_

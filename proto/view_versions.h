@@ -1,13 +1,14 @@
 // Versions of a cluster's view, shared with readers on other threads while newer ones are made.
 //
-// A change is made in a version that no reader has any more, after the changes that it has missed:
-// a change costs what it changes. A version is copied only while all others are being read.
+// A change is made in a version that no reader holds any more, after the changes that this version
+// has missed. So the cost of a change grows with the change. A version is copied only while readers
+// hold all others.
 //
 // **Thread safety**: one owner thread; readers may hold and release versions on any thread, also
 // after the owner is gone.
 //
 // **Invariants**
-//  1. What is handed out is not written to until its last reader has released it.
+//  1. A version that was handed out is not written to until its last reader has released it.
 //  2. At most kSpareVersions are kept that nobody reads, and changes of at most kMissedBytes.
 #ifndef VERBENA_PROTO_VIEW_VERSIONS_H_
 #define VERBENA_PROTO_VIEW_VERSIONS_H_

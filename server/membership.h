@@ -55,7 +55,7 @@ class Membership {
  public:
   // Called inside RunOnce() with every new view (and our incarnation), first with the join's.
   using OnView = std::function<void(uint64_t incarnation, std::shared_ptr<const v1::ClusterView>)>;
-  // `clock` and `control` outlive it; calls under way when it is destroyed are forgotten.
+  // `clock` and `control` outlive it; calls in flight when it is destroyed are forgotten.
   Membership(const MembershipOptions& options, const Clock* clock, ControlChannel* control,
              OnView on_view);
   ~Membership();
@@ -63,8 +63,8 @@ class Membership {
   // Runs the control channel too.
   bool RunOnce();
   int64_t NextTimerNanos() const;
-  // What calls to this server are judged by, as of the last view that was given; null: they need no
-  // tokens. Changes only together with the view.
+  // The access rules of the last view that was given, which authorize calls to this server; null:
+  // calls need no tokens. Changes only together with the view.
   std::shared_ptr<const v1::AccessRules> access() const;
   // Those that made the view that was given last of the one given before; empty: not known.
   std::shared_ptr<const ViewChangeList> changes() const;
@@ -72,7 +72,7 @@ class Membership {
   uint64_t view_copies() const;
   // 0 before the first join.
   uint64_t incarnation() const;
-  // UNAVAILABLE while the coordinator does not answer (says since when). Once it has ended:
+  // UNAVAILABLE while the coordinator does not answer (with the time since when). After the end:
   // FAILED_PRECONDITION (another verbenad has our name, or the coordinator another cluster),
   // INVALID_ARGUMENT (refused), CANCELLED (we left).
   absl::Status status() const;
@@ -85,7 +85,7 @@ class Membership {
 
  private:
   struct Impl;
-  // Callbacks of calls under way hold a weak reference.
+  // Callbacks of calls in flight hold a weak reference.
   std::shared_ptr<Impl> impl_;
 };
 

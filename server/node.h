@@ -28,14 +28,15 @@ class VerbenaNode {
   ~VerbenaNode();
 
   // Leaves the cluster, ends the lanes and all threads; takes at most about ten seconds beside
-  // --checkpoint-on-exit. An error, for the operator: checkpoints that it asks for could not be
-  // made, or calls could not be ended. What calls use then stays for as long as the process.
+  // --checkpoint-on-exit. Returns an error for the operator if that checkpoint could not be made,
+  // or if calls could not be ended. In the second case the memory that calls use stays for the rest
+  // of the process.
   absl::Status Stop();
 
   const std::string& address() const;          // of gRPC, as peers reach it
   const std::string& metrics_address() const;  // empty: none
   uint64_t incarnation() const;                // 0: not joined, or only a coordinator
-  // OK when this process does what it was started for. Otherwise why not.
+  // OK while this process does the work it was started for; otherwise the reason.
   absl::Status health() const;
   // Not OK: this server can never be a member (again), so it should end; the reason.
   absl::Status fatal() const;

@@ -20,7 +20,7 @@ struct Buffer {
   JobAccount* account = nullptr;
 };
 
-// For whom memory of tables is taken.
+// The use that memory of tables is taken for.
 enum class MemoryFor : uint8_t {
   kPrimary,              // no copy is kept on this server
   kPrimaryBesideCopies,  // leaves room for copies
@@ -42,9 +42,9 @@ class Allocator {
   // for.
   virtual Buffer AllocateRows(size_t bytes, size_t /*unit*/) { return Allocate(bytes); }
 
-  // For what passes through: rows on their way out, sums of an open step. Anything may be in it,
-  // and who has asked for it alone has touched no page of it. It may still be had when
-  // Allocate() answers that the limit is reached, so that what exists can be served.
+  // Temporary memory: rows being sent, sums of an open step. Its content is undefined, and asking
+  // for it touches no page. It may still succeed when Allocate() reports that the limit is reached,
+  // so that existing tables can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
   // never refused.
@@ -53,8 +53,8 @@ class Allocator {
   virtual uint64_t limit_bytes() const { return 0; }
   // Whether Allocate() of so many bytes, in several pieces, could succeed now. False is certain.
   virtual bool MayFit(uint64_t /*bytes*/) const { return true; }
-  // Bytes of rows that AllocateRows() may give out for whom it is set now; UINT64_MAX: no limit.
-  // An estimate: other shards take from the same.
+  // Bytes of rows that AllocateRows() may give out for the current use; UINT64_MAX: no limit. An
+  // estimate: other shards take from the same limit.
   virtual uint64_t RoomForRows() const { return UINT64_MAX; }
 };
 

@@ -1,16 +1,16 @@
 // The shard engine: tables, consistency and optimizers of the partitions one shard owns.
 //
-// Pure: no threads, sockets, clock, gRPC, Prometheus or database. It is told what the cluster looks
-// like (tables, partitions, rosters) and given records; it answers at once or remembers the
-// caller's token and reports an Event later.
+// Pure: no threads, sockets, clock, gRPC, Prometheus or database. The caller passes it views of the
+// cluster (tables, partitions, members) and records. It answers at once, or keeps the caller's
+// token and reports an Event later.
 //
 // **Thread safety**: one owner thread (the shard's).
 //
 // Invariants:
-//  1. sync: a chunk at version t holds t committed steps; step t commits when every rank of the
-//     roster has contributed, ended the step on the partition or departed; contributions are
-//     summed in rank order, each longest contiguous run in one pass, whatever the order of arrival.
-//     Where its norm spans several chunks, it then waits for totals (partition/norms.h).
+//  1. sync: a chunk at version t holds t committed steps; step t commits when every rank of the job
+//     has contributed, ended the step on the partition or departed; contributions are summed in
+//     rank order, each longest contiguous run in one pass, whatever the order of arrival. Where its
+//     norm spans several chunks, it then waits for totals (partition/norms.h).
 //  2. Nothing uncommitted is ever returned by Pull().
 //  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
 //     and swaps.
@@ -22,30 +22,31 @@
 //     ended it on the partition or departed; pushes are copied when they arrive, and summed by key
 //     in the order of (rank, index). Otherwise 2, 4 and 5 hold as for chunks; 3 has no need to,
 //     because rows are gathered into memory of their own.
-//  7. What a job has of this server is at most its share of JobLimits::memory_bytes, by the
-//     partitions that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
+//  7. A job takes at most its share of JobLimits::memory_bytes on this server, by the partitions
+//     that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
 //  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
-//  9. With a follower of its partition, nothing is applied before the follower has its record, and
-//     nothing acknowledged that is not applied; a sync push is answered when it is read, because
-//     only its step's commit counts (replica/log.h). Primary and copy are equal, byte for byte,
-//     after the same record. A new generation of the job applies at once what the last one has in
-//     the log: until the follower has that, too, reads and saves of it are refused, so that no read
-//     shows what a failover takes back.
-// 10. Which lane a record comes on says nothing of it but where the answer goes. A worker that has
-//     several sends what a dead one left unanswered on another, while what the dead one carried may
-//     still come, or be held or queued, because we have not noticed yet. Either may be first: the
-//     second is a duplicate by its sequence, its (step, chunk) or its (step, index), however often
-//     it was cut anew, and also where one of them has been emptied. Only what is held or queued is
-//     not settled, because it goes if its lane does: the other is refused (kWrongStep,
-//     kSequenceGap), is sent again, and meets the commit, or the place that ForgetLane() has
-//     freed. No commit and no place in a queue waits for it meanwhile.
-// 11. What a save has of a partition is one moment of it, whatever is applied meanwhile: of a sync
-//     table the one after exactly `step` steps, of others one at which all that was acknowledged
-//     before BeginSave() is in, and of each worker all up to a sequence and nothing behind. An
-//     apply waits for a save only while that has no memory left, and pieces are out or to be taken.
-// 12. Of a table with a cold tier no number and no order of applies depends on which rows are in
-//     memory; when something is answered does (table/hot_rows.h), and with that what an async table
-//     has applied when it decides which rows to drop.
+//  9. If a partition has a follower, an apply waits until the follower has its record, and an
+//     acknowledged push has been applied. A sync push is answered when it is read, because only its
+//     step's commit counts (replica/log.h). After the same record, primary and replica are equal,
+//     byte for byte. A new generation of the job applies at once the previous generation's entries
+//     in the log. Until the follower has these, reads and checkpoints of the table are refused, so
+//     that no read shows data that a failover takes back.
+// 10. The lane of a record decides nothing but where its answer goes. A worker with several lanes
+//     resends requests that a dead lane left unanswered, while the originals may still arrive, or
+//     be held or queued, because the shard has not noticed the lane's end yet. Either copy may be
+//     first. The second is a duplicate by its sequence, its (step, chunk) or its (step, index),
+//     even if it was cut anew or if one of them was emptied. A held or queued request is not
+//     settled, because it ends with its lane: the other one is refused (kWrongStep, kSequenceGap),
+//     is sent again, and meets the commit, or the place that ForgetLane() has freed. Meanwhile no
+//     commit and no place in a queue waits for it.
+// 11. A checkpoint has each partition at one moment, whatever is applied meanwhile. For a sync
+//     table it is the moment after exactly `step` steps. For other tables it contains all pushes
+//     that were acknowledged before BeginSave(), and of each worker all pushes up to one sequence
+//     and none behind it. An apply waits for a checkpoint only while that has no memory left, and
+//     pieces are in flight or can be taken.
+// 12. In a table with a cold tier no number and no order of applies depends on which rows are in
+//     memory. The time of an answer does (table/hot_rows.h), and so does the set of pushes that an
+//     async table has applied when it decides which rows to drop.
 #ifndef VERBENA_SHARD_ENGINE_H_
 #define VERBENA_SHARD_ENGINE_H_
 
@@ -75,7 +76,7 @@
 
 namespace verbena::shard {
 
-// What the caller wants back with a later answer; the engine does not look inside.
+// The caller's context, returned with a later answer; the engine does not look inside.
 struct Token {
   uint32_t lane = 0;
   uint32_t operation = 0;
@@ -216,10 +217,9 @@ struct Event {
     kPushDone,    // a held contribution was read (or refused): answer it and return its slot
     kPullReady,   // (lookups and norms, too) write `view` to destination, then answer; Unpin() when
                   // written
-    kPullFailed,  // a parked pull cannot be answered any more (others: for every group)
+    kPullFailed,  // a waiting pull cannot be answered any more (other requests: for every group)
     kAwaitDone,   // answer with answer.status (for every group)
-    kReplicated,  // what was deferred is where it has to be, or cannot be: answer with
-                  // group_status
+    kReplicated,  // a deferred request is replicated, or cannot be: answer with group_status
   };
   Kind kind;
   Token token;
@@ -230,14 +230,14 @@ struct Event {
   std::shared_ptr<const std::vector<ReplyStatus>> group_status = nullptr;  // kReplicated
 };
 
-// Who has a copy of a partition.
+// The shard that has a replica of a partition.
 struct CopyId {
   uint64_t server = 0;  // incarnation; 0: nobody
   uint32_t shard = 0;
   bool operator==(const CopyId&) const = default;
 };
 
-// What a copy's server says of its memory.
+// Memory that a replica's server has reported.
 struct CopyRoom {
   uint64_t bytes = UINT64_MAX;  // that new rows of one primary may take; UINT64_MAX: no limit
   uint64_t limit = 0;           // of the server; 0: none
@@ -253,7 +253,7 @@ struct ReplicaRecord {
   Buffer data;
 };
 
-// What becomes of a partition's configuration.
+// State of a partition's replica.
 struct CopyStatus {
   uint32_t partition = 0;
   CopyId copy;  // of which this shard is the primary; server 0: it is the copy itself
@@ -263,7 +263,7 @@ struct CopyStatus {
   uint64_t copied_bytes = 0, total_bytes = 0;  // of a learner
 };
 
-// Told of every commit, with a copy as soon as it is certain what it will be; for tests that check
+// Called at every commit; with a replica, as soon as the commit is certain. For tests that check
 // invariants. May be empty.
 struct Commit {
   uint32_t table;
@@ -271,7 +271,7 @@ struct Commit {
   uint64_t step;
   absl::Span<const uint64_t> contributors;  // incarnations, in rank order
   uint32_t divisor;                         // of a mean
-  uint64_t server = 0;                      // who makes it
+  uint64_t server = 0;                      // that makes it
   uint64_t epoch = 0;                       // of the partition; 0: that one is not its primary
 };
 using CommitObserver = std::function<void(const Commit&)>;
@@ -295,8 +295,8 @@ struct EngineCounters {
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
-// Of one table on this shard. What a push or pull is: a chunk; of rows, a push is a group, a pull a
-// whole lookup or scan.
+// Of one table on this shard. A push or pull counts one chunk of a dense table. In an embedding
+// table a push counts one group, and a pull one whole lookup or scan.
 struct TableCounters {
   uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
   uint64_t non_finite = 0;    // pushes refused or skipped for a NaN or Inf
@@ -333,10 +333,10 @@ struct EngineOptions {
   uint32_t spare_buffers = 16;
   ReplicaLogLimits replica_log;
   CommitObserver commit_observer;
-  // What all shards of the server have in common of a job. Empty: this shard is the only one.
+  // The memory of a job on all shards of the server. Empty: this shard is the only one.
   std::function<std::shared_ptr<JobMemory>(const std::string& job)> job_memory;
-  // Of rows that are not in memory; outlives the engine. Null: tables with a cold tier cannot be
-  // served. Whoever has it calls TakeEvents() when something is done.
+  // For rows that are not in memory; outlives the engine. Null: tables with a cold tier cannot be
+  // served. Its owner calls TakeEvents() when an operation of it is done.
   ColdStore* cold_store = nullptr;
 };
 
@@ -345,14 +345,13 @@ class Engine {
   explicit Engine(EngineOptions options);
   ~Engine();
 
-  // Takes over what `view` says: tables created and dropped, partitions owned, epochs, lost
-  // partitions, rosters. A view older than the last one is ignored. Answers that change because of
-  // it (departed ranks, dropped tables, partitions gone: kWrongEpoch) become events.
-  // A table's chunks are initialised when first seen as owned and not lost.
-  // RESOURCE_EXHAUSTED: out of memory for a table; that table answers kResourceExhausted, the rest
-  // of the view holds.
-  // `changes`: those that made `view` of an earlier one. Where they begin with the last view that
-  // was applied, only what they name is looked at.
+  // Applies `view`: tables created and dropped, partitions owned, epochs, lost partitions, members
+  // of jobs. A view older than the last one is ignored. Answers that change because of it (departed
+  // ranks, dropped tables, partitions gone: kWrongEpoch) become events. A table's chunks are
+  // initialised when first seen as owned and not lost. RESOURCE_EXHAUSTED: out of memory for a
+  // table; that table answers kResourceExhausted, the rest of the view holds. `changes`: those that
+  // turned an earlier view into `view`. If they begin at the last view that was applied, only the
+  // entries that they name are examined.
   absl::Status ApplyView(const v1::ClusterView& view,
                          absl::Span<const v1::ViewChange> changes = {});
 
@@ -361,99 +360,101 @@ class Engine {
   GroupsOutcome EndStep(const GroupsRequest& request);
   GroupsOutcome Await(const GroupsRequest& request);
 
-  // Of embedding tables. A push is never held: what it carries is read before the call returns.
-  // Memory that rows are gathered in comes from AllocateScratch(); without any a lookup is answered
+  // For embedding tables. A push is never held: its content is read before the call returns. A
+  // lookup gathers rows into memory from AllocateScratch(); without any it is answered
   // kResourceExhausted.
   GroupsOutcome PushRows(const PushRowsRequest& request);
   PullOutcome Lookup(const LookupRequest& request);
-  // Brings rows that are not in memory there, as far as there is room, and does not wait for them.
-  // Never parked.
+  // Starts to read rows that are not in memory, as far as there is room, and does not wait for
+  // them. Always answered at once.
   GroupsOutcome Intend(const IntentRequest& request);
-  // Rows in the order they were made, those only that a push has changed, as keys, zeros to
-  // KeyBytes() of them, rows. answer.detail of them; answer.version is the next cursor. No rows:
-  // the end. What is pushed meanwhile is seen or not.
+  // Rows that a push has changed, in the order in which they were made, as keys, zeros to
+  // KeyBytes() of them, rows. answer.detail is their number, answer.version the next cursor. No
+  // rows: the end. A push during the scan may or may not be visible.
   PullOutcome Scan(const ScanRequest& request);
 
-  // Parts of norms, as record.h has them; parked until they are there. kDuplicate: the step is
-  // over.
+  // Partial norms, in the format of record.h; deferred until they are complete. kDuplicate: the
+  // step is over.
   PullOutcome Norms(const NormsRequest& request);
-  // What the parts of all chunks add up to: chunks that wait for it commit, or go on to the next
-  // kind. A partition that has taken totals of that kind answers kDuplicate; kWrongStep: not all of
-  // its parts can be in these totals.
+  // Total norms: the sum of the partial norms of all chunks. Chunks that wait for it commit, or go
+  // on to the next kind. A partition that has received totals of that kind answers kDuplicate;
+  // kWrongStep: these totals cannot contain all of its parts.
   GroupsOutcome Totals(const GroupsRequest& request, const NormTotals& totals);
 
-  // ---- copies (engine_replicas.cc) ----
-  // Moves records for copies to the end of *records, at most about `most`. Returns whether there
-  // were any, or there is more to do at once. May make more: what a learner has not been told yet.
+  // ---- replicas (engine_replicas.cc) ----
+  // Moves records for replicas to the end of *records, about `most` at most. Returns whether there
+  // were any, or more can be taken at once. May make more records: data that a learner has not
+  // received yet.
   bool TakeReplicas(std::vector<ReplicaRecord>* records, size_t most);
   // A copy has answered the record, of which nothing is read any more, nor of those before it. kOk,
   // kDuplicate: it has it, and all before it. Events may follow.
   void ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
                        ReplyStatus status);
-  // Nothing that was to go there is read any more; what is still wanted is to be sent again.
+  // No memory of records for that replica is read any more; records that it still needs will be
+  // sent again.
   void ReplicasLost(const CopyId& copy);
-  // What the copy's server has room for now: with each of its answers, before ReplicaAnswered().
+  // Free memory of the replica's server. Call with each of its answers, before ReplicaAnswered().
   void SetCopyRoom(const CopyId& copy, const CopyRoom& room);
-  // As a copy: what to report.
+  // The free memory that this server, with replicas, reports to primaries.
   CopyRoom RoomForCopies() const;
-  // What the partition's copy has not answered is to be sent again.
+  // Records that the partition's replica has not answered are to be sent again.
   void ResendReplicas(uint32_t partition);
-  // Whether requests that were answered no_room may be asked again: there is room, or a view has
-  // changed what they find. Call it after everything else that may make room, TakeEvents() last.
+  // Whether requests that were answered no_room may be tried again: there is room, or a view has
+  // changed their result. Call it after everything else that may make room, TakeEvents() last.
   bool TakeRoom();
-  // Compares followers with what is here: adds records for the next about `bytes` of contents, of
+  // Compares followers with this primary: adds records for the next about `bytes` of contents, of
   // one partition at most, in turn. A partition whose applies wait for its follower is tried again,
-  // and passed after some times. False: no partition has a follower now.
+  // and skipped after some attempts. False: no partition has a follower now.
   bool AuditFollowers(uint64_t bytes);
   // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
   // be a follower.
   bool CaughtUp(uint32_t partition) const;
   // Its copy is a learner that has not everything yet.
   bool Learns(uint32_t partition) const;
-  // The copy was told of an apply that could not be made here: it is to be copied again.
+  // The replica has the record of an apply that failed here, so it has to be copied again.
   bool ReplicaDiffers(uint32_t partition) const;
-  // As a copy: a record by the shard that is the partition's primary. kOk, kDuplicate: it is
-  // applied (or, a part of one, kept). kNotReady: what the view here says is older than the record,
-  // or its table is not there. kWrongEpoch: it is newer. kSequenceGap: a record or part before it
-  // is missing. kResourceExhausted: no memory for now. kMemoryLimit: no memory for its rows or
-  // chunks. kDataLoss: the copy is not equal to its primary.
-  // Others: it cannot be applied, ever.
+  // On a replica: takes a record of the partition's primary. kOk, kDuplicate: it is applied (or, if
+  // it is a part, kept). kNotReady: the view here is older than the record, or has no such table.
+  // kWrongEpoch: the view is newer. kSequenceGap: a record or part before it is missing.
+  // kResourceExhausted: no memory for now. kMemoryLimit: no memory for its rows or chunks.
+  // kDataLoss: the replica differs from its primary. Others: it can never be applied.
   Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
   // Of the partitions that have a copy, or are one.
   std::vector<CopyStatus> copies() const;
 
-  // ---- saves (engine_save.cc) ----
-  // Begins to save what this shard is the primary of, of these tables. OUT_OF_RANGE: a sync table
-  // is past its step; *newest is, also when it is OK, the step of each table's farthest slice, 0 of
-  // one that is not sync. What is not at its step yet is saved when it is, before it changes again.
-  // FAILED_PRECONDITION: a table has lost partitions, or no memory for some, or another save has
-  // it. NOT_FOUND: it is not known here. INVALID_ARGUMENT: id or tables. After an error nothing has
-  // begun.
+  // ---- checkpoints (engine_save.cc) ----
+  // Begins a checkpoint of the given tables, for partitions whose primary this shard is.
+  // OUT_OF_RANGE: a sync table is past its step. *newest gets, also after success, the step of each
+  // table's farthest slice, 0 for tables that are not sync. A slice that is not at its step yet is
+  // saved when it is, before it changes again. FAILED_PRECONDITION: a table has lost partitions,
+  // has no memory for some, or is in another checkpoint. NOT_FOUND: unknown table.
+  // INVALID_ARGUMENT: id or tables. After an error nothing has begun.
   absl::Status BeginSave(const SaveRequest& request, std::vector<uint64_t>* newest);
-  // The next piece. False: none now; there may be later unless progress says complete or aborted.
-  // Takes and releases of all pieces must go on, whatever else is waited for: applies may wait for
-  // them.
+  // Takes the next piece. False: none now; there may be later unless progress is complete or
+  // aborted. Go on to take and release pieces whatever else is waited for, because applies may wait
+  // for them.
   bool TakePiece(uint64_t save, SavePiece* piece);
   // Nobody reads the piece any more. Events may follow. Of a save that has ended, too.
   void ReleasePiece(uint64_t save, uint64_t piece);
   // NOT_FOUND: no such save, or it has ended. A new epoch, another primary, the end of a table or
   // of its job's generation give up the partitions that have not been taken whole.
   absl::StatusOr<SaveProgress> save_progress(uint64_t save) const;
-  // What was taken is durable: it may be the base of others.
+  // The pieces taken are durable, and may be the base of other checkpoints.
   void CommitSave(uint64_t save);
-  // Drops what was not taken. Pieces that are out are still to be released.
+  // Drops pieces that were not taken. Pieces in flight still have to be released.
   void AbortSave(uint64_t save);
   const SaveCounters& save_counters() const;
 
   // ---- restores (engine_restore.cc) ----
-  // Of a table that the view says is being restored: its workers are answered kNotReady until the
-  // view says otherwise, which it does when every shard's progress is complete. What is not
-  // finished here then is lost (kDataLoss). A partition that has changed hands is to be loaded
-  // again, whole. Copies are told. Errors of all four: NOT_FOUND: it is not known here.
-  // FAILED_PRECONDITION: it is not being restored, or has not begun, or has begun otherwise.
-  // Loading: INVALID_ARGUMENT: not of the table's shape. RESOURCE_EXHAUSTED: no memory for rows.
-  // UNAVAILABLE: copies, or writes of cold rows, are behind; later. Rows go on where `loaded` says,
-  // which begins as RowsLoaded(); without it all of a call that failed is loaded again by the next.
+  // For a table that the view marks as being restored. Its workers are answered kNotReady until the
+  // view changes that, when every shard's progress is complete. Parts that are not finished here by
+  // then are lost (kDataLoss). A partition that has moved has to be loaded again as a whole.
+  // Replicas receive the loaded data. Errors of all four: NOT_FOUND: unknown table.
+  // FAILED_PRECONDITION: it is not being restored, or its restore has not begun, or has begun with
+  // other arguments. Loading: INVALID_ARGUMENT: not of the table's shape. RESOURCE_EXHAUSTED: no
+  // memory for rows. UNAVAILABLE: replicas, or writes of cold rows, lag behind; retry. Rows
+  // continue at `loaded`, which begins as RowsLoaded(). Without it, a call after a failed one loads
+  // all of its rows again.
   absl::Status BeginRestore(const RestoreRequest& request);
   absl::Status RestoreElements(const ElementsToRestore& elements);
   absl::Status RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded = nullptr);
@@ -462,15 +463,14 @@ class Engine {
   absl::Status FinishRestore(uint32_t table);
   absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
 
-  // What time it is, in seconds since any time that all servers have in common: for rows that are
-  // dropped by their age.
+  // The time in seconds since an origin that all servers share: for rows that are dropped by age.
   void SetSeconds(uint32_t seconds);
 
   void Unpin(uint64_t pin);
-  // Parked pulls and lookups of these operations of a lane end with kTooEarly: their worker will
-  // ask again.
+  // Waiting pulls and lookups of these operations of a lane end with kTooEarly; the worker will ask
+  // again.
   void ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t operation)> which);
-  // Drops everything held or parked for a lane that is dead; no event follows for it.
+  // Drops every held or waiting request of a lane that is dead; no event follows for it.
   void ForgetLane(uint32_t lane);
 
   // Moves pending events to the end of *events. Returns whether there were any.
@@ -481,7 +481,8 @@ class Engine {
   ColdCounters cold_counters() const;
   // Why rows could not be read, in words, since the last call: their partitions answer kDataLoss.
   std::vector<std::string> TakeColdErrors();
-  // Why nothing can be written to the cold store now: what waits for rows may wait for long.
+  // Why nothing can be written to the cold store now; requests that wait for rows may wait for
+  // long.
   absl::Status cold_health() const;
   // By id; without tables that cannot be served here. Takes memory: not for the hot path.
   std::vector<TableStatistics> tables() const;

@@ -1,9 +1,8 @@
 // The inside of an Engine, for the files that make it up: engine.cc (life, events, counters),
-// engine_cold.cc (rows that are not in memory),
-// engine_view.cc (what a view changes), engine_requests.cc (dense tables, steps), engine_rows.cc
-// (embedding tables), engine_norms.cc (steps in two phases), engine_replicas.cc (copies elsewhere
-// of what this shard has), engine_copies.cc (what this shard has copies of), engine_save.cc (what
-// is written out of it), engine_restore.cc (what is loaded into it).
+// engine_cold.cc (rows that are not in memory), engine_view.cc (changes of the view),
+// engine_requests.cc (dense tables, steps), engine_rows.cc (embedding tables), engine_norms.cc
+// (steps in two phases), engine_replicas.cc (replicas of this shard's partitions), engine_copies.cc
+// (replicas that this shard has), engine_save.cc (checkpoints), engine_restore.cc (restores).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_IMPL_H_
@@ -37,7 +36,7 @@
 
 namespace verbena::shard {
 
-// What the last view says of a partition.
+// A partition in the last view.
 struct PartitionInfo {
   uint64_t epoch = 0;
   bool ours = false;   // this shard is the primary
@@ -48,10 +47,10 @@ struct PartitionInfo {
   // By the view being applied:
   bool epoch_changed = false;
   bool promoted = false;  // from a copy to the primary
-  // It is the primary without having been promoted: what it had was lost, and reset since, in views
+  // It is the primary without having been promoted: its content was lost, and reset since, in views
   // that this shard has not seen.
   bool renewed = false;
-  bool stale = false;  // what is here is not what is wanted: it was the primary's, or a learner's
+  bool stale = false;  // the content here is outdated: from a time as primary or learner
 };
 
 // A copy of a partition that this shard has.
@@ -69,7 +68,7 @@ struct CopyState {
   uint32_t parts_bytes = 0;
 };
 
-// What is known of a slice that is a copy, and its table does not hold.
+// Facts about a slice of a replica that its table does not hold.
 struct CopyMarks {
   uint32_t generation = 0;  // of the job, as of the last record
   std::map<uint64_t, WorkerMark> workers;
@@ -172,17 +171,17 @@ struct Engine::Impl {
   GroupsOutcome NoRoom(size_t groups);
   PullOutcome RefuseLookup(size_t groups, ReplyStatus status);
   void CountAnswer(ReplyStatus status);
-  // Says who makes the commit, and tells of it.
+  // Adds the shard that makes the commit, and calls the observer.
   void Observe(Commit commit) const;
   void RetryBlocked();
-  // Steps that wait for room in the log go on, and TakeRoom() says so.
+  // Continues steps that wait for room in the log, and sets TakeRoom().
   void FollowRoom();
   // Whether a request that pushes to these groups of an async or ssp table has to wait for room.
   bool LacksRoom(const TableState& state, absl::Span<const Group> groups);
-  // What the cold store has done, and who waited for it.
+  // Handles results of the cold store, and requests that waited for them.
   void RunCold();
   void LoseRow(const ColdIo::Failure& failure);
-  // kOk, or a read has to wait: a failover might take back what is here.
+  // kOk, or a read has to wait because a failover might take this data back.
   ReplyStatus CheckRead(uint32_t partition, uint32_t table) const {
     return log.MayRead(partition, table) ? ReplyStatus::kOk : ReplyStatus::kNotReady;
   }
@@ -196,13 +195,13 @@ struct Engine::Impl {
   void FollowCopies(const v1::ClusterView& view, const ViewDifference& what,
                     const std::vector<uint32_t>& followed);
   void TellClocks(uint32_t partition);
-  // A learner is told of rows by number: what was told stays where it is.
+  // A learner gets rows by number: rows that were sent keep their numbers.
   void KeepNumbers(uint32_t partition);
   void KeepNumbersOf(const TableState& state);
   // Slices that were copies until this view.
   void Adopt(TableState* state);
-  // Tells learners more of what was there before them.
-  // Whether rows are left that this turn did not look at.
+  // Sends learners more of the data from before their time. Returns whether rows are left that this
+  // turn did not look at.
   bool TellLearners();
   // Of `rows`, from `from` on, those before it may be looked at in this turn.
   uint32_t EndOfLook(uint32_t from, uint32_t rows) const;
@@ -214,21 +213,21 @@ struct Engine::Impl {
   // cursor sends them. False: there is no room for the slice.
   bool TellGrowing(const TableState& state, absl::Span<const Group> groups,
                    absl::Span<const uint64_t> keys);
-  // What is known of workers, as the record's payload. False: no memory.
+  // Adds the known state of workers to the record, as its payload. False: no memory.
   bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
   bool TellChunk(uint32_t partition, const TableState& state, uint32_t slice);
   bool TellRows(uint32_t partition, const TableState& state, uint32_t slice);
-  // The slice has become ready: a copy that is told of it begins with the same.
+  // The slice has become ready: a replica that has received it starts with the same content.
   void Announce(const TableState& state, uint32_t slice);
   void AnnounceAll(uint32_t partition);
-  // What is here of the table in the partition is what the last record made of it. False: not yet.
+  // Whether the table in this partition is as the last record made it. False: not yet.
   bool AtLastRecord(uint32_t partition, const TableState& state, uint32_t slice);
 
   // ---- engine_proof.cc: comparisons of a copy with its primary ----
   enum class Proved : uint8_t { kSome, kWait, kAll };
   // Adds the next record of a comparison. kWait: nothing more for now.
   Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
-  // Compares once more, in one turn, what the learner has before it becomes a follower: of every
+  // Compares the learner's content once more, in one turn, before it becomes a follower: of every
   // table the versions, rows and marks, and contents as far as a turn allows. False: not now.
   bool ProveAgain(uint32_t partition);
   // The part of a turn that is of the audit's partition, which has a follower.
@@ -241,16 +240,16 @@ struct Engine::Impl {
   ReplyStatus CheckRows(const Copied& c);
   ReplyStatus CheckChunk(const Copied& c);
   ReplyStatus CheckSlice(const Copied& c);
-  // A record of what is here now.
+  // Adds a record of the current content.
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
                    absl::Span<const uint32_t> rows);
   size_t RowsOfRecord(const EmbeddingTable& table) const;
-  // As much is unanswered as may be by what is not of workers.
+  // Whether unanswered records that are not of workers have reached their limit.
   bool BehindOnCopies(uint32_t partition) const;
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
   uint64_t BytesOf(uint32_t partition) const;
-  // What its rows take in memory, about.
+  // An estimate of the memory that its rows take.
   uint64_t RowMemoryOf(uint32_t partition) const;
 
   // ---- engine_save.cc ----
@@ -261,14 +260,14 @@ struct Engine::Impl {
   uint64_t StepOf(const SlicedTable& table) const;
   absl::Status CheckSave(const SaveRequest& request) const;
   absl::Status CheckSaved(const TableToSave& what, uint64_t* newest) const;
-  // What a save that says nothing of it may have of memory.
+  // Memory for a checkpoint whose request does not set it.
   uint64_t SaveMemory(const SaveRequest& request) const;
   void AddToSave(const TableToSave& what, Save* save);
   void EndSave(uint64_t save, bool committed);
 
   // ---- engine_restore.cc ----
   absl::Status FindRestoring(uint32_t table, TableState** state);
-  // By the view being applied, which says that all is restored.
+  // By the view being applied, in which the restore is complete.
   void EndRestoring(TableState* state);
   bool LoadElements(const ElementsToRestore& elements, TableState* state, uint32_t index,
                     uint32_t first, uint32_t count, uint64_t from);
@@ -279,7 +278,7 @@ struct Engine::Impl {
   bool TellLoaded(uint32_t partition, const TableState& state, uint32_t index);
   bool TellLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
                       absl::Span<const uint32_t> rows);
-  // False: no memory to tell copies.
+  // False: no memory for the replicas' records.
   bool FinishSlice(TableState* state, uint32_t slice);
 
   // ---- engine_copies.cc: as a copy ----
@@ -308,11 +307,11 @@ struct Engine::Impl {
   ReplyStatus CopyChunk(const Copied& c);
   ReplyStatus CopyRowStates(const Copied& c);
   ReplyStatus MakeRows(const Copied& c);
-  // Of a group: the keys in front of its data, copied to `keys`, and what follows; `each` bytes for
-  // every key. False: it is not of that shape, or keys are not the partition's.
+  // Copies the keys in front of a group's data to `keys`; *rest gets the data behind them, with
+  // `each` bytes for every key. False: it does not have that shape, or keys of other partitions.
   bool TakeKeys(const Copied& c, size_t each, const std::byte** rest);
   void ForgetCopy(uint32_t partition);
-  // For whom memory is taken but in Replicate().
+  // The use of memory that is taken anywhere but in Replicate().
   MemoryFor OwnMemory() const {
     return senders > 0 ? MemoryFor::kPrimaryBesideCopies : MemoryFor::kPrimary;
   }
@@ -327,8 +326,8 @@ struct Engine::Impl {
   // Copies forget workers that are retired, or they would keep those of all that ever were.
   void ForgetRetired(TableState* state);
 
-  // What is pushed as f32: where it lies, or decoded to scratch, which the caller returns. False:
-  // no memory for that.
+  // Pushed rows as f32: in place, or decoded to scratch that the caller returns. False: no memory
+  // for that.
   bool TakeRows(const PushRowsRequest& request, EmbeddingTable* table, Buffer* decoded,
                 absl::Span<const float>* rows);
 
@@ -353,7 +352,7 @@ struct Engine::Impl {
   std::vector<PartitionInfo> partitions;
   uint64_t senders = 0;           // CountSenders()
   uint32_t server_shards = 1;     // of this server
-  bool partitions_moved = false;  // by the view being applied: of some, what is here is another
+  bool partitions_moved = false;  // by the view being applied: some have changed their role
   uint64_t tables_placed = 0;     // calls of Place()
   uint64_t tables_followed = 0;   // calls of UpdateTable()
   uint64_t owned_here = 0;        // copies of partitions on this server, by the last view
@@ -386,15 +385,15 @@ struct Engine::Impl {
   uint32_t rows_looked_at = 0;     // in this turn
   struct {
     uint32_t partition = 0;
-    uint32_t waits = 0;  // turns that found applies under way
+    uint32_t waits = 0;  // turns that found applies in flight
     ReplicaLog::Proof at;
   } audit;
   std::vector<uint64_t> audited;      // by partition: the last record of the audit
-  std::vector<uint64_t> copied_keys;  // scratch of what copies are told
+  std::vector<uint64_t> copied_keys;  // scratch for records to replicas
   std::vector<uint32_t> copied_rows;
 };
 
-// The one of two groups' statuses that says more of their record.
+// The more informative status of two groups.
 ReplyStatus Worse(ReplyStatus a, ReplyStatus b);
 
 }  // namespace verbena::shard

@@ -1,14 +1,15 @@
-// What a job has of a server's memory for tables, and the most that it may have.
+// The memory for tables that a job has on a server, and its limit.
 //
 // A server's shards have a JobMemory in common for each job, and an account each with it.
 //
 // **Thread safety**: JobMemory: all threads. JobAccount: one owner thread.
 //
 // Invariants:
-//  1. JobMemory counts what its accounts have, together; an account that ends gives all back.
-//  2. Of tables and scratch, beyond the limit are at most what was there before it was set or
-//     bookkeeping grew, kLeastScratch, one request of each shard that asks at the same moment, and
-//     copies of partitions whose primaries are elsewhere: those have their limit there.
+//  1. JobMemory counts the memory of all its accounts; an account that ends gives all back.
+//  2. Memory of tables and scratch beyond the limit consists at most of: memory from before the
+//     limit was set or bookkeeping grew, kLeastScratch, one request of each shard that asks at the
+//     same moment, and replicas of partitions whose primaries are elsewhere, because those have
+//     their limit there.
 #ifndef VERBENA_SHARD_JOB_MEMORY_H_
 #define VERBENA_SHARD_JOB_MEMORY_H_
 
@@ -21,14 +22,14 @@
 namespace verbena::shard {
 
 enum class MemoryUse : uint8_t {
-  kTables,   // what stays: parameters, optimizer state, indices. Up to 15/16 of the limit
-  kScratch,  // rows on their way out, rows pushed in an open step: what tables leave, but 1/16 and
-             // kLeastScratch at least, so that what exists is served also after the limit was
-             // lowered below it
+  kTables,   // permanent: parameters, optimizer state, indices. Up to 15/16 of the limit
+  kScratch,  // rows being sent, rows pushed in an open step. It has the memory that tables leave,
+             // at least 1/16 and kLeastScratch, so that tables are served also after the limit was
+             // lowered below their size
   kSums,     // of open steps of dense tables: counted, never refused and in nobody's way, because a
              // step in two phases cannot commit without. As much as their parameters in f32 at most
-  kBookkeeping,  // what a sync table keeps for each worker: never refused, because a later run may
-                 // have more of them, but tables leave room for it
+  kBookkeeping,  // state of a sync table for each worker. Never refused, because a later run may
+                 // have more workers, but tables leave room for it
 };
 inline constexpr size_t kMemoryUses = 4;
 
@@ -57,7 +58,7 @@ class JobMemory {
   std::array<std::atomic<uint64_t>, kMemoryUses> used_ = {};
 };
 
-// What one shard has of it.
+// The memory that one shard has of it.
 class JobAccount {
  public:
   explicit JobAccount(std::shared_ptr<JobMemory> job) : job_(std::move(job)) {}

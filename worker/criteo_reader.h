@@ -8,9 +8,9 @@
 // That is the format of the Kaggle display advertising challenge and of the terabyte click logs. An
 // empty field is a missing value. Blank lines and CRLF are fine.
 //
-// An integer x becomes the input log(1 + x), a missing or negative one 0: what DLRM (Naumov et al.,
-// 2019) and the MLPerf benchmark made of it do. A category becomes a key that no other (field,
-// category) has; that it is missing is a category too.
+// An integer x becomes the input log(1 + x), a missing or negative one 0, as in DLRM (Naumov et
+// al., 2019) and the MLPerf benchmark. A category becomes a key that no other (field, category)
+// has; a missing one is a category too.
 //
 // **Thread safety**: one thread per object.
 #ifndef VERBENA_WORKER_CRITEO_READER_H_
@@ -40,7 +40,7 @@ class CriteoParser {
   CriteoParser(std::string_view name, KeyedExamples* out, uint64_t first_line = 1);
 
   // Any piece of the file; pieces may end anywhere. INVALID_ARGUMENT names file, line, field, value
-  // and what is allowed; do not go on after it.
+  // and the allowed values; do not go on after it.
   absl::Status Parse(std::string_view piece);
   // The file ends.
   absl::Status Finish();

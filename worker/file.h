@@ -1,4 +1,4 @@
-// Reading input files, with errors that say which file and why.
+// Reading input files, with errors that name the file and the reason.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_WORKER_FILE_H_

@@ -1,5 +1,5 @@
-// A binary classifier whose parameters lie in one embedding table and some dense tensors: what all
-// such models share. They say what an example scores, and how the score changes.
+// A binary classifier whose parameters lie in one embedding table and some dense tensors: the
+// common part of all such models. Subclasses define an example's score, and how the score changes.
 //
 // The loss is logistic. L2 falls on the rows that an example uses, once for each use, so a row that
 // nobody uses is left alone, and how a batch is split among workers does not matter.
@@ -32,7 +32,7 @@ class KeyedModel : public Model {
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  protected:
-  // What becomes of the numbers that an example has beside its keys.
+  // The use of the numbers that an example has beside its keys.
   enum class Inputs {
     kAsFeatures,  // number i is the value of a feature with a row of its own; zeros are left out
     kAsInputs,    // they stay in Batch::inputs

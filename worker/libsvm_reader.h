@@ -37,7 +37,7 @@ class LibsvmParser {
       : name_(name), max_index_(max_index), out_(out), line_(first_line) {}
 
   // Any piece of the file; pieces may end anywhere. INVALID_ARGUMENT names file, line, field, value
-  // and what is allowed; do not go on after it.
+  // and the allowed values; do not go on after it.
   absl::Status Parse(std::string_view piece);
   // The file ends.
   absl::Status Finish() { return EndLine(); }

@@ -1,5 +1,5 @@
-// What the training loop needs of a model: its tensors and embedding tables, which rows a batch
-// uses, a gradient given those rows, a measure of quality.
+// The interface between the training loop and a model: its tensors and embedding tables, the rows
+// that a batch uses, a gradient given those rows, a measure of quality.
 //
 // **Thread safety**: one thread at a time.
 #ifndef VERBENA_WORKER_MODEL_H_
@@ -32,7 +32,7 @@ struct Quality {
   uint64_t not_finite = 0;  // predictions that are no finite numbers: then nothing is measured
 };
 
-// One worker's examples of a step. Who makes one sets the ids; Model::Prepare() does the rest.
+// One worker's examples of a step. Its producer sets the ids; Model::Prepare() does the rest.
 struct Batch {
   std::vector<uint64_t> ids;
   // By table: the distinct keys of the rows that these examples use.
@@ -58,7 +58,7 @@ struct Parameters {
   Rows rows;
   absl::Span<float* const> on_devices = {};  // the same, on each of the model's devices
 };
-// With devices the dense one is the sum of what they have, and `dense` is left alone.
+// With devices the dense gradient is the sum of the devices' gradients, and `dense` is left alone.
 struct Gradients {
   float* dense = nullptr;
   absl::Span<float* const> rows;
@@ -90,15 +90,16 @@ class Model {
   // These training examples will be prepared soon. Does not wait.
   virtual void WillPrepare(absl::Span<const uint64_t> /*ids*/) {}
 
-  // The next Gradient() is that of this step, counted from 0: for what differs from step to step.
+  // The next Gradient() is that of this step, counted from 0: for models that differ from step to
+  // step.
   virtual void ResumeAt(uint64_t /*step*/) {}
 
   // The GPUs that have the dense arenas of Gradient(); none: the host has.
   virtual absl::Span<const std::shared_ptr<rdma::Device>> devices() const { return {}; }
 
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
-  // the loss's gradient, plus once the gradient of what does not depend on examples (such as L2 on
-  // dense weights). Returns the sum of the losses in nats. UNAVAILABLE: its GPU is lost.
+  // the loss's gradient, plus once the gradient of terms that do not depend on examples (such as L2
+  // on dense weights). Returns the sum of the losses in nats. UNAVAILABLE: its GPU is lost.
   virtual absl::StatusOr<double> Gradient(const Batch& batch, double scale,
                                           const Parameters& parameters,
                                           const Gradients& gradients) = 0;

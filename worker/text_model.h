@@ -48,7 +48,7 @@ class TextModel : public Model {
   void ResumeAt(uint64_t step) override { calls_ = step; }
   absl::StatusOr<double> Gradient(const Batch& batch, double scale, const Parameters& parameters,
                                   const Gradients& gradients) override;
-  // Predictions are bits: what each test byte costs.
+  // Predictions are bits: the cost of each test byte.
   absl::StatusOr<Quality> Evaluate(const Evaluation& evaluation) override;
 
  protected:
@@ -64,7 +64,7 @@ class TextModel : public Model {
   void Fill(const Batch& batch, size_t example, size_t row);
   void FillMask(size_t row, uint64_t id);
   void FillKeys(Batch* batch);
-  // What the rows add to the softmax's input, for `rows` examples of the batch from `first` on.
+  // The rows' part of the softmax's input, for `rows` examples of the batch from `first` on.
   void FillAdded(const Batch& batch, size_t first, size_t rows, const float* table);
   void AddRowGradients(const Batch& batch, double scale, size_t first, size_t rows,
                        const float* table, float* gradients) const;

@@ -1,4 +1,4 @@
-// What the handles of verbena.h are, and how a call of C becomes one of C++; private to client/c/.
+// The handles of verbena.h, and the conversion of a C call into a C++ call; private to client/c/.
 //
 // **Thread safety**: pure functions; the last error is the calling thread's.
 #ifndef VERBENA_CLIENT_C_HANDLES_H_
@@ -38,7 +38,7 @@ struct verbena_ticket {
 
 namespace verbena::c_api {
 
-// Keeps the text of what failed, and returns the code of it.
+// Keeps the text of an error, and returns its code.
 verbena_status Report(const absl::Status& status) noexcept;
 // The same without an absl::Status, which takes memory.
 verbena_status Report(verbena_status code, const char* text) noexcept;
@@ -61,8 +61,8 @@ inline absl::Status NullArgument(const char* call, const char* argument) {
   return absl::InvalidArgumentError(absl::StrCat(call, ": ", argument, " is NULL"));
 }
 
-// A struct that the caller reads or fills must say how large it knows it: at least as it was in the
-// first release that had it.
+// A struct that the caller reads or fills must state its size: at least the size in the first
+// release that had it.
 inline absl::Status CheckSize(const char* call, const char* name, size_t size, size_t first) {
   if (size >= first) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(call, ": struct_size of ", name, " is ", size,
@@ -70,8 +70,8 @@ inline absl::Status CheckSize(const char* call, const char* name, size_t size, s
                                                  " or more. Was it set?"));
 }
 
-// Takes `from`, of the caller's size, over the defaults in `to`. What this library does not know
-// must be zero: it cannot do what was asked for.
+// Copies `from`, which has the caller's size, over the defaults in `to`. Fields that this library
+// does not know must be zero: it cannot do as they ask.
 template <typename T>
 absl::Status ReadSized(const char* call, const char* name, const T& from, size_t first, T* to) {
   const size_t size = from.struct_size;
@@ -87,7 +87,8 @@ absl::Status ReadSized(const char* call, const char* name, const T& from, size_t
   return absl::OkStatus();
 }
 
-// Fills the caller's `to` as far as it goes; its struct_size stays, what is beyond is zero.
+// Fills the caller's `to` up to the caller's size. Its struct_size stays; fields that this library
+// does not know become zero.
 template <typename T>
 void WriteSized(const T& from, T* to) {
   const size_t size = to->struct_size;

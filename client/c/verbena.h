@@ -234,7 +234,8 @@ typedef struct verbena_table_spec {
   uint64_t initializer_seed;  // of uniform and normal
   const char* optimizer;      // "sgd" (default), "momentum", "adam", ...
   double rate;                // learning rate, 0 or more; default 0
-  const verbena_parameter* parameters;  // of the optimizer; what is not named has its default
+  const verbena_parameter* parameters;  // of the optimizer; parameters that are not named have
+                                        // their defaults
   size_t parameter_count;               // of `parameters`; default 0
   uint32_t staleness;                   // ssp: steps a worker may read ahead of the slowest
   uint32_t dim;                         // numbers in a row, 1 to 1024; 0 (default): a dense table

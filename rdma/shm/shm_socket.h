@@ -55,7 +55,7 @@ absl::StatusOr<UniqueFd> ShmListen(std::string* address);
 // RESOURCE_EXHAUSTED: the listener's backlog is full, retry. UNAVAILABLE: there is no listener.
 // INVALID_ARGUMENT: not an address of ShmListen().
 absl::StatusOr<UniqueFd> ShmConnect(const std::string& address);
-// Status for the errno of a failed system call: `shm: WHAT: REASON (errno N)`.
+// Status for the errno of a failed system call: `shm: CALL: REASON (errno N)`; `what` is CALL.
 absl::Status ShmErrno(absl::StatusCode code, absl::string_view what);
 // PERMISSION_DENIED unless the peer process runs as this process's user (SO_PEERCRED).
 absl::Status ShmCheckPeer(int fd);

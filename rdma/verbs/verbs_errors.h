@@ -14,7 +14,7 @@
 
 namespace verbena::rdma {
 
-// "WHAT: TEXT (errno N)", with the status code that matches the errno.
+// "CALL: TEXT (errno N)", with the status code that matches the errno; `what` is CALL.
 absl::Status ErrnoStatus(std::string_view what, int error);
 
 // A registration that the system refused: RESOURCE_EXHAUSTED with size, device, the RLIMIT_MEMLOCK

@@ -1,8 +1,9 @@
-// The audit log: who asked the control plane to change something, and who was refused.
+// The audit log: requests to change something through the control plane, and refused calls, with
+// their callers.
 //
-// A line of JSON an event, appended to a file (or to the daemon's log): time, peer, certificate,
-// token (its id), role, method, what it was about, and how it ended. Successful calls that change
-// nothing (heartbeats, views) are left out; what was refused never is.
+// Each event is one line of JSON, appended to a file (or to the daemon's log): time, peer,
+// certificate, token (its id), role, method, the object, and the result. Successful calls that
+// change nothing (heartbeats, views) are left out; refused calls never are.
 //
 // **Thread safety**: every function from any thread. Lines are written by a thread of the log's
 // own, so that a slow disk or an unread pipe holds up no caller; a killed process loses those that
@@ -10,13 +11,13 @@
 //
 // Invariants:
 //  1. A file that was moved away (logrotate) is followed by a new one of the same name.
-//  2. Of one peer host kRefusalBurst refusals get a line, and then kRefusalsPerSecond a second; the
-//     next line says how many had none. All hosts together get ten times that, of which a host can
-//     take no more than its own. So nobody fills the disk by being refused, nor takes the lines of
-//     others.
-//  3. At most kMostWaiting lines wait to be written; the next line says how many were lost.
+//  2. Each peer host gets kRefusalBurst lines about refusals at once, and then kRefusalsPerSecond a
+//     second; the next line counts those without a line. All hosts together get ten times that, and
+//     no host takes more than its own share. So refused calls neither fill the disk nor use up the
+//     lines of other hosts.
+//  3. At most kMostWaiting lines wait to be written; the next line counts those that were lost.
 //  4. Of one caller kCallBurst calls are audited at once, and then kCallsPerSecond a second. A call
-//     beyond that does not begin: what has changed something is never without a line.
+//     beyond that does not begin, so every change has its line.
 //  5. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 #define VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
@@ -44,11 +45,11 @@ namespace verbena::server {
 
 struct AuditEvent {
   std::string peer = {};         // "ipv4:10.0.0.7:51234"; empty: not known
-  std::string certificate = {};  // whom the peer's is for; empty: it showed none
+  std::string certificate = {};  // name in the peer's certificate; empty: it showed none
   std::string token = {};        // id, as the caller claims it; empty: none
   v1::Role role = v1::ROLE_UNSPECIFIED;
-  std::string method = {};  // "/verbena.v1.Cluster/DropTable", or what else was tried
-  std::string about = {};   // "table 'w'"; empty: nothing more to say
+  std::string method = {};  // "/verbena.v1.Cluster/DropTable", or the name of an unknown method
+  std::string about = {};   // the object: "table 'w'"; empty: none
   absl::Status status = {};
 };
 
@@ -63,11 +64,11 @@ inline std::string HostOf(const std::string& peer) { return peer.substr(0, peer.
 
 class AuditLog {
  public:
-  // `path` empty: lines go to `log`, which may be called from any thread. Otherwise also what goes
-  // wrong with the file does. FAILED_PRECONDITION: it cannot be written.
+  // With an empty `path`, lines go to `log`, which is called from any thread. Otherwise `log` gets
+  // only errors of the file. FAILED_PRECONDITION: the file cannot be written.
   static absl::StatusOr<std::unique_ptr<AuditLog>> Open(
       const std::string& path, std::function<void(const std::string&)> log);
-  ~AuditLog();  // what waits is written
+  ~AuditLog();  // writes the lines that wait
 
   void Write(const AuditEvent& event) { Write(event, absl::Now()); }
   void Write(const AuditEvent& event, absl::Time now);
@@ -95,7 +96,7 @@ class AuditLog {
   const std::function<void(const std::string&)> log_;
   // The writer's.
   int fd_ = -1;
-  bool failing_ = false;  // said so
+  bool failing_ = false;  // reported
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -63,8 +63,8 @@ class Gate {
   // The caller, if it is authorized. Refusals are audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;
-  // A call that Judge() allowed has ended: audited if the method's access option says so, unless it
-  // succeeded and `changed` nothing.
+  // Call when a call that Judge() allowed has ended. Audits it if the method's access option
+  // requires that, unless it succeeded and `changed` nothing.
   void Ended(const Caller& caller, const Principal& who, const std::string& method,
              const std::string& about, const absl::Status& status, bool changed = true) const;
 

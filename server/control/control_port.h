@@ -96,7 +96,7 @@ class ControlPort {
   void EndOne();
   void Forget(uint64_t id);
   void End(uint64_t id, Budget budget);
-  // Charges what has come since the last look. False: it was too much.
+  // Charges the bytes received since the last call. False: over the budget.
   bool Charge(Connection* connection);
   // Connections that have received something are looked at again.
   void Rearm();

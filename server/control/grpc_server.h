@@ -35,12 +35,12 @@ class GrpcServer {
 
   const std::string& address() const { return address_; }  // host:port, with the port taken
   size_t connections() const { return port_->connections(); }
-  // What health checking answers, for all services.
+  // Sets the answer of health checks, for all services.
   void SetServing(bool serving);
-  // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
-  // `drain` runs again and again meanwhile, on this thread: whatever the calls wait for.
-  // An error after kLongestStop: gRPC 1.51 waits for ever for threads that it cannot start. Calls
-  // may then still run, so nothing that they use may be destroyed, and the process should end.
+  // Takes no new calls, waits for calls in flight, and cancels these after a moment. Meanwhile
+  // `drain` runs again and again on this thread, to do the work that the calls wait for. Returns an
+  // error after kLongestStop: gRPC 1.51 waits for ever for threads that it cannot start. Calls may
+  // then still run, so nothing that they use may be destroyed, and the process should end.
   absl::Status Stop(const std::function<void()>& drain);
 
   static constexpr std::chrono::seconds kLongestStop{5};

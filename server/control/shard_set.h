@@ -1,6 +1,6 @@
 // The shards of this process for other threads: a task to run each, and snapshots of all of them.
 //
-// **Thread safety**: as each says.
+// **Thread safety**: stated at each function.
 #ifndef VERBENA_SERVER_CONTROL_SHARD_SET_H_
 #define VERBENA_SERVER_CONTROL_SHARD_SET_H_
 

@@ -15,10 +15,11 @@ namespace verbena::server {
 
 class MemoryBudget {
  public:
-  // What stays: parameters, optimizer state, indices. What passes through: rows on their way out,
-  // sums of an open step. The last sixteenth is for the latter, so that a full server still serves
-  // what it has, and for what a follower's primary has logged already. On a server that keeps
-  // copies, what it is the primary of leaves a sixteenth more to those.
+  // kTables is permanent memory: parameters, optimizer state, indices. kScratch is temporary
+  // memory: rows being sent, sums of an open step. The last sixteenth of the limit is kept for
+  // kScratch, so that a full server still serves its tables, and for kFollowers: data that a
+  // follower's primary has already logged. On a server with replicas, tables of its own partitions
+  // leave another sixteenth to them (kTablesBesideCopies).
   enum class Use : uint8_t { kTables, kTablesBesideCopies, kFollowers, kScratch };
 
   explicit MemoryBudget(uint64_t limit) : limit_(limit) {}
@@ -28,7 +29,7 @@ class MemoryBudget {
     if (use == Use::kTables) return limit_ - limit_ / 16;
     return use == Use::kTablesBesideCopies ? limit_ - limit_ / 8 : limit_;
   }
-  // Relaxed: a number that says nothing about other memory.
+  // Relaxed: no other memory depends on this number.
   uint64_t reserved() const { return reserved_.load(std::memory_order_relaxed); }
 
   // False, with nothing taken: that would be beyond the limit.
@@ -41,7 +42,7 @@ class MemoryBudget {
     } while (!reserved_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
     return true;
   }
-  // What was taken without asking; negative: given back.
+  // Counts bytes that were taken without Reserve(); negative: given back.
   void Count(int64_t bytes) {
     reserved_.fetch_add(static_cast<uint64_t>(bytes), std::memory_order_relaxed);
   }

@@ -1,13 +1,13 @@
-// One shard: its engine, its lanes on every transport, its links to shards that keep copies of its
-// partitions, and what connects them.
+// One shard: its engine, its lanes on every transport, its links to shards with replicas of its
+// partitions, and the code that connects them.
 //
 // **Thread safety**: one owner thread; inbox().Post() and Post() from any thread.
 //
 // Invariants:
 //  1. A lane token is good once, for one worker or server, until lane_open_timeout.
-//  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives. So are
-//     those of another server, or when a view says that it is silent and this shard keeps no copies
-//     of its partitions.
+//  2. A retired worker incarnation's lanes are closed as soon as a view without it arrives. Lanes
+//     of another server are closed then, too, or when a view reports that server silent and this
+//     shard has no replicas of its partitions.
 //  3. Bounded work per RunOnce(): at most kCompletionBudget completions per transport.
 //  4. A lane id is given out again only after its old lane is dead and the engine has forgotten it.
 //  5. A job has at most JobLimits::lanes here, counted from the grant to the end of the connection.
@@ -85,8 +85,8 @@ struct ShardCounters {
   uint64_t write_timeouts = 0;  // lanes closed because writes to the worker hung
   PeerLinkCounters links;       // to shards that keep copies of this one's partitions
   ReplicationCounters replication;
-  // Of copies of this shard's partitions: records made that followers have not, the most of a
-  // partition; bytes that learners are still to be told.
+  // For replicas of this shard's partitions: the largest number of records of one partition that
+  // its follower lacks; bytes that learners still have to receive.
   uint64_t replica_lag = 0, learner_bytes = 0;
   // Requests that wait in their slots for room in the logs for these copies, whose bounds these
   // are.
@@ -107,7 +107,7 @@ struct ShardSnapshot {
   std::vector<v1::LaneStatistics> lanes;
   std::vector<rdma::MissingTransport> missing;  // transports
   std::vector<v1::ReplicaStatistics> replicas;  // by partition
-  // v1::ShardStatistics has what they are.
+  // Described at v1::ShardStatistics.
   uint64_t memory_limit = 0, memory_reserved = 0;
   bool memory_full = false;
   std::string lanes_refused;  // v1::ShardStatistics::lanes_refused
@@ -136,8 +136,8 @@ struct ShardExecutorOptions {
   std::shared_ptr<MemoryBudget> memory_budget;
   // Of all shards of the server; null: this shard is the only one.
   std::shared_ptr<JobMemories> job_memories;
-  // Where checkpoints go; null: nothing is saved. `file_io` runs what it is given on one other
-  // thread, in order, and is stopped before the executor is destroyed; null: at once.
+  // Where checkpoints go; null: no checkpoints. `file_io` runs closures on one other thread, in
+  // order, and is stopped before the executor is destroyed; null: they run at once.
   checkpoint::Disk* disk = nullptr;
   std::function<void(Inbox::Closure)> file_io;
   // Of rows that are not in memory; outlives the executor, whose inbox is posted to when something
@@ -147,9 +147,9 @@ struct ShardExecutorOptions {
   // Since the same time on all servers, for rows that go by their age; empty: this machine's clock.
   std::function<uint32_t()> wall_seconds;
   PeerListener* peer_listener = nullptr;  // tests: of the links, instead of the shard itself
-  // Told of lanes lost and closed, on the owner thread; never on the hot path. May be empty.
+  // Called when a lane is lost or closed, on the owner thread; never on the hot path. May be empty.
   std::function<void(const std::string&)> log;
-  // Transports this server does not have, and why: workers are told.
+  // Transports that this server does not have, with the reason; reported to workers.
   std::vector<rdma::MissingTransport> missing;
   // One that cannot listen becomes a missing one, as long as another can.
   bool optional_transports = false;
@@ -158,8 +158,8 @@ struct ShardExecutorOptions {
 class ShardExecutor {
  public:
   // One endpoint per transport; the executor listens on each, and opens links over those of rail 0.
-  // `host` is what an offer of that transport must say. `control`, of this shard alone, is for
-  // calls to other servers; null: none is called, so no link opens.
+  // `host` is the host name that an offer of that transport must have. `control`, of this shard
+  // alone, calls other servers; null: no links are opened.
   using Transport = rdma::MadeTransport;
   static absl::StatusOr<std::unique_ptr<ShardExecutor>> Create(
       const ShardExecutorOptions& options, const Clock* clock, std::vector<Transport> transports,
@@ -176,10 +176,12 @@ class ShardExecutor {
   // ---- by the owner thread (from other threads: post to the inbox) ----
   // The incarnation this server got when it joined; before it nothing is owned.
   void SetIncarnation(uint64_t incarnation);
-  // host:port of who is asked for changes of configurations; before it nobody is.
+  // host:port of the coordinator, which decides on changes of configurations. Before this call none
+  // are requested.
   void SetCoordinator(const std::string& address);
-  // A view older than the last one is ignored. `changes`: those that made it of an earlier one, of
-  // which that was given last: only what they name is looked at.
+  // A view older than the last one is ignored. `changes`: those that turned an earlier view into
+  // this one, oldest first. If they begin at the last view given, only the entries that they name
+  // are examined.
   void ApplyView(std::shared_ptr<const v1::ClusterView> view,
                  absl::Span<const v1::ViewChange> changes = {});
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
@@ -191,9 +193,9 @@ class ShardExecutor {
   absl::Status BeginRestore(const v1::BeginRestoreRequest& request);
   void WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply);
   ShardSnapshot Snapshot() const;
-  // What the engine said of the last view: RESOURCE_EXHAUSTED names tables without memory.
+  // Result of the last view in the engine: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
-  PeerLinks& links();                                // for whoever replicates; tests
+  PeerLinks& links();                                // for replication, and tests
   const shard::Engine* engine() const;               // tests. Null before the incarnation is known
   ReplicationCounters replication_counters() const;  // tests
 

@@ -1,4 +1,4 @@
-// What a shard executor consists of; private to server/executor/shard_*.cc.
+// The members of a shard executor; private to server/executor/shard_*.cc.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SHARD_EXECUTOR_IMPL_H_
@@ -25,14 +25,14 @@
 
 namespace verbena::server {
 
-// RequestImm carries twelve bits of lane id.
-// What a request may be parked for on a lane that can park no more.
+// RequestImm carries twelve bits of lane id. After this time a waiting request is returned if its
+// lane can defer no more (RelieveParked()).
 inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
 // How long a request waits in its slot for room in the log for a copy. Longer than a copy that runs
 // takes to answer; short enough for other requests of the lane to get their turn.
 inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
-// ConnectionLimits::domain of lanes between servers: no job has it (DomainOf()), and a transport's
-// own connections have it when nothing is said.
+// ConnectionLimits::domain of lanes between servers. No job has it (DomainOf()). It is also the
+// default of a transport's own connections.
 inline constexpr uint64_t kServersDomain = 0;
 
 struct ShardExecutor::Impl final {
@@ -44,7 +44,7 @@ struct ShardExecutor::Impl final {
     bool parked = false;
     uint16_t group_count = 1;
   };
-  // Who opens a lane.
+  // The peer that opens a lane.
   struct Peer {
     uint64_t incarnation = 0;
     bool server = false;
@@ -103,12 +103,12 @@ struct ShardExecutor::Impl final {
 
   Impl(const ShardExecutorOptions& o, const Clock* c);
   ~Impl();
-  // Once `links` are what they stay.
+  // Call when `links` is final.
   void MakePeerLinks(std::unique_ptr<ControlChannel> channel);
 
   // ---- shard_lanes.cc: granting, connecting, closing ----
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
-  // Who asks, if it may.
+  // The peer that asks; an error if it may not open a lane.
   absl::StatusOr<Peer> CheckOpen(const v1::OpenLaneRequest& request) const;
   absl::StatusOr<Peer> CheckOpener(const v1::OpenLaneRequest& request) const;
   // Index into `links`. shard_choice.cc.
@@ -141,7 +141,7 @@ struct ShardExecutor::Impl final {
   bool ReapClosing();
   void CloseAll(const absl::Status& reason);
   void RetirePeers();
-  // Whether the view says that it may have lanes here.
+  // Whether the view allows this peer lanes here.
   bool MayHaveLanes(const Peer& peer) const {
     return peer.server ? servers.contains(peer.incarnation) : workers.contains(peer.incarnation);
   }
@@ -153,8 +153,8 @@ struct ShardExecutor::Impl final {
   // Lanes whose writes hang.
   void CheckWrites(int64_t now);
 
-  // ---- shard_jobs.cc: what jobs have, and may have ----
-  // Who is a member of what, by the view. `what` is different from the one before.
+  // ---- shard_jobs.cc: lanes and limits of jobs ----
+  // Updates the jobs' members from the view. `what`: its difference to the previous view.
   void UpdateJobs(const ViewDifference& what);
   void UpdateServers();
   // Null: the view has no such job (any more).
@@ -170,7 +170,7 @@ struct ShardExecutor::Impl final {
   // ---- shard_dispatch.cc: records, events, answers ----
   bool PollCompletions(size_t transport);
   Lane* FindLane(Link* link, rdma::ConnectionId connection);
-  // What follows answers this lane, until the next call; null: none.
+  // Answers from here on go to this lane, until the next call; null: none.
   void Answering(Lane* lane);
   void Unpin(Lane* lane, const std::vector<uint64_t>& cookies);
   // By whose latency it counts.
@@ -180,7 +180,7 @@ struct ShardExecutor::Impl final {
   void Handle(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // What the engine said of a pull, a lookup, a scan or norms.
+  // Handles the engine's outcome of a pull, a lookup, a scan or norms.
   void OnPullOutcome(Lane* lane, const rdma::ShardLane::Arrival& arrival,
                      const shard::PullOutcome& outcome);
   void Groups(Lane* lane, const rdma::ShardLane::Arrival& arrival);
@@ -188,14 +188,14 @@ struct ShardExecutor::Impl final {
                      const shard::GroupsOutcome& outcome);
   void Norms(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Totals(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Half of a lane's operations may be parked, so that pushes always get through. What is beyond
-  // that is answered if it can be at once, and asked again otherwise.
+  // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a
+  // request is answered if it can be at once, and otherwise the worker has to ask again.
   bool MayPark(const Lane& lane) const {
     return lane.parked < std::max(lane.lane->params().config.operations / 2, 1u);
   }
   void Park(Lane* lane, uint32_t operation, uint32_t slot);
-  // A lane whose share of parked requests is used up is given back the pulls that have been parked
-  // for long: its worker may not wait for them any more, and wants something else over that lane.
+  // When a lane's share of waiting requests is used up, pulls that have waited for long are
+  // returned: the worker may not wait for them any more, and may need the lane for something else.
   void RelieveParked(Lane* lane, int64_t now);
   void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
   void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,
@@ -215,8 +215,8 @@ struct ShardExecutor::Impl final {
   void Lookup(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Intend(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Scan(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Copies the record's keys to `keys`, what a lookup of bags says of them to `bag_uses`. False:
-  // they break the rules, and the lane is closed.
+  // Copies the record's keys to `keys`, and the uses of a lookup of bags to `bag_uses`. False: they
+  // break the rules, and the lane is closed.
   bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
@@ -233,15 +233,15 @@ struct ShardExecutor::Impl final {
   void ForgetWaiting(const Lane* lane);
   void CountWaiting(const Record& record, int change);
 
-  // ---- shard_replication.cc: copies of partitions, there and here ----
-  // Who the view says has copies of this shard's partitions.
+  // ---- shard_replication.cc: replicas of this shard's partitions, and replicas here ----
+  // Takes the servers with replicas of this shard's partitions from the view.
   void FollowPeers();
   void Replicate(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   void Beacon(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // What this server has room for, in an answer to a primary.
+  // Adds this server's free memory to an answer to a primary.
   void ReportRoom(rdma::ShardLane::Answer* answer) const;
-  // Whether what copies were promised allows an answer to a worker's record. Otherwise it is
-  // kNotReady.
+  // Whether this shard's promises to replicas allow an answer to a worker's record. Otherwise the
+  // answer is kNotReady.
   bool MayAnswer(const Record& record) const;
   // To every group. Returns the slot.
   void Refuse(Lane* lane, const rdma::ShardLane::Arrival& arrival, ReplyStatus status);
@@ -272,7 +272,8 @@ struct ShardExecutor::Impl final {
 
   uint64_t incarnation = 0;
   std::shared_ptr<const v1::ClusterView> view;
-  // Members of any job of the view, with what keeps their job's memory apart from the others'.
+  // Members of any job of the view, with the domain that separates their job's memory from other
+  // jobs'.
   absl::flat_hash_map<uint64_t, uint64_t> workers;
   absl::flat_hash_map<uint64_t, Job> jobs;  // of the view, by the same
   // Of the view: others than this one that may have lanes here. A silent one may while this shard
@@ -297,7 +298,7 @@ struct ShardExecutor::Impl final {
   int64_t next_pending_check_ns = kNever;
   ShardCounters counters;
   uint64_t retired_credit_messages = 0;
-  uint64_t unregistered_block = 0;  // the last one whose registration failed: told once
+  uint64_t unregistered_block = 0;  // the last one whose registration failed: logged once
 
   struct Waiting {
     Lane* lane = nullptr;

@@ -6,9 +6,9 @@
 // the NUMA node of the thread that asks, in huge pages when there are any. Scratch memory has slabs
 // of its own: tables that grow cannot use it up.
 //
-// Rows have slabs, too, and nothing of theirs is rounded: what comes back of one table serves
-// another, whose pieces have another size. A million rows are to take what they take, so the first
-// of their slabs are made huge pages as far as they are in use.
+// Rows have slabs of their own, without rounding: a piece that one table frees can serve another
+// table with pieces of another size. To keep the memory of few rows small, the first of these slabs
+// become huge pages only as far as they are in use.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SLAB_ALLOCATOR_H_
@@ -72,7 +72,7 @@ class SlabAllocator final : public shard::Allocator {
   // Slabs that serve one use.
   struct Arena {
     MemoryBudget::Use use;
-    const bool packed = false;  // nothing is rounded, and what comes back goes to free_rows_
+    const bool packed = false;  // nothing is rounded; freed pieces go to free_rows_
     // Slabs that have a free piece of a class; an entry may be stale, and is then dropped when met.
     std::unordered_map<size_t, std::vector<const void*>> with_free = {};
     Slab* current = nullptr;

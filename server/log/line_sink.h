@@ -27,8 +27,9 @@ namespace verbena::server {
 
 class LineSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
-  // `fd` outlives the sink. A regular file always has room; a pipe or socket has when poll(2) says
-  // so: then at least 4096 bytes (PIPE_BUF), and longer lines are written in pieces of that size.
+  // `fd` outlives the sink. A regular file always has room; a pipe or socket has room when poll(2)
+  // reports it: then at least 4096 bytes (PIPE_BUF), and longer lines are written in pieces of that
+  // size.
   explicit LineSink(int fd);
 
   // Lines dropped so far.

@@ -1,9 +1,9 @@
-// What a shard asks the coordinator for: changes of the configurations of its partitions.
+// A shard's calls to the coordinator for changes of its partitions' configurations.
 //
 // **Thread safety**: one owner thread, the shard's.
 //
 // Invariants:
-//  1. At most one call is under way; every attempt has a request id of its own, because each change
+//  1. At most one call is in flight; every attempt has a request id of its own, because each change
 //     is a compare-and-set.
 #ifndef VERBENA_SERVER_REPLICATION_CONFIGURATION_CALLS_H_
 #define VERBENA_SERVER_REPLICATION_CONFIGURATION_CALLS_H_
@@ -54,8 +54,8 @@ class ConfigurationCalls {
     bool again = false;  // to be asked again at once, with the ticket that has come
   };
   using Answered = std::function<void(const std::vector<WantedChange>&, Answer)>;
-  // As server `self`; ready() is true, and `wanted` is not empty. `answered` is called with what
-  // was wanted when the coordinator has answered, whether it has made the changes or not.
+  // As server `self`; ready() is true, and `wanted` is not empty. `answered` is called with
+  // `wanted` when the coordinator has answered, whether it has made the changes or not.
   void Ask(uint64_t self, std::vector<WantedChange> wanted, absl::Duration timeout,
            Answered answered);
   const ConfigurationCounters& counters() const { return counters_; }
@@ -71,7 +71,7 @@ class ConfigurationCalls {
   std::string coordinator_;
   bool asking_ = false;
   v1::ReconfigureTicket ticket_;  // of the last answer
-  bool late_ = false;             // the last answer said so
+  bool late_ = false;             // the coordinator's last answer reported it
   ConfigurationCounters counters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -1,5 +1,5 @@
-// What a shard does about copies: sends its engine's records to them, and beacons; answers those of
-// others; asks the coordinator for changes of configurations.
+// Replication of a shard: sends its engine's records and beacons to replicas, answers those of
+// other primaries, and asks the coordinator for changes of configurations.
 //
 // **Thread safety**: one owner thread, the shard's.
 //
@@ -38,8 +38,8 @@ namespace verbena::server {
 
 // The comparison of followers with their primaries while nothing is wrong.
 struct AuditTunables {
-  // Nanoseconds from one turn to the next, 1 ms to 1 h; kNever: no audit, as where nothing is said.
-  // verbenad takes 1 s: with 1 MiB a turn a shard reads 1 MiB/s at most.
+  // Nanoseconds from one turn to the next, 1 ms to 1 h; kNever (the default): no audit. verbenad
+  // takes 1 s: with 1 MiB a turn a shard reads 1 MiB/s at most.
   int64_t interval_ns = kNever;
   // Bytes of contents compared in a turn, which the shard's thread reads at once, as does the
   // follower's: under 1 ms in memory, about 2 to 20 ms where rows are cold. 4 KiB to 16 MiB.
@@ -52,8 +52,8 @@ struct ReplicaPatience {
   // Leases, where it has no room for now (RESOURCE_EXHAUSTED): a cold tier that is behind its disk
   // needs time, and a replica that is copied again needs more of it. 1 to 100.
   int64_t no_room_leases = 4;
-  // Leases, where it refuses for another reason: it has not the primary's view, or lacks what was
-  // sent before. 1 to 100.
+  // Refusals for any other reason, in leases: it lacks the primary's view, or earlier records. 1 to
+  // 100.
   int64_t other_leases = 1;
   // As a part of a lease, a follower whose server is at its memory limit. 1 to 100.
   int64_t no_memory_parts = 4;
@@ -95,7 +95,7 @@ class Replication final : public PeerListener {
     return all;
   }
 
-  // Sends what there is to send, as far as there is room.
+  // Sends records and beacons, as far as there is room.
   bool Send();
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
@@ -127,7 +127,7 @@ class Replication final : public PeerListener {
     // Groups of beacons that are due and had no room yet: they go before records.
     std::deque<std::vector<Group>> beacons;
     std::deque<shard::ReplicaRecord> queue;
-    uint32_t offset = 0;  // of the first: what was sent of it
+    uint32_t offset = 0;  // of the first: bytes sent
     bool blocked = false;
     std::map<uint64_t, Out> out;  // by cookie
     int64_t heard_ns = 0;         // when it last answered a record, whatever the answer
@@ -136,7 +136,7 @@ class Replication final : public PeerListener {
     PeerId copy;
     uint64_t since = 0, epoch = 0;
     uint32_t out = 0;      // records and parts
-    bool refused = false;  // nothing is sent before what is out has ended, and retry_at
+    bool refused = false;  // nothing is sent before records in flight have ended, and retry_at
     int64_t retry_at = 0;
     Backoff backoff;
     // Turns refused since the last whole record that was taken, since when, and how the last one.
@@ -145,7 +145,7 @@ class Replication final : public PeerListener {
     ReplyStatus refusal = ReplyStatus::kOk;
     int64_t heard_ns = 0;  // the last answer to a record or part, or when one was sent after none
     int64_t waits_since = kNever;  // when a look first found records that it has not taken
-    bool broken = false;           // the copy said that it cannot go on
+    bool broken = false;           // the replica reported that it cannot go on
   };
 
   // Where it counts; null: a beacon, or of a configuration that is over.
@@ -154,8 +154,8 @@ class Replication final : public PeerListener {
   bool SendFirst(const PeerId& id, Peer* peer);
   bool SendBeacon(const PeerId& id, Peer* peer);
   void SendBeacons(int64_t now);
-  // What the engine handed over for that copy and will not be sent any more may be freed, if
-  // nothing of it is out.
+  // Frees records that the engine handed over for that replica and that will not be sent any more,
+  // if no part of them is in flight.
   void ReleaseUnsent(const PeerId& copy, uint32_t partition);
   void OnRefused(Peer* peer, uint32_t partition, ReplyStatus status);
   bool ResendRefused(int64_t now);

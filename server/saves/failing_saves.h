@@ -1,4 +1,4 @@
-// Jobs of which periodic checkpoints fail, for whoever asks how the cluster is.
+// Jobs whose periodic checkpoints fail, for the cluster's status.
 //
 // **Thread safety**: thread-safe.
 //

@@ -1,8 +1,8 @@
 // Jobs whose newest checkpoint has all there is: nobody can have changed them since.
 //
 // A job changes while it has members. Each run after the last one has another generation, or is the
-// first of its generation, so what the view says of a job without members tells whether one has
-// been there meanwhile.
+// first of its generation. So two views of a job without members show whether one has been there
+// meanwhile.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_SAVES_IDLE_JOBS_H_
@@ -18,8 +18,8 @@ namespace verbena::server {
 
 class IdleJobs {
  public:
-  // Of each job with tables that are served, its state. Equal for two views: nobody has changed the
-  // tables between them, nor was what is lost of them reset. Empty: the job has members.
+  // The state of each job with served tables. Equal in two views: no worker has changed the tables
+  // between them, and no lost part of them was reset. Empty: the job has members.
   static std::map<std::string, std::string> StatesOf(const v1::ClusterView& view);
 
   // A checkpoint was made at `path`, after a view by which the job's state was this one.

@@ -3,8 +3,8 @@
 //
 // A job that nobody can have changed since its last checkpoint is not saved again.
 //
-// Each job has a directory of its own below the root, by its name. A save that fails is told, and
-// made again when the next is due.
+// Each job has a directory of its own below the root, by its name. A checkpoint that fails is
+// reported, and made again when the next is due.
 //
 // **Thread safety**: one owner thread; statistics() from any thread.
 #ifndef VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
@@ -94,7 +94,7 @@ class PeriodicSaves {
   IdleJobs idle_;
   std::unique_ptr<Saver> saver_;  // null: none runs
   std::string job_, state_;       // that it saves
-  uint64_t begun_ = 0;            // savers
+  uint64_t begun_ = 0;            // checkpoints begun
   int64_t began_ns_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   mutable std::mutex mutex_;

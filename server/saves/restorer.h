@@ -1,7 +1,7 @@
 // Restores tables of a cluster from a checkpoint: requests their creation, has every shard load its
 // part, and requests that they are served when all parts are loaded.
 //
-// A state machine outside of the servers, like Saver.
+// A state machine outside of the servers, like the one that makes checkpoints.
 //
 //     making    --(every table is made, to be restored)-->  viewing
 //     viewing   --(the view has them)-->  beginning  --(all shards have begun)-->  loading

@@ -94,7 +94,7 @@ class Saver {
   struct Part {
     ShardAddress at;
     bool begun = false;   // or may have: it needs the call that ends it
-    bool asking = false;  // a call is under way
+    bool asking = false;  // a call is in flight
     bool done = false;
     v1::WaitSaveResponse said;
   };

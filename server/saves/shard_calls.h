@@ -1,4 +1,4 @@
-// Calls to the shards of a cluster, for savers and restorers.
+// Calls to the shards of a cluster, to make and to restore checkpoints.
 //
 // **Thread safety**: RandomIds has one owner; the functions are of any thread.
 #ifndef VERBENA_SERVER_SAVES_SHARD_CALLS_H_

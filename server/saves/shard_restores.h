@@ -5,7 +5,7 @@
 //     loading  --(the last window is loaded, all checksums are right)-->  finishing
 //     finishing  --(the engine, and replicas, have everything)-->  finished
 //     any  --(an error, or no call for too long)-->  failed
-// The table is not served until the coordinator's view says that all shards have finished.
+// The table is not served until the coordinator's view reports that all shards have finished.
 //
 // **Thread safety**: one owner thread, the shard's. `io` as for ShardSaves.
 //

@@ -1,10 +1,11 @@
 // The checkpoints of one shard: takes pieces from the engine, has the file thread write them, and
-// answers the saver.
+// answers the calls of server/saves/saver.h.
 //
 // A save is
 //     writing  --(all pieces are written)-->  finishing  --(files are durable)-->  finished
 //     any  --(an error, or no call for too long)-->  failed
-// and forgotten when the saver ends it, or has not called for too long, once no piece is out.
+// and is forgotten when its caller ends it, or has not called for too long, once no piece is in
+// flight.
 //
 // **Thread safety**: one owner thread, the shard's. `io` runs closures on one other thread, in
 // order, and is stopped before this is destroyed.
@@ -38,8 +39,8 @@
 
 namespace verbena::server {
 
-// The least time in ns for which a shard continues an operation without a call for it. Savers and
-// restorers call all the time.
+// The shortest time in ns for which a shard continues an operation without a call for it. Their
+// callers poll all the time.
 inline constexpr int64_t kLeastPatienceNanos = 1000 * kNanosPerMilli;
 
 struct ShardSavesOptions {

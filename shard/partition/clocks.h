@@ -68,7 +68,7 @@ class Clocks {
   const uint64_t bound_;
   const Tell tell_;
   std::vector<Slice> slices_;
-  std::vector<uint64_t> owners_;  // of each member index, as of the last roster
+  std::vector<uint64_t> owners_;  // of each member index, as of the last member list
   std::vector<uint8_t> counts_;   // by member index: a worker, not an observer
   bool complete_ = false;         // no rank is waited for that has never joined
 };

@@ -6,8 +6,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A push is read before the call returns: nothing is ever held. What a copy has to be told of
-//     is copied, and may be deferred (engine.h).
+//  1. A push is read before the call returns: nothing is ever held. Data for the replica is copied,
+//     and may be deferred (engine.h).
 #ifndef VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 #define VERBENA_SHARD_PARTITION_ROW_CONSISTENCY_H_
 
@@ -22,7 +22,7 @@
 
 namespace verbena::shard {
 
-// What an embedding table's consistency works with; all outlive it.
+// The parts that an embedding table's consistency works with; all outlive it.
 struct RowParts {
   EmbeddingTable* table;
   LookupParking* parking;
@@ -44,12 +44,12 @@ class RowConsistency : public Consistency {
  public:
   virtual Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) = 0;
   // Whether a lookup of min_version by `worker`, a member, is answered now. sync, async: a version
-  // of the partition. ssp: the worker's clock; answer->detail says by how much the least clock is
-  // behind it, and answer->version is that.
+  // of the partition. ssp: the worker's clock; answer->detail gets its distance to the least clock,
+  // and answer->version that clock.
   virtual bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
                         Answer* answer) const = 0;
 
-  // Nothing waits for a buffer, unless it says so, and nothing is held for a lane.
+  // By default nothing waits for a buffer, and nothing is held for a lane.
   void Retry() override {}
   void ForgetLane(uint32_t) override {}
 };
@@ -57,17 +57,17 @@ class RowConsistency : public Consistency {
 std::unique_ptr<RowConsistency> MakeSyncRows(const RowParts& parts);
 std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, too
 
-// Before a record of rows: a learner that is being sent the slice is told which rows were made
-// since it began with it. It makes them itself, so that the cursor has an end however many there
-// are. False: no memory.
+// Call before a record of rows: a learner that is being sent the slice gets the keys of rows that
+// were made since it began with it. It makes these rows itself, so that the cursor has an end
+// however many there are. False: no memory.
 bool TellNewRows(const RowParts& parts, uint32_t slice);
 
 // The rows of a push of such keys, made where there is none: the copy of the partition has to have
 // room for them, too. False: there is no room, here or there.
 bool MakeRows(const RowParts& parts, const RowPush& push, uint32_t slice, uint32_t* rows,
               RowGrowth* growth);
-// What a push says when that could just not be done: status, and detail with the limit that was
-// reached, if one was. kResourceExhausted: it may be done when the copy has made others.
+// The answer to a push for which there was no room: status, and detail with the limit that was
+// reached, if any. kResourceExhausted: it may succeed when the replica has made others.
 Answer NoRoom(const RowParts& parts, const RowPush& push, uint32_t slice, const RowGrowth& growth);
 
 }  // namespace verbena::shard

@@ -17,7 +17,7 @@ namespace verbena::shard {
 
 class Sequences {
  public:
-  // The table got slices, or the roster members.
+  // The table got slices, or the job members.
   void Resize(const Roster& roster, uint32_t slices);
   // A new member in the place of a departed one starts at 1. Resize() has been called.
   void RosterChanged(const Roster& roster);
@@ -42,7 +42,7 @@ class Sequences {
 
  private:
   std::vector<std::vector<uint64_t>> last_;  // by slice, by member index
-  std::vector<uint64_t> owners_;             // of each member index, as of the last roster
+  std::vector<uint64_t> owners_;             // of each member index, as of the last member list
 };
 
 }  // namespace verbena::shard

@@ -143,7 +143,7 @@ class Sync final : public DenseConsistency {
   std::vector<Chunk> chunks_;
   std::vector<Contribution> contributions_;  // chunk major
   std::vector<Progress> progress_;           // slice major
-  std::vector<uint64_t> owners_;             // of each rank, as of the last roster
+  std::vector<uint64_t> owners_;             // of each rank, as of the last member list
   std::vector<uint32_t> blocked_;
   std::vector<Source> sources_;         // scratch of Advance()
   std::vector<uint64_t> contributors_;  // scratch of Observe()

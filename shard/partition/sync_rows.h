@@ -137,7 +137,7 @@ class SyncRows final : public RowConsistency {
   const bool mean_;
   uint32_t ranks_ = 0;
   std::vector<Slice> slices_;
-  std::vector<uint64_t> owners_;  // of each rank, as of the last roster
+  std::vector<uint64_t> owners_;  // of each rank, as of the last member list
   std::vector<Head> heads_;       // scratch of ForEachRow()
   std::vector<Source> sources_;   // the same
   std::vector<uint32_t> named_;   // scratch of Commit(): rows of the step

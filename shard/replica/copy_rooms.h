@@ -1,5 +1,5 @@
-// How much memory the servers of copies have for new rows, as their answers say, and how much of it
-// rows will take that were made here and are not there yet.
+// Free memory for new rows on the servers of replicas, as their answers report it, less the memory
+// of rows that were made here and are not there yet.
 //
 // A primary makes rows for a partition with a follower only as far as the follower's server has
 // room: a record that the follower cannot apply would keep all that comes after it waiting.
@@ -7,8 +7,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. What is on its way to a copy is what Grow() added for partitions of that copy, less what was
-//     answered, forgotten, or belongs to another copy by now.
+//  1. The memory of rows in flight to a replica is the sum added by Grow() for partitions of that
+//     replica, less rows that were answered or forgotten, or belong to another replica by now.
 #ifndef VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
 #define VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
 

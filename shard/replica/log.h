@@ -1,5 +1,5 @@
-// What this shard, as primary, has told the copies of its partitions, in order and in bytes of its
-// own, until they have it.
+// The replication log of this shard as primary: records for replicas of its partitions, in order
+// and in memory of its own, until the replicas have them.
 //
 // A partition has at most one copy here: `replicas` is 1 or 2
 // (docs/decisions/0015-replication-log.md). It is
@@ -7,27 +7,29 @@
 //     none  --(learner)-->  learning  --(it has everything)-->  required
 //     learning, required  --(the view has it no more)-->  none: what waited for it goes on
 //
-// Whoever makes an apply (shard/partition) asks for the mode: kAlone, it applies; kForward, it
-// appends the record and applies at once; kRequired, it appends the record and applies when
-// Replicated() is called. Whoever asked for it (a worker's record) is answered when both are done:
-// its waiter is kept with the entry.
+// An apply (shard/partition) first asks for the mode. In kAlone it applies. In kForward it appends
+// the record and applies at once. In kRequired it appends the record and applies when Replicated()
+// is called. The worker's request is answered when both are done: its waiter is kept with the
+// entry.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A partition's sequences are 1, 2, 3, ... over its life, whoever is primary; the copy is sent
-//     them in order, and again from the first unanswered one after its link was lost.
-//  2. What an entry's record is made of is owned by the log, and not changed once it is appended.
+//  1. A partition's sequences are 1, 2, 3, ... over its life, whichever shard is primary. The
+//     replica receives them in order, and again from the first unanswered one after its link was
+//     lost.
+//  2. The log owns the memory of an entry's record, which does not change once it is appended.
 //  3. Replicated() is called once for each entry that was appended in kRequired, in order, unless
 //     Clear() took it.
-//  4. What was sent stays as it is until Released() or ForgetCopy(), also when it is not needed.
+//  4. Memory of sent data stays unchanged until Released() or ForgetCopy(), also when it is not
+//     needed.
 //  5. A waiter is answered once: when its entry is applied here and on a required copy, or with the
 //     reason for which that will not be; never after ForgetLane().
-//  6. Bytes in the log are bounded (ReplicaLogLimits): of each kind, what workers caused and what a
-//     learner is sent of what was there before it, at most one entry more than its share. An apply
-//     asks HasRoom() first; what a view changes is noted, and added when there is room (notes.h).
-//     kBegin and kComplete are one each of a copy. Both kinds have a share that the other cannot
-//     take, so both go on while a copy answers. An entry counts until its memory is free.
+//  6. Bytes in the log are bounded (ReplicaLogLimits). Records that workers cause and records that
+//     catch a learner up each have a share, and exceed it by at most one entry. An apply asks
+//     HasRoom() first; changes by a view are noted, and added when there is room (notes.h). Each
+//     replica has one kBegin and one kComplete. Neither kind can take the other's share, so both go
+//     on while a replica answers. An entry counts until its memory is free.
 #ifndef VERBENA_SHARD_REPLICA_LOG_H_
 #define VERBENA_SHARD_REPLICA_LOG_H_
 
@@ -57,7 +59,7 @@ class ReplicaLog {
  public:
   enum class Mode : uint8_t { kAlone, kForward, kRequired };
 
-  // Who made an entry and applies it.
+  // Makes an entry and applies it.
   class Owner {
    public:
     // The copy has the entry. `local`: as it was appended.
@@ -67,13 +69,13 @@ class ReplicaLog {
     ~Owner() = default;
   };
 
-  // How far a replica has been compared with what is here (engine_replicas.cc).
+  // How far a replica has been compared with this primary (engine_replicas.cc).
   struct Proof {
     uint32_t table = 0;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
   };
-  // How far a learner has been told what was there before it (engine_replicas.cc).
+  // How far a learner has received the content from before its time (engine_replicas.cc).
   struct Cursor {
     // A slice that the learner has been sent (kSlice), and not yet all of its contents.
     struct Slice {
@@ -91,7 +93,7 @@ class ReplicaLog {
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
     bool complete = false;
-    uint64_t begin = 0;  // its kBegin; what was added before it is applied before anything is read
+    uint64_t begin = 0;  // its kBegin; entries added before it are applied before anything is read
     uint64_t told = 0;   // the last record that was made for it alone
     uint64_t end = 0;    // its kComplete
     uint64_t copied_bytes = 0;
@@ -116,7 +118,7 @@ class ReplicaLog {
       : pool_(*pool), sink_(*sink), limits_(limits), waiting_(sink) {}
   ~ReplicaLog();
 
-  // ---- who has copies ----
+  // ---- replicas of partitions ----
   void Resize(uint32_t partitions) { partitions_.resize(partitions); }
   // This shard is the partition's primary, in that epoch, after `sequence` records.
   void Lead(uint32_t partition, uint64_t epoch, uint64_t sequence);
@@ -131,7 +133,7 @@ class ReplicaLog {
   bool SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
                uint32_t last_table);
   const CopyId& copy(uint32_t partition) const { return partitions_[partition].copy; }
-  // Of a learner that has just begun: what its rows will take.
+  // The memory that the rows of a learner that has just begun will take.
   void Expect(uint32_t partition, uint64_t bytes) {
     Entry* const begin = Find(partition, partitions_[partition].cursor.begin);
     begin->header.learner_kib = static_cast<uint32_t>(std::min<uint64_t>(bytes >> 10, UINT32_MAX));
@@ -150,7 +152,7 @@ class ReplicaLog {
   uint64_t acknowledged(uint32_t partition) const { return partitions_[partition].acked; }
   // Whether all that was added before the copy's kBegin is applied.
   bool MayCopy(uint32_t partition) const;
-  // Ends what a learner is told; what is added from now on it has to have before it counts.
+  // Ends the catch-up of a learner; it counts once it has all records added up to now.
   void Complete(uint32_t partition);
 
   // ---- applies ----
@@ -159,7 +161,7 @@ class ReplicaLog {
     if (p.copy.server == 0) return Mode::kAlone;
     return p.required ? Mode::kRequired : Mode::kForward;
   }
-  // Whether the copy has been told of the table's slice in that partition, or will not have to be.
+  // Whether the replica has received the table's slice in that partition, or will not have to.
   bool Told(uint32_t partition, uint32_t table) const;
   // The same of a chunk, by its local index.
   bool Told(uint32_t partition, uint32_t table, uint32_t chunk) const;
@@ -174,16 +176,16 @@ class ReplicaLog {
     bool accumulator = false;             // data is one, rather than scratch
     Owner* owner = nullptr;               // null: nothing is to be applied here
     uint32_t local = 0;
-    // The asker waits until it is applied here, also without a copy that is to have it: of a
-    // partition without any it is an entry that is told to nobody.
+    // The request waits until the entry is applied here, even without a replica: a partition
+    // without one gets an entry that is sent nowhere.
     bool waits = false;
   };
   // A view has changed that of the table: a record without data that nobody applies here, added now
   // or when there is room. Before it no other record of the partition's applies is added.
   void Note(uint32_t partition, uint32_t table, const ReplicaHeader& header);
-  // What was noted, as far as there is room. Otherwise HasRoom() does it.
+  // Adds noted records, as far as there is room. Otherwise HasRoom() does it.
   void AddNotes();
-  // Until they are added the copy is not told all that is so here.
+  // Until they are added, the replica does not know all of the view's changes.
   bool HasNotes(uint32_t partition) const { return !partitions_[partition].notes.empty(); }
   // The table is no more.
   void ForgetNotes(uint32_t table);
@@ -196,16 +198,16 @@ class ReplicaLog {
   const ReplicaHeader& header(uint32_t partition, uint64_t sequence) const {
     return Find(partition, sequence)->header;
   }
-  // Whether everything that was added about the table in that partition is applied here: what is
-  // here is what a replica has after the last record. The same of a chunk of the table.
+  // Whether all entries of the table in that partition are applied here: the content is then equal
+  // to the replica's after the last record. The second function: for a chunk of the table.
   bool AllApplied(uint32_t partition, uint32_t table) const;
   bool AllApplied(uint32_t partition, uint32_t table, uint32_t chunk) const;
   // The owner has applied it.
   void Applied(uint32_t partition, uint64_t sequence);
   // The owner is gone, or will not apply anything before this: entries of the table are done here.
   void Disown(uint32_t table, uint32_t partition);
-  // The owner cannot apply what the copy was told: whoever waits for it is answered `why`, and the
-  // copy differs from what is here until there is another one.
+  // The owner cannot apply a record that was sent to the replica: its waiters are answered `why`,
+  // and the replica differs from this primary until another one replaces it.
   void Abandon(uint32_t table, uint32_t partition, ReplyStatus why);
   bool differs(uint32_t partition) const { return partitions_[partition].differs; }
 
@@ -213,7 +215,7 @@ class ReplicaLog {
   // The table's entries in that partition are about to be applied although the follower may not
   // have them: reads of it wait until it does, or until there is another configuration.
   void HoldReads(uint32_t table, uint32_t partition);
-  // Whether what is here of the table may be read: a failover takes none of it back.
+  // Whether the table's content here may be read: no failover takes it back.
   bool MayRead(uint32_t partition, uint32_t table) const;
 
   // ---- room ----
@@ -231,7 +233,8 @@ class ReplicaLog {
   // The configuration has changed: requests that wait ask again. learners: partitions of this shard
   // that have one.
   void NewConfiguration(size_t learners);
-  // Of a partition's entries; of all, with what may still be read for copies that were.
+  // Bytes of a partition's entries. The second function: of all entries, with memory that may still
+  // be read for former replicas.
   uint64_t bytes(uint32_t partition) const {
     return partitions_[partition].apply_bytes + partitions_[partition].catch_up_bytes;
   }
@@ -240,7 +243,7 @@ class ReplicaLog {
 
   // ---- memory of copies ----
   CopyRooms& rooms() { return rooms_; }
-  // What new rows of the partition may take where its follower is.
+  // Memory for new rows of the partition at its follower.
   uint64_t RoomForRows(uint32_t partition) const {
     const Partition& p = partitions_[partition];
     return p.required && !planted_bugs().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
@@ -251,8 +254,8 @@ class ReplicaLog {
     if (p.required) rooms_.Grow(p.copy, partition, table, bytes);
   }
 
-  // ---- who waits ----
-  // What is added from here to EndAsk() is for group `group` of the asker's record.
+  // ---- waiters ----
+  // Entries added from here to EndAsk() are for group `group` of the asker's record.
   void Ask(const Token* token) { waiting_.Ask(token); }
   void AskGroup(uint32_t group) { waiting_.AskGroup(group); }
   // The asker waits for the unfinished entry with this sequence of that worker, too. False: there
@@ -263,11 +266,11 @@ class ReplicaLog {
     return waiting_.EndAsk(answer, statuses);
   }
   void ForgetLane(uint32_t lane) { waiting_.ForgetLane(lane); }
-  // Who waits for entries of the table is answered `why`; the entries go on.
+  // Requests that wait for entries of the table are answered `why`; the entries stay.
   void FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why);
 
-  // ---- the link to copies ----
-  // Moves what is to be sent to the end of *records, at most `most`. Returns whether there was any.
+  // ---- the link to replicas ----
+  // Moves records to send to the end of *records, at most `most`. Returns whether there were any.
   bool Take(std::vector<ReplicaRecord>* records, size_t most);
   bool HasUnsent() const { return !unsent_.empty(); }
   // Whatever the answer: `sequence`, and all before it, is read from memory no more.
@@ -276,7 +279,7 @@ class ReplicaLog {
   void Answered(const CopyId& from, uint32_t partition, uint64_t sequence);
   // Nothing that was sent to it is read from memory any more.
   void ForgetCopy(const CopyId& copy);
-  // What is unanswered will be sent again.
+  // Unanswered records will be sent again.
   void Rewind(uint32_t partition);
 
  private:
@@ -311,7 +314,8 @@ class ReplicaLog {
     uint64_t acked = 0;
     uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the copy
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
-    bool crowded = false;    // HasRoom() has refused; not yet room for those who wait
+    bool crowded = false;    // HasRoom() has refused, and there is no room yet for requests that
+                             // wait
     uint64_t unapplied = 0;  // entries
     CopyId copy;
     uint64_t since = 0;  // the copy is one
@@ -357,9 +361,9 @@ class ReplicaLog {
   void AddNotes(uint32_t partition);
   // Of an entry whose memory is free.
   void Uncount(bool catches_up, uint32_t bytes);
-  // Lets those go on who wait, if there is room by now.
+  // Continues requests that wait, if there is room by now.
   void CheckCrowded(Partition* partition);
-  // What is on its way will not be waited for.
+  // Records in flight will not be waited for.
   void Leave(uint32_t partition);
   // Of an entry that is gone: frees its data, now or when it is read no more.
   void Discard(uint32_t partition, uint64_t sequence, Entry* entry);

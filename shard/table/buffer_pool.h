@@ -17,10 +17,10 @@
 //  1. A pinned buffer is neither written nor freed (but see WritableFor()).
 //  2. Spares (idle or retired) exceed `spare_limit` only where somebody could not wait for one;
 //     accumulators are not counted.
-//  3. Idle scratch, with what is kept, never exceeds kIdleScratchBytes; what is kept makes room for
-//     what idles, the oldest first, so it is in nobody's way.
-//  4. A buffer that is in use counts against the account it was asked for; spares and what is idle
-//     or kept against nobody's. Accounts outlive the pool.
+//  3. Idle scratch, with kept buffers, never exceeds kIdleScratchBytes. Kept buffers make room for
+//     idle ones, the oldest first.
+//  4. A buffer in use counts against the account it was asked for; spare, idle and kept buffers
+//     count against none. Accounts outlive the pool.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
@@ -39,7 +39,7 @@ class BufferPool {
   // Enough for the lookups that a few lanes have on their way; memory that idles serves no row.
   static constexpr size_t kIdleScratchBytes = size_t{32} << 20;
 
-  // *resident_bytes is kept at what is allocated.
+  // *resident_bytes is kept equal to the bytes allocated.
   BufferPool(Allocator* allocator, uint32_t spare_limit, uint64_t* resident_bytes);
   ~BufferPool();
   BufferPool(const BufferPool&) = delete;
@@ -53,13 +53,13 @@ class BufferPool {
   // The same, of pieces for rows: Allocator::AllocateRows().
   Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
-  // Of memory for tables, until the next call. What is for copies counts against its job, and is
-  // not refused for the job's limit.
+  // Sets the use of memory for tables, until the next call. Memory for replicas counts against its
+  // job, and is not refused for the job's limit.
   void SetFor(MemoryFor whom) {
     whom_ = whom;
     allocator_->SetFor(whom);
   }
-  // For whom it is now: Allocator::RoomForRows().
+  // Allocator::RoomForRows() for the current use.
   uint64_t RoomForRows() const { return allocator_->RoomForRows(); }
   // Of the last time that there was no memory: the job's limit was in the way.
   bool refused_by_job() const { return refused_by_job_; }
@@ -78,11 +78,12 @@ class BufferPool {
   bool Unpin(uint64_t pin);
 
   // The buffer an apply to `id` may write: `id` itself when it is not pinned, else a spare; kNone
-  // when there is no spare. A spare must be passed to Swap() once it is written. force, for who
-  // cannot wait: there may be more spares than the limit, and without memory for one it is `id`.
+  // when there is no spare. A spare must be passed to Swap() once it is written. `force`, for
+  // callers that cannot wait: there may be more spares than the limit, and without memory for one
+  // it is `id`.
   uint32_t WritableFor(uint32_t id, bool force = false);
-  // A buffer to take the place of `id`, whoever has to be given memory for that: it is none of the
-  // spares, and counts against nobody's account before it is swapped in. kNone: no memory.
+  // A buffer to take the place of `id`, for the current use of memory. It is none of the spares,
+  // and counts against no account before it is swapped in. kNone: no memory.
   uint32_t Lend(uint32_t id);
   // `spare` takes the place of `id`, which is pinned unless the spare was lent.
   void Swap(uint32_t id, uint32_t spare);
@@ -97,16 +98,16 @@ class BufferPool {
   void ReturnScratch(const Buffer& buffer);
   // The last Unpin() returns it.
   uint64_t PinScratch(const Buffer& buffer);
-  // For content that may be wanted again: as TakeScratch(), but when what idles and is kept is as
-  // much as it may be, what was kept longest gives way.
+  // For content that may be wanted again: as TakeScratch(), but when idle and kept buffers have
+  // reached their limit, the oldest kept buffer is freed.
   Buffer TakeToKeep(size_t bytes, JobAccount* account = nullptr);
   // As PinScratch(); but the last Unpin() keeps it, until there is no room.
   uint64_t PinToKeep(const Buffer& buffer);
-  // One more pin of what PinToKeep() has pinned. False: it is gone, or the job's limit is in the
-  // way.
+  // Adds a pin to the content that PinToKeep() has pinned. False: it is gone, or the job's limit
+  // does not allow it.
   bool PinAgain(uint64_t pin, JobAccount* account = nullptr);
   const Buffer& pinned_buffer(uint64_t pin) const { return buffer(static_cast<uint32_t>(pin)); }
-  // What PinToKeep() has pinned will not be wanted again. A pin that is none is ignored.
+  // Content that PinToKeep() has pinned will not be wanted again. An unknown pin is ignored.
   void Forget(uint64_t pin);
   // Scratch memory of exactly that size, which is not kept for others when it is given back.
   Buffer TakeExact(size_t bytes, JobAccount* account = nullptr) {
@@ -118,7 +119,7 @@ class BufferPool {
   // The limit on all of the server's memory; 0: none.
   uint64_t limit_bytes() const { return allocator_->limit_bytes(); }
 
-  // Frees what is idle: sizes may not be needed any more once a table is gone.
+  // Frees idle buffers: their sizes may not be needed any more once a table is gone.
   void Trim();
 
  private:
@@ -142,12 +143,13 @@ class BufferPool {
   };
 
   Buffer Take(size_t bytes, JobAccount* account, MemoryUse use);
-  // `made`: of the allocator, for what was charged. Empty if that is, and nothing is charged.
+  // `made`: from the allocator, for `charged` bytes. If it is empty, the result is empty and
+  // nothing is charged.
   Buffer Taken(const Buffer& charged, const Buffer& made, MemoryUse use);
   void Release(const Buffer& buffer, MemoryUse use);
   // False: the job's limit is in the way.
   bool Charge(Buffer* buffer, JobAccount* account, MemoryUse use);
-  // What it returns is nobody's.
+  // Releases the buffer from its account.
   static Buffer Discharge(const Buffer& buffer, MemoryUse use);
   uint32_t NewEntry(const Buffer& buffer, State state);
   void FreeEntry(uint32_t id);
@@ -169,7 +171,7 @@ class BufferPool {
   uint32_t spares_ = 0;  // idle and retired
   std::vector<Buffer> idle_accumulators_;
   std::vector<Buffer> idle_scratch_;
-  size_t idle_scratch_bytes_ = 0;  // with what is kept
+  size_t idle_scratch_bytes_ = 0;  // with kept buffers
   uint32_t oldest_kept_ = kNone, newest_kept_ = kNone;
   bool refused_by_job_ = false;
   MemoryFor whom_ = MemoryFor::kPrimary;

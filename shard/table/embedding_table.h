@@ -9,8 +9,8 @@
 //  1. Slice::applies counts every apply to the slice since it was made; Slice::version restarts
 //     with the job. A row's own count, where its optimizer goes by that, is of the applies that
 //     named it.
-//  2. Rows are gathered into memory of their own: none is ever pinned, but in the table with a cold
-//     tier, for who waits for it or is about to change it.
+//  2. Rows are gathered into memory of their own, so they are not pinned. Exception: a table with a
+//     cold tier pins rows for requests that wait for them or are about to change them.
 #ifndef VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
 #define VERBENA_SHARD_TABLE_EMBEDDING_TABLE_H_
 
@@ -74,8 +74,8 @@ class EmbeddingTable final : public SlicedTable {
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
 
-  // What of a push may go to rows: of keys that have one, and of those that the table admits. Valid
-  // until the next call; where nothing is refused it is the push.
+  // The part of a push that may go to rows: for keys that have a row, and keys that the table
+  // admits. Valid until the next call; if nothing is refused it is the whole push.
   struct Admitted {
     absl::Span<const uint64_t> keys;
     absl::Span<const float> rows;
@@ -98,9 +98,9 @@ class EmbeddingTable final : public SlicedTable {
     return slices_[slice].rows->FindOrCreate(keys, rows, guesses, fresh, growth);
   }
 
-  // Before an apply that names these rows, or earlier. False: one of them is to be saved first, and
-  // there is no memory to keep it; or not all are in memory, which they will be: Waits() says
-  // whether it is worth to ask again. They stay there until EndApply() or Unprepare().
+  // Call before an apply that names these rows, or earlier. False: one of them has to be saved
+  // first, and there is no memory to keep it; or not all are in memory yet. Waits() then returns
+  // whether it is worth to ask again. They stay in memory until EndApply() or Unprepare().
   bool Prepare(uint32_t slice, absl::Span<const uint32_t> rows) {
     if (hot_ != nullptr && !MakeHot(slice, rows)) return false;
     return watch_ == nullptr || watch_->BeforeChange(slice, rows);
@@ -113,7 +113,7 @@ class EmbeddingTable final : public SlicedTable {
   bool Waits(uint32_t slice) const {
     return hot_ != nullptr && slices_[slice].wait != 0 && !hot_->ready(slices_[slice].wait);
   }
-  // As Prepare(), but for who cannot wait. Not OK: no memory, or a row that cannot be read.
+  // Prepare() for callers that cannot wait. Not OK: no memory, or a row that cannot be read.
   absl::Status PrepareNow(uint32_t slice, absl::Span<const uint32_t> rows);
   // The apply will not be made.
   void Unprepare(uint32_t slice);
@@ -121,18 +121,19 @@ class EmbeddingTable final : public SlicedTable {
   void Fetch(uint32_t slice, absl::Span<const uint32_t> rows);
   // Their rows will be asked for soon.
   void Intend(uint32_t slice, absl::Span<const uint64_t> keys);
-  // Who fills rows without waiting is to come again later.
+  // A caller that fills rows without waiting has to come again later.
   bool behind() const { return hot_ != nullptr && hot_->behind(); }
-  // What a lookup of these keys has to wait for, if anything: HotRows::Want(). 0: nothing.
+  // The id of the wait that a lookup of these keys needs (HotRows::Want()); 0: none.
   uint64_t WantRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys);
   // The slice with that life; kNone: there is none.
   uint32_t SliceOfLife(uint32_t life) const;
   // ---- eviction ----
   // Rows may be dropped by an apply: numbers are to be looked up after the one before.
   bool evicts() const { return !eviction_.never(); }
-  // What to tell the apply of the rows `named` that follows `told` others which are not made yet.
-  // While one of them is to drop rows, no other is. After an apply that was refused, the next call
-  // repeats what goes by age. What goes by number is decided again: it depends on `named`.
+  // The stamps for the apply of the rows `named`, which follows `told` others that are not made
+  // yet. While one of them is to drop rows, no other does. After an apply that was refused, the
+  // next call repeats the decision by age. The decision by number is made again, because it depends
+  // on `named`.
   ApplyStamp Stamp(
       uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
       Eviction::Waiting waiting = [](std::vector<Eviction::WaitingRow>*) {});
@@ -140,7 +141,7 @@ class EmbeddingTable final : public SlicedTable {
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.
   void SetReuses(uint32_t slice, bool reuses) { slices_[slice].rows->set_reuses(reuses); }
-  // What time it is, in seconds since any time that all servers have in common.
+  // The time in seconds since an origin that all servers share.
   void SetSeconds(uint32_t seconds) { seconds_ = seconds; }
 
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
@@ -151,12 +152,12 @@ class EmbeddingTable final : public SlicedTable {
   // Version and apply count go up by one. Returns how many rows were dropped.
   uint32_t EndApply();
 
-  // Of what workers ask for and push, whoever tells it.
+  // The keys that workers look up and push most; the caller adds them.
   HotKeys& hot_keys() { return hot_keys_; }
   const HotKeys& hot_keys() const { return hot_keys_; }
 
-  // ---- saves (shard/save) ----
-  // Told of every apply; null: nobody.
+  // ---- checkpoints (shard/save) ----
+  // Called at every apply; null: no watch.
   void Watch(RowWatch* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer_->state_arrays(); }
   // Numbers that each of them has for a row.
@@ -174,7 +175,7 @@ class EmbeddingTable final : public SlicedTable {
   // Some of these numbers may be free.
   uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
   size_t content_bytes() const { return content_bytes_; }
-  // `from`: what a RowReader says of it.
+  // `from`: as a RowReader passes it.
   void ReadRow(uint32_t slice, uint32_t row, const std::byte* from, uint64_t* key,
                std::byte* content) const;
   // Of the row's key, content, count and stamp, wherever it is: equal where those are.
@@ -196,8 +197,8 @@ class EmbeddingTable final : public SlicedTable {
   // Their sums by bag, in the order of keys. Every use's bag is one of the count.
   bool Pool(absl::Span<const Group> groups, absl::Span<const uint64_t> keys, const Bags& bags,
             ChunkView* view);
-  // At most `count` committed rows from `cursor` on, as keys, zeros to KeyBytes(), rows.
-  // *next is the cursor behind them; *found says how many. False: no memory.
+  // At most `count` committed rows from `cursor` on, as keys, zeros to KeyBytes(), rows. *next is
+  // the cursor behind them; *found is their number. False: no memory.
   bool Scan(uint32_t slice, uint64_t cursor, uint32_t count, ChunkView* view, uint64_t* next,
             uint32_t* found);
 
@@ -230,7 +231,7 @@ class EmbeddingTable final : public SlicedTable {
   const uint32_t dim_;
   const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
-  const ElementType push_type_, pull_type_;  // what rows travel as
+  const ElementType push_type_, pull_type_;  // element types of rows on the wire
   const RowShape shape_;
   const size_t content_bytes_;  // of a row: stamp, how often it was changed, parameters, state
   RowArena arena_;
@@ -239,7 +240,7 @@ class EmbeddingTable final : public SlicedTable {
   Eviction eviction_;
   uint32_t seconds_ = 0;
   std::vector<Slice> slices_;  // by slice index
-  // Of the apply under way.
+  // Of the current apply.
   Slice* applying_ = nullptr;
   ApplyStamp stamp_;
   std::vector<uint32_t> named_;   // rows, if it drops others

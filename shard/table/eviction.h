@@ -2,15 +2,15 @@
 // each row has.
 //
 // TTL_STEPS, LRU: the apply to the slice that named the row last. TTL_SECONDS: the second of that.
-// LFU: how often it was pushed, where each sweep takes a sixteenth of all counts away, so that what
-// was is forgotten (Lee et al. 2001, "LRFU: a spectrum of policies"); below that 16 bits of the
+// LFU: how often it was pushed, where each sweep takes a sixteenth of all counts away, so that old
+// uses are forgotten (Lee et al. 2001, "LRFU: a spectrum of policies"); below that 16 bits of the
 // key's hash.
 //
-// Rows go by a sweep, which is part of an apply: the primary says from which stamp on rows are
-// kept (and of rows with that stamp, from which hash of the key on), and every copy drops the
+// Rows go by a sweep, which is part of an apply: the primary decides from which stamp on rows are
+// kept (and of rows with that stamp, from which hash of the key on), and every replica drops the
 // others with the same apply. A row that was made, and that no apply has named, has the least
-// stamp: nobody has seen anything of it. Every sweep drops those that no waiting apply names either
-// (their push failed, or its worker left before the step was over).
+// stamp: no worker has seen it. Every sweep drops those that no waiting apply names either (their
+// push failed, or its worker left before the step was over).
 //
 // **Thread safety**: one owner thread.
 //
@@ -34,7 +34,7 @@
 
 namespace verbena::shard {
 
-// What an apply is told of stamps, and its copies with it.
+// The stamps and limits of an apply, sent to its replicas too.
 struct ApplyStamp {
   uint32_t seconds = 0;    // when it is made
   uint32_t keep_from = 0;  // rows with lesser stamps go after it; 0: none
@@ -49,8 +49,8 @@ class Eviction {
   bool never() const { return kind_ == v1::Eviction::NEVER; }
   bool by_number() const { return kind_ == v1::Eviction::LRU || kind_ == v1::Eviction::LFU; }
 
-  // The stamp of a row that is named by that apply, the slice's first being 1. `before`: what it
-  // was.
+  // The stamp of a row that is named by that apply, the slice's first being 1. `before`: its
+  // previous stamp.
   uint32_t Stamp(uint32_t before, uint64_t key, uint64_t apply, uint32_t seconds) const;
   struct WaitingRow {
     uint32_t row;    // RowStore::kNone: the key has none now
@@ -64,11 +64,10 @@ class Eviction {
                     uint64_t apply, uint32_t seconds, uint32_t* last_sweep);
   // Whether a row with that stamp goes, unless the apply names it.
   static bool Goes(const ApplyStamp& apply, uint32_t stamp, uint64_t key);
-  // What a sweep makes of the stamp of a row that stays. One that drops unnamed rows alone changes
-  // none.
+  // The stamp after a sweep of a row that stays. A sweep that drops only unnamed rows changes none.
   uint32_t Aged(const ApplyStamp& apply, uint32_t stamp) const;
-  // What is taken off all stamps before that apply; 0: nothing. Stamps of applies start again
-  // before they reach what 32 bits have.
+  // The number to subtract from all stamps before that apply; 0: none. Stamps of applies start
+  // again before they exceed 32 bits.
   uint32_t Rebase(uint64_t apply) const;
 
  private:

@@ -130,7 +130,7 @@ class HotRows {
     RowStore* rows = nullptr;  // null: free, or left to the holder of its pin
     uint32_t row = 0;
     uint32_t pins = 0;
-    uint32_t write = 0;  // number of the write under way; 0: none
+    uint32_t write = 0;  // number of the current write; 0: none
     bool used = false;
     bool reading = false;
     bool referenced = false;

@@ -17,7 +17,7 @@
 // Invariants:
 //  1. A row's number never changes; numbers count up in the order rows are made, but for those that
 //     are used again.
-//  2. What cannot be allocated leaves the rows as they were.
+//  2. A failed allocation leaves the rows as they were.
 #ifndef VERBENA_SHARD_TABLE_ROW_STORE_H_
 #define VERBENA_SHARD_TABLE_ROW_STORE_H_
 
@@ -68,7 +68,7 @@ struct RowShape {
   uint64_t most_rows = kMaxRowsOfPartition;
 };
 
-// What new rows take, of what they may take.
+// Memory that new rows take, and their limit.
 struct RowGrowth {
   uint64_t room = UINT64_MAX;
   uint64_t bytes = 0;    // about, where the same rows are made elsewhere
@@ -83,15 +83,15 @@ class RowStore {
   // The parameters of a new row; kBlank: any, as the caller writes them.
   enum class Fresh : uint8_t { kInitial, kBlank };
 
-  // State is zero at first. The others outlive the store; the arena is of pieces of that shape.
-  // `hot`: of a shape that says so.
+  // State is zero at first. The others outlive the store; the arena has pieces of that shape.
+  // `hot`: for a tiered shape.
   RowStore(const RowShape& shape, const v1::Initializer* initializer, RowArena* arena,
            HotRows* hot = nullptr);
   ~RowStore();
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
-  // Numbers of rows are less. One that is free has the stamp that says so, and no applies.
+  // Numbers of rows are less. A free row has the stamp of free rows, and no applies.
   uint32_t size() const { return size_; }
   uint32_t live() const { return size_ - free_count_; }
   // There are no numbers for so many rows more.
@@ -101,21 +101,22 @@ class RowStore {
   // All that it takes but parameters and state, and rows' room that has none yet.
   uint64_t overhead_bytes() const;
 
-  // What so many rows take, about: with their part of the index, and of what idles at the end of a
-  // slice.
+  // An estimate of the memory of so many rows: with their part of the index, and idle pieces at the
+  // end of a slice.
   uint64_t BytesOf(uint64_t rows) const { return rows * (shape_.stride + kIndexed) * 9 / 8; }
   // Where there is no row yet: so many will come, perhaps, and all together.
   void Expect(uint64_t rows);
   // The row of each key, or kNone. Their memory is on its way to the cache.
   void Find(absl::Span<const uint64_t> keys, uint32_t* rows) const;
-  // The same; keys without a row get one. `guesses`: what the first keys may have, of a lookahead.
-  // False: no memory for them all.
-  // Nor, if `growth` is not null, may they take more than it has room for.
+  // Like Find(); keys without a row get one. `guesses`: likely rows of the first keys, from a
+  // lookahead. False: no memory for them all. Nor, if `growth` is not null, may they take more than
+  // it has room for.
   bool FindOrCreate(absl::Span<const uint64_t> keys, uint32_t* rows,
                     absl::Span<const uint32_t> guesses = {}, Fresh fresh = Fresh::kInitial,
                     RowGrowth* growth = nullptr);
 
-  // For who will look keys up here soon: the store itself, and what it knows then.
+  // For callers that will look keys up here soon: prefetches the store itself, and the data that it
+  // knows by then.
   void PrefetchStore() const {
     for (size_t i = 0; i < sizeof(*this); i += 64) {
       PrefetchToRead(reinterpret_cast<const std::byte*>(this) + i);
@@ -123,9 +124,10 @@ class RowStore {
   }
   void PrefetchDirectory() const { index_.PrefetchDirectory(); }
 
-  // A lookup in steps, for who has many under way (row_lookahead.h): each finds in the cache what
-  // the one before has sent for. In the end the row is on its way. Rows may be made meanwhile; then
-  // it may be another one, and it is not to be finished.
+  // A lookup in steps, for callers with many in flight (row_lookahead.h): each step finds in the
+  // cache the memory that the one before has prefetched. At the end the row itself is being
+  // prefetched. Rows may be made meanwhile; then it may be another row, and the lookup must not be
+  // finished.
   struct Probe {
     uint64_t key, hash;
     RowIndex::Place at;
@@ -202,7 +204,7 @@ class RowStore {
     std::memcpy(At(row) + shape_.header - sizeof(stamp), &stamp, sizeof(stamp));
   }
   bool is_free(uint32_t row) const { return shape_.stamps && stamp(row) == kFreeStamp; }
-  // For who looks at all of them in turn: those that come soon.
+  // For callers that look at all of them in turn: prefetches the next ones.
   void PrefetchStamp(uint32_t row) const {
     if (row + kAheadOfSweep < size_) PrefetchToRead(At(row + kAheadOfSweep));
   }
@@ -244,9 +246,9 @@ class RowStore {
   const float* state(uint32_t row) const {
     return reinterpret_cast<const float*>(content(row) + shape_.parameters);
   }
-  // The row has what one that is made now would have, with its state; of a tiered table no frame.
+  // Gives the row the content of a new one, with its state; in a tiered table, no frame.
   void MakeFresh(uint32_t row);
-  // What a row that is made now would have.
+  // The parameters of a row that is made now.
   void Initial(uint64_t key, float* parameters) const;
   void Prefetch(uint32_t row) const { Prefetch(row, At(row)); }
 
@@ -262,7 +264,7 @@ class RowStore {
     std::memcpy(At(row) + shape_.header, &frame, sizeof(frame));
   }
   bool is_hot(uint32_t row) const { return !shape_.tiered || frame(row) < HotRows::kFresh; }
-  // What a row that is made now would have, with its state.
+  // The content of a row that is made now, with its state.
   void InitialContent(uint64_t key, std::byte* content) const;
   // The row's frame gets that.
   void Fill(uint32_t row) { InitialContent(key(row), content(row)); }

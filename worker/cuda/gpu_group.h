@@ -34,7 +34,8 @@ class GpuGroup {
   // as can be, in order.
   static std::vector<Slice> Cut(uint64_t first, uint64_t elements, uint64_t chunk, size_t gpus);
 
-  // Two or more CUDA devices, none twice. UNAVAILABLE: no NCCL, or it does not start (says why).
+  // Two or more CUDA devices, none twice. UNAVAILABLE: no NCCL, or it does not start (with the
+  // reason).
   static absl::StatusOr<std::unique_ptr<GpuGroup>> Open(
       const std::vector<std::shared_ptr<rdma::Device>>& devices);
   ~GpuGroup();
