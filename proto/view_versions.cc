@@ -42,7 +42,7 @@ std::shared_ptr<const v1::ClusterView> ViewVersions::Share(std::unique_ptr<v1::C
 }
 
 std::shared_ptr<const v1::ClusterView> ViewVersions::Replace(v1::ClusterView&& view) {
-  // What others have missed does not lead to this one.
+  // Missed changes of other versions do not lead to this view.
   spares_->Clear();
   missed_.clear();
   missed_bytes_ = 0;

@@ -43,7 +43,7 @@ absl::Status WriteReadyFile(const std::string& path, const VerbenaNode& node) {
   return (*file)->Commit();
 }
 
-// One of an earlier process says an address where nobody listens any more.
+// A file of an earlier process names an address where no server listens any more.
 absl::Status RemoveReadyFile(const std::string& path) {
   return path.empty() ? absl::OkStatus() : WholeFile::Remove(path);
 }

@@ -20,10 +20,10 @@ constexpr int64_t kMaxBackoffMs = 1000;
 constexpr uint32_t kPollMs = 10000;
 // A coordinator that is stopped, not dead, answers nothing: how long one attempt may take.
 constexpr absl::Duration kJoinTimeout = absl::Seconds(5);
-// What a view may be late beyond the poll's own wait.
+// How much later than the poll's own wait a view may come.
 constexpr absl::Duration kPollSlack = absl::Seconds(5);
 
-// One repeated call: whether it is under way, and when it is due again.
+// One repeated call: whether it is in flight, and when it is due again.
 struct Repeated {
   bool under_way = false;
   int64_t due_ns = 0;
@@ -56,7 +56,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   int64_t lease_ns = 0;
   ViewVersions versions;
   std::shared_ptr<const v1::ClusterView> view;  // the newest
-  // What made it of the view that was given last. Empty: not known.
+  // The changes that made it from the view that was given last. Empty: not known.
   ViewChangeList changes;
   std::shared_ptr<const ViewChangeList> given_changes = std::make_shared<ViewChangeList>();
   std::shared_ptr<const v1::AccessRules> access;  // comes with the view
@@ -93,7 +93,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   bool StartCalls(int64_t now);
   bool FinishLeave(int64_t now);
   void End(absl::Status why);
-  // `why`: what the coordinator has of it, as far as is known.
+  // `why`: the reason that the coordinator gave, as far as it is known.
   void Superseded(const std::string& why);
   // The coordinator follows a history that this server's data does not belong to.
   void Abandoned(absl::string_view why);
@@ -149,7 +149,7 @@ void Membership::Impl::SendHeartbeat(int64_t now) {
   Send("Heartbeat", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnHeartbeat);
 }
 
-// The coordinator compares what is seen with all of its history.
+// The coordinator compares `seen` with all of its history.
 v1::GetViewRequest Membership::Impl::ViewRequest(uint64_t* asked_at) const {
   *asked_at = view->revision();
   v1::GetViewRequest request;
@@ -202,7 +202,7 @@ void Membership::Impl::OnJoin(absl::StatusOr<v1::JoinServerResponse> response) {
   lease_ns = response->lease_ms() * kNanosPerMilli;
   good_ns = now;
   last_error = absl::OkStatus();
-  // While leaving, what remains to do is to give the incarnation back.
+  // While leaving, the new incarnation only has to be given back.
   if (state == State::kLeaving) return;
   state = State::kJoined;
   heartbeat.due_ns = now + lease_ns / 4;
@@ -253,7 +253,7 @@ void Membership::Impl::OnRefresh(absl::StatusOr<v1::GetViewResponse> response) {
 void Membership::Impl::OnLeave(absl::StatusOr<v1::LeaveResponse> response) {
   leave.under_way = false;
   if (state != State::kLeaving) return;
-  // NOT_FOUND: retired already, which is what was asked for.
+  // NOT_FOUND: it is retired already, so the leave is done.
   if (response.ok() || absl::IsNotFound(response.status())) {
     End(absl::CancelledError("left the cluster"));
     return;
@@ -287,7 +287,7 @@ bool Membership::Impl::TakeChanges(v1::GetViewResponse* response, v1::AccessRule
   return true;
 }
 
-// False when it is not newer than what we have, or not known to come after it.
+// False when it is not newer than the present view, or not known to come after it.
 bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at) {
   if (!Continues(*newer, asked_at)) return false;
   SetView(versions.Replace(std::move(*newer)), rules);
@@ -313,7 +313,7 @@ bool Membership::Impl::Continues(const v1::ClusterView& newer, uint64_t asked_at
     }
     // An older state was put back, or the coordinator was started with another cluster's. The data
     // here may be all that is left, so this server keeps it and serves its own view. The answer to
-    // the next heartbeat says what is wrong.
+    // the next heartbeat has the reason.
     if (history == History::kRolledBack || history == History::kForeign ||
         history == History::kOtherCluster) {
       return false;
@@ -370,7 +370,7 @@ bool Membership::Impl::StartCalls(int64_t now) {
       return heartbeat_due || poll_due;
     }
     case State::kLeaving:
-      // A join under way may still succeed; its incarnation is then what has to leave.
+      // A join in flight may still succeed; its incarnation then has to leave.
       if (incarnation == 0 || !leave.Due(now)) return false;
       SendLeave(now);
       return true;

@@ -49,7 +49,7 @@ namespace {
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 constexpr absl::Duration kScrapeTimeout = absl::Seconds(1);
 
-// HOST:PORT that peers are told.
+// The HOST:PORT that peers connect to.
 absl::StatusOr<std::string> AdvertisedAddress(const NodeOptions& options,
                                               const std::string& listening) {
   absl::StatusOr<HostAndPort> bound = SplitHostPort(listening);
@@ -111,7 +111,7 @@ struct VerbenaNode::Impl {
   std::optional<ColdDirectory> cold_directory;
   std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
-  FailingSaves failing_saves{&clock};  // asked by the service, told by the saves
+  FailingSaves failing_saves{&clock};  // read by the service, written by the checkpoints
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
   std::unique_ptr<GrpcServer> grpc;
@@ -225,7 +225,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
     }
     shard.memory_budget = memory_budget;
     shard.job_memories = job_memories;
-    // Peers come and go as they like, and each end of a lane is said.
+    // Peers come and go as they like, and the end of each lane is logged.
     shard.log = Bounded([i](const std::string& text) { spdlog::info("shard {}: {}", i, text); });
     shard.disk = checkpoint::PosixDisk();
     shard.file_io = [this](Inbox::Closure closure) { files.inbox().Post(std::move(closure)); };
@@ -302,7 +302,7 @@ absl::Status VerbenaNode::Impl::StartShards() {
 
 void VerbenaNode::Impl::OnView(uint64_t incarnation,
                                const std::shared_ptr<const v1::ClusterView>& view) {
-  // Before the shards: what they take from a view has been judged by it.
+  // Before the shards: their requests by the new view are authorized by its rules.
   access.Update(view, membership->membership().access());
   set.incarnation.store(incarnation, std::memory_order_release);
   const std::shared_ptr<const ViewChangeList> changes = membership->membership().changes();
@@ -322,8 +322,8 @@ absl::Status VerbenaNode::Impl::StartMembership() {
     return absl::OkStatus();
   }
   MembershipOptions member;
-  // A coordinator reaches itself where it listens, whatever others call it; but with TLS it answers
-  // only to what its certificate is for.
+  // A coordinator connects to itself at its listening address, whatever its advertised address.
+  // With TLS it uses the advertised address, for which its certificate is valid.
   const std::string& self = tls == nullptr ? grpc->address() : address;
   member.coordinator = options.coordinator ? self : options.join;
   member.name = options.name;
@@ -440,7 +440,7 @@ NodeMetrics VerbenaNode::Impl::Gather() {
       metrics.coordinator->save_failures = state_store->failures();
       metrics.coordinator->save_failing = state_store->failing();
     } catch (const std::future_error&) {
-      // The coordinator has retired: there is nothing to say of it.
+      // The coordinator has retired, so it has no metrics.
     }
   }
   return metrics;

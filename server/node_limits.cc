@@ -41,7 +41,7 @@ absl::Status CheckDescriptors(size_t wanted) {
       opened.push_back(std::move(fd));
       continue;
     }
-    if (errno != EMFILE && errno != ENFILE) return absl::OkStatus();  // tells nothing of a limit
+    if (errno != EMFILE && errno != ENFILE) return absl::OkStatus();  // another error
     rlimit limit = {};
     getrlimit(RLIMIT_NOFILE, &limit);
     return absl::ResourceExhaustedError(absl::StrCat(

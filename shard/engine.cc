@@ -29,7 +29,7 @@ Engine::Impl::Impl(EngineOptions o)
   await_slices.reserve(kMaxGroups);
 }
 
-// What is begun of a record goes back to the pool, as all that tables and the log have.
+// Buffers of incomplete records go back to the pool, like those of tables and the log.
 Engine::Impl::~Impl() {
   for (uint32_t p = 0; p < copies.size(); ++p) ForgetCopy(p);
 }

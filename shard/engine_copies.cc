@@ -1,7 +1,7 @@
-// What this shard has copies of: records of their primaries, applied in order.
+// Replicas on this shard: applies the records of their primaries, in order.
 //
-// A record is applied whole or not at all, and is checked before: what its sender says is not
-// trusted, so that one that is wrong costs its copies, never this shard.
+// A record is applied whole or not at all, and is checked before. Its sender is not trusted: a
+// wrong record costs the replicas of that sender, never this shard.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -102,7 +102,7 @@ ReplyStatus Engine::Impl::Assemble(CopyState* copy, const ReplicaHeader& header,
   return ReplyStatus::kOk;
 }
 
-// From what a partition is when it is new, whatever was here of it.
+// Makes the partition new, whatever its content was.
 ReplyStatus Engine::Impl::Begin(uint32_t partition) {
   copies[partition].announced.clear();
   for (auto& [id, state] : tables) {
@@ -175,7 +175,7 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   copy.parts_bytes = 0;
   if (answer.status == ReplyStatus::kMemoryLimit) {
     ++e.sink.counters.memory_refusals;
-    e.pool.Trim();  // what idles may be in the way of the next attempt
+    e.pool.Trim();  // idle buffers may be in the way of the next attempt
   }
   if (answer.status == ReplyStatus::kOk) answer.version = copy.sequence = group.sequence;
   return answer;
@@ -196,7 +196,7 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   // Its primary serves it: without it, this is no copy.
   if (it->second.lacks_cold_store || it->second.table == nullptr) return ReplyStatus::kNotReady;
   c->slice = it->second.table->slice_of(c->partition);
-  // Lost by what the view here says, or there is no memory.
+  // Lost in the view here, or there is no memory.
   if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
     return it->second.starved ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
   }

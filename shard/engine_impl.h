@@ -223,7 +223,7 @@ struct Engine::Impl {
   // Whether the table in this partition is as the last record made it. False: not yet.
   bool AtLastRecord(uint32_t partition, const TableState& state, uint32_t slice);
 
-  // ---- engine_proof.cc: comparisons of a copy with its primary ----
+  // ---- engine_proof.cc: comparisons of a replica with its primary ----
   enum class Proved : uint8_t { kSome, kWait, kAll };
   // Adds the next record of a comparison. kWait: nothing more for now.
   Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
@@ -281,7 +281,7 @@ struct Engine::Impl {
   // False: no memory for the replicas' records.
   bool FinishSlice(TableState* state, uint32_t slice);
 
-  // ---- engine_copies.cc: as a copy ----
+  // ---- engine_copies.cc: as a replica ----
   // A record as far as it was checked; `data` is all of its payload.
   struct Copied {
     uint32_t partition = 0;

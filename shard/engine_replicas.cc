@@ -1,5 +1,5 @@
-// Copies elsewhere of what this shard has: what they are told beyond what partition/ tells them of
-// applies, and what becomes of it.
+// Replicas elsewhere of this shard's partitions: the records for them beyond those of applies
+// (partition/), and their answers.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,9 +11,10 @@
 namespace verbena::shard {
 namespace {
 
-// What a restore may have in a partition's log: enough to keep its link busy.
+// The bytes that a restore may have in a partition's log: enough to keep its link busy.
 constexpr uint64_t kRestoreBytes = 4 << 20;
-// Rows that are looked at in one turn for those that are to be told or compared: about as long.
+// Rows that one turn looks at in search of rows to send or compare, which takes about as long as
+// sending.
 constexpr uint32_t kRowsOfTurn = 1 << 16;
 
 }  // namespace
@@ -197,7 +198,7 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   const TableState& state = it->second;
   const uint32_t slice =
       state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
-  // As a follower it would take what it has never been told for what there is.
+  // As a follower it would take a slice that it never received for present.
   if (slice != SlicedTable::kNone && state.table->gone(slice)) return false;
   if (slice != SlicedTable::kNone && state.table->ready(slice)) {
     const auto told = c.slices.find(it->first);
@@ -355,13 +356,13 @@ bool Engine::Impl::AtLastRecord(uint32_t partition, const TableState& state, uin
   return log.AllApplied(partition, id);
 }
 
-// Rows that were made and not changed go, too: what they will be told of counts from there. A
-// learner has skipped records of rows that it did not have, so rows are sent with those applied.
+// Rows that were made and not changed are sent, too: later records count from them. A learner has
+// skipped records of rows that it did not have, so rows are sent with those applied.
 bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   if (!planted_bugs().cursor_before_apply && !AtLastRecord(partition, state, slice)) return false;
-  // Those that were made for no record that the learner was told, as by a step that is open.
+  // Rows made for no record that the learner has received, as by a step that is open.
   ReplicaLog::Cursor::Slice& sent = c.slices.at(table.id());
   if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {
     c.row = sent.rows_made;

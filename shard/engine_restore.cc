@@ -1,4 +1,4 @@
-// Restores: what was saved is loaded into a table that nobody is served from yet.
+// Restores: loads a checkpoint into a table that is not served yet.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -30,7 +30,7 @@ absl::Status Malformed(const SlicedTable& table, std::string_view what, uint64_t
 
 }  // namespace
 
-// ---- what is called for it ----------------------------------------------------------------------
+// ---- interface ----------------------------------------------------------------------------------
 
 absl::Status Engine::Impl::FindRestoring(uint32_t table, TableState** state) {
   const auto it = tables.find(table);
@@ -189,8 +189,8 @@ absl::StatusOr<RestoreProgress> Engine::restore_progress(uint32_t table) const {
 
 // ---- loading ------------------------------------------------------------------------------------
 
-// Elements first.. of a chunk, which are those from.. of what is loaded. False: no memory to tell
-// its copy.
+// Loads elements first.. of a chunk from elements from.. of `elements`. False: no memory for the
+// replica's record.
 bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* state,
                                 uint32_t index, uint32_t first, uint32_t count, uint64_t from) {
   DenseTable& table = *state->dense.table;
@@ -343,13 +343,14 @@ bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
   return true;
 }
 
-// Whoever was asked to say so has seen that everything is loaded everywhere. Where that is not so,
-// nothing may pass for it.
+// The view ends a restore after every shard has reported that everything is loaded. A slice that is
+// not loaded here must not pass for loaded.
 void Engine::Impl::EndRestoring(TableState* state) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     if (!state->table->ready(s) || state->restore->finished(s)) continue;
     const PartitionInfo& p = partitions[state->table->life(s).partition];
-    // One that has become the primary, by this view or before, had everything when that was said.
+    // A shard that became the primary, by this view or before, had everything at the time of that
+    // report.
     if (!p.ours || p.promoted || state->restore->inherited(s)) continue;
     // A table is reset only when it is served, which this shard may hear together with the reset.
     if (state->restore->reset(s)) continue;

@@ -1,4 +1,5 @@
-// Saves: which slices there are of a table, and what gives them up. The rest is shard/save.
+// Checkpoints: which slices of a table they contain, and what ends them early. The rest is
+// shard/save.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +17,7 @@ std::string Named(const SlicedTable& table) {
   return absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\"");
 }
 
-// The step that what is farthest of a slice is at.
+// The step of the slice's farthest chunk.
 uint64_t NewestOf(const TableState& state, uint32_t slice) {
   const DenseTable* dense = state.dense.table.get();
   if (dense == nullptr) return state.rows.table->slice(slice).version;

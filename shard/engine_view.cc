@@ -1,4 +1,4 @@
-// What a view of the cluster changes: tables, the partitions that are ours, jobs.
+// Changes of a view of the cluster: tables, the partitions of this shard, jobs.
 #include <algorithm>
 #include <utility>
 
@@ -143,8 +143,8 @@ JobState* Engine::Impl::JobOf(const std::string& name) {
   return &it->second;
 }
 
-// What a job's limit leaves it on this server: its share for each copy of a partition. All shards
-// of the server say the same.
+// The part of a job's limit on this server: its share for each replica of a partition. All shards
+// of the server compute the same.
 void Engine::Impl::LimitJobs(const v1::ClusterView& view, const ViewDifference& what) {
   uint64_t owned = 0;
   for (const v1::Partition& p : view.partitions()) {
@@ -281,7 +281,7 @@ bool Engine::Impl::HasToPlace(const v1::Table& table, const TableState& state) c
   return !std::equal(lost.begin(), lost.end(), state.lost.begin(), state.lost.end());
 }
 
-// Follows what the view says of the table's partitions.
+// Follows the view's partitions of the table.
 absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   ++tables_placed;
   state->lost.assign(table.lost_partitions().begin(), table.lost_partitions().end());
@@ -314,7 +314,7 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     }
     if (!planted_bugs().forget_parked) state->parking->FailSlice(s, why);
     if (keep) continue;
-    // Of what is being restored everything can be loaded again.
+    // Everything of a table that is being restored can be loaded again.
     const bool fresh = placement[p].lost || partitions[p].renewed || state->restore != nullptr;
     sliced.Release(s, /*gone=*/!fresh);
     state->marks.erase(p);
@@ -340,9 +340,9 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   return acquired;
 }
 
-// A new generation of its job. Copies follow when they are told.
+// A new generation of its job. Replicas follow by a record.
 void Engine::Impl::ResetTable(TableState* state) {
-  // A reset applies what the follower may not have yet.
+  // A reset applies entries that the follower may not have yet.
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     log.HoldReads(state->table->id(), state->table->life(s).partition);
   }
@@ -352,7 +352,7 @@ void Engine::Impl::ResetTable(TableState* state) {
     if (!state->table->ready(s) || !partitions[p].ours) continue;
     // A follower until this view: it may have steps of this generation. Adopt() knows.
     if (partitions[p].promoted && !planted_bugs().reset_promoted) continue;
-    // What is being restored gets versions for whatever generation it begins with.
+    // A table that is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);
     if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, state->table->id())) continue;
@@ -385,7 +385,7 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
     }
   }
   if (state.table == nullptr) return absl::OkStatus();
-  // What is placed by the view that ends the restore was reset since.
+  // Slices that are placed by the view that ends the restore were reset since.
   if (!table.restoring()) state.table->set_initialises(true);
   if (HasToPlace(table, state)) state.unserved = Place(table, &state);
   absl::Status placed = state.unserved;
@@ -394,7 +394,7 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   if (state.job->change == Roster::Change::kGeneration) {
     AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
-    // What was kept for the workers of the run before may have been in the way.
+    // Data kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = state.unserved = Place(table, &state);
   } else {
     state.consistency->Resize();

@@ -50,7 +50,7 @@ void CudaTextModel::FillInput(size_t g, const Batch& batch, const Piece& piece,
   const auto context = static_cast<size_t>(options_.shape.context);
   const auto hidden = static_cast<size_t>(options_.shape.hidden);
   const TextDevice::Input& input = texts_[g]->input();
-  // In parts of what the host works on at once: its buffers have no more room.
+  // In parts of kTextRows, for which the host's buffers have room.
   for (size_t done = 0; done < piece.rows;) {
     const size_t rows = std::min<size_t>(kTextRows, piece.rows - done);
     for (size_t r = 0; r < rows; ++r) {
@@ -95,7 +95,8 @@ absl::StatusOr<double> CudaTextModel::Gradient(const Batch& batch, double scale,
   if (absl::Status s = Begin(parameters, gradients); !s.ok()) return s;
   ++calls_;
   double loss = 0;
-  // None has more examples than the last. At least one round, for what was begun is to be done.
+  // The last GPU has the most examples. At least one round, because the work that Begin() started
+  // has to be completed.
   for (size_t round = 0; round == 0 || PieceOf(batch, texts_.size() - 1, round).rows > 0; ++round) {
     for (size_t g = 0; g < texts_.size(); ++g) {
       const Piece piece = PieceOf(batch, g, round);

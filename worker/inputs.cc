@@ -24,7 +24,7 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr char kIndexName[] = "the launcher's index";
 constexpr std::chrono::seconds kProgressEvery(2);
 
-// Says on stderr how far a long pass is.
+// Prints the progress of a long pass on stderr.
 class PassProgress {
  public:
   explicit PassProgress(const std::atomic<bool>* stop) : stop_(stop) {}

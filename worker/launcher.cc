@@ -32,7 +32,7 @@ using SteadyClock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 constexpr int kTickMs = 100;
-// What a worker gets to leave the cluster after SIGTERM (leaving takes at most a second).
+// The time for a worker to leave the cluster after SIGTERM (leaving takes at most a second).
 constexpr Seconds kEndSeconds{5};
 
 // Until there are workers to end. As process 1 of a container, a signal without a handler does
@@ -147,7 +147,7 @@ class Launcher {
   Signals signals_;
   Progress progress_;
   std::vector<WorkerState> workers_;
-  std::set<std::string> said_;  // failures that were told already
+  std::set<std::string> said_;  // failures that were reported already
   std::optional<ChannelMessage> evaluated_;
   bool evaluation_failed_ = false;
   bool stopped_early_ = false;
@@ -200,7 +200,7 @@ void Launcher::WaitForEvents() {
 
 void Launcher::Serve(size_t rank) {
   WorkerState& worker = workers_[rank];
-  // Before its messages: what it sent ahead of its end is then all there.
+  // Before its messages: then all messages that it sent ahead of its end are there.
   const std::optional<std::string> ended = worker.child.Reap();
   while (std::optional<ChannelMessage> message = worker.child.Poll()) Take(rank, *message);
   if (ended && worker.phase != Phase::kDone && worker.phase != Phase::kLost) Lose(rank, *ended);
@@ -230,7 +230,7 @@ void Launcher::Take(size_t rank, const ChannelMessage& message) {
       // An evaluation that failed would fail the next worker too (such as an unwritable file).
       evaluation_failed_ = worker.phase == Phase::kEvaluating;
       worker.phase = evaluation_failed_ ? Phase::kDone : Phase::kLost;
-      // Workers that fail of one cause say so once.
+      // Workers that fail for the same reason report it once.
       if (said_.insert(message.text).second) {
         progress_.Note(absl::StrFormat("verbena-train: worker %d (pid %d): %s", rank,
                                        worker.child.pid(), message.text));
@@ -296,7 +296,7 @@ Totals Launcher::Sum() const {
     sum.bytes_pulled += worker.totals.bytes_pulled;
     weighted += worker.totals.loss * static_cast<double>(worker.totals.samples);
   }
-  // How far the run is says the one with the longest way to go.
+  // The progress of the run is that of the worker farthest behind.
   if (training != UINT64_MAX) sum.steps = training;
   if (sum.samples > 0) sum.loss = weighted / static_cast<double>(sum.samples);
   return sum;

@@ -177,8 +177,8 @@ class Loop {
     return absl::OkStatus();
   }
 
-  // Whether some worker, this one included, has said to stop by the end of the last step, or before
-  // this one began.
+  // Whether some worker, this one included, has asked to stop by the end of the last step, or
+  // before this one began.
   bool Stopped() const { return progress_.stopped(); }
 
   const Totals& Count(double seconds) {

@@ -57,7 +57,8 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   return cluster;
 }
 
-// Less than 2^63. An order by windows is part of what a resumed run goes on with.
+// Less than 2^63. With an order by windows, the window is part of the identity with which a run
+// resumes.
 uint64_t HashOf(const DataIdentity& data, const InputOrder& order, uint64_t examples) {
   return order.window >= examples ? data.hash : Mix(data.hash ^ Mix(order.window)) >> 1;
 }
@@ -105,7 +106,7 @@ void PauseSelf(const Options& options, const std::string& where) {
   }
 }
 
-// Adds what tests ask for: a log of steps, and pauses that SIGCONT or a file ends.
+// Adds hooks for tests: a log of steps, and pauses that SIGCONT or a file ends.
 TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
                    std::function<void(const std::string&)> note) {
   const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
@@ -139,8 +140,8 @@ struct Trained {
 };
 
 // Pulls the tables' last parameters, with this worker's own last step in them, and hashes them if
-// that was asked for. Counts the bytes this takes, so that a run's totals are what the servers
-// counted.
+// the options ask for it. Counts the bytes of this pull, so that a run's totals equal the servers'
+// counts.
 absl::StatusOr<std::optional<uint64_t>> Settle(const Options& options, Trained* trained) {
   ParameterStore* store = trained->store.get();
   if (absl::Status status = PullAll(store); !status.ok()) return status;
@@ -158,7 +159,7 @@ absl::StatusOr<std::optional<uint64_t>> Settle(const Options& options, Trained* 
 absl::StatusOr<std::optional<Quality>> Test(const Options& options, Trained* trained) {
   Model* model = trained->model.get();
   if (!model->has_test()) return std::optional<Quality>();
-  // Rows are those of now, so what goes with them is too.
+  // Rows have their present values, so the dense parameters beside them must have, too.
   const float* parameters =
       model->tables().empty() ? trained->result.average.data() : trained->store->parameters();
   const absl::StatusOr<Quality> quality =

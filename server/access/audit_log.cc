@@ -25,7 +25,7 @@ namespace {
 // Beyond that many hosts that were refused something, they are counted anew.
 constexpr size_t kMostPeers = 4096;
 
-// What a peer can choose has a bounded part in a line.
+// Fields that a peer can choose have a bounded part of a line.
 constexpr size_t kMostFieldBytes = 512;
 
 std::string Cut(const absl::string_view text) {
@@ -149,7 +149,8 @@ void AuditLog::Append(const std::string& line) {
     failing_ = false;
     return;
   }
-  // The calls go on: a full disk must not stop training. What has no place in the file is said.
+  // The calls go on: a full disk must not stop training. A line that the file cannot take goes to
+  // the log.
   if (!std::exchange(failing_, true)) log_(wrong + "; its lines go to this log instead");
   log_("audit: " + line);
 }
@@ -158,7 +159,7 @@ void AuditLog::Append(const std::string& line) {
 std::optional<uint64_t> AuditLog::Admit(const std::string& peer, absl::Time now) {
   const std::string host = HostOf(peer);
   if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
-  // The host's own share first: what it is not given must not be taken from what all hosts have.
+  // Charge the host's own share first: a refusal by it must not use up the share of all hosts.
   RateLimit& own = refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second;
   const std::optional<uint64_t> of_host = own.Take(now);
   if (!of_host.has_value()) return std::nullopt;

@@ -153,7 +153,7 @@ absl::StatusOr<ModelSource> ModelSource::Open(Disk* disk, const std::string& pat
   std::string file = path;
   const absl::Status opened = disk->Open(path).status();
   if (absl::IsFailedPrecondition(opened)) {
-    // A directory, or nothing that can be read, which Chosen() then says.
+    // A directory, or nothing that can be read; Chosen() then reports the reason.
     const absl::StatusOr<std::vector<Disk::Entry>> entries = disk->List(path);
     if (!entries.ok()) return opened;
     absl::StatusOr<std::string> chosen = Chosen(path, *entries);

@@ -111,7 +111,7 @@ class PosixWritable final : public WritableFile {
   }
 
   absl::Status Sync() override {
-    // After a failed fsync the pages count as clean: a second one would say OK (fsync(2)).
+    // After a failed fsync the pages count as clean: a second fsync would return OK (fsync(2)).
     if (fsync(fd_.get()) == 0) return absl::OkStatus();
     return Failed("make durable", path_, errno);
   }
@@ -236,7 +236,7 @@ class Posix final : public Disk {
   absl::Status SyncDirectory(const std::string& path) override {
     const Descriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd.get() < 0) return Failed("open", path, errno);
-    // Some file systems have nothing to do for a directory, and say so.
+    // Some file systems need no fsync of a directory, and return EINVAL.
     if (fsync(fd.get()) == 0 || errno == EINVAL) return absl::OkStatus();
     return Failed("make durable", path, errno);
   }

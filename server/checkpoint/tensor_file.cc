@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<TensorFileWriter>> TensorFileWriter::Create(
   });
   std::vector<TensorInfo> ordered;
   for (const size_t i : writer->order_) ordered.push_back(infos[i]);
-  // transformers refuses a file that does not say which framework it is for.
+  // transformers refuses a file without the name of the framework it is for.
   absl::StatusOr<std::string> head = MakeSafetensorsHeader(&ordered, {{"format", "pt"}});
   if (!head.ok()) return head.status();
   writer->head_ = *std::move(head);
@@ -255,7 +255,7 @@ absl::Status TensorCursor::Read(absl::Span<std::byte> to) { return ReadAt(at_, t
 
 absl::Status TensorCursor::ReadAt(uint64_t offset, absl::Span<std::byte> to) {
   if (offset > tensor_->bytes() || to.size() > tensor_->bytes() - offset) {
-    // Which says so.
+    // Read() reports the error.
     return file_->Read(*tensor_, offset, to);
   }
   while (!to.empty()) {

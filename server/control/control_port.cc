@@ -68,12 +68,12 @@ std::string PeerOf(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
 }
 
-// Of one address; no descriptor: errno says why.
+// Of one address; no descriptor: errno has the reason.
 rdma::UniqueFd ListenOn(const sockaddr* address, socklen_t size, int family) {
   rdma::UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int one = 1, zero = 0;
   if (!fd.valid()) return fd;
-  // What is accepted inherits TCP_NODELAY. A wildcard takes both families.
+  // Accepted connections inherit TCP_NODELAY. A wildcard takes both families.
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   if (family == AF_INET6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
@@ -267,8 +267,8 @@ bool ControlPort::Charge(Connection* connection) {
   if (bytes_.size() >= kMostPayers && !bytes_.contains(connection->payer)) bytes_.clear();
   Bytes& bytes = bytes_.try_emplace(connection->payer, Bytes{most, now}).first->second;
   const double seconds = static_cast<double>(now - bytes.at_ns) / 1e9;
-  // Who sends too much is ended. A debt beyond a second's bytes would only keep others out for
-  // long.
+  // A connection that sends too much is ended. A debt beyond a second's bytes would only keep
+  // others out for long.
   bytes.left = std::max(std::min(most, bytes.left + seconds * most / 8) - came, -most / 8);
   bytes.at_ns = now;
   // The budget may have been used up by others, and the free bytes are for that.

@@ -29,11 +29,11 @@ constexpr int kMostControlHeaders = 8192;
 constexpr int kMostReflectionThreads = 8;
 constexpr int kHandshakeMs = 10'000;
 constexpr int kIdleConnectionMs = 300'000;
-// A restore of 60,000 tables; views, which are larger, are answers. gRPC compares the size once it
-// has the whole request, so the memory above is what bounds the announced ones.
+// Enough for a restore of 60,000 tables; views are larger, but they are replies. gRPC compares the
+// size once it has the whole request, so until then the memory quota bounds the request.
 constexpr int kMostControlRequest = 16 << 20;
 
-// Bounds of what a peer can take, for the most part before it shows a token.
+// Bounds the memory, threads and streams that a peer can take, mostly before it shows a token.
 void LimitPeers(uint64_t memory, grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("verbena-control");
   quota.Resize(memory);

@@ -17,7 +17,7 @@ namespace {
 // A shard answers between two rounds of bounded work; only a stuck one takes so long.
 constexpr absl::Duration kShardTimeout = absl::Seconds(5);
 constexpr absl::Duration kStatisticsTimeout = absl::Seconds(1);
-// The longest that a saver may have itself answered later.
+// The longest that a caller may ask to wait for a reply.
 constexpr absl::Duration kLongestWait = absl::Seconds(60);
 
 void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
@@ -63,7 +63,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   }
 }
 
-// Of the view that the caller has; 0: it does not say.
+// The revision of the caller's view; 0: not given.
 uint64_t RevisionOf(const v1::OpenLaneRequest& request) { return request.revision(); }
 template <typename Request>
 uint64_t RevisionOf(const Request&) {
@@ -294,7 +294,7 @@ void ShardService::OnShard(ControlCall* call, const Request* request, Response* 
                   });
 }
 
-// What a handler answers that has nothing to say but whether it went well.
+// The reply of a handler that reports only success or an error.
 template <typename Response>
 void AnswerWith(const absl::Status& status, Answerer<Response> answer) {
   if (!status.ok()) return answer(status);

@@ -72,7 +72,8 @@ void ShardExecutor::Impl::MakePeerLinks(std::unique_ptr<ControlChannel> channel)
       control.get(), clock);
   PeerListener* listener =
       options.peer_listener != nullptr ? options.peer_listener : replication.get();
-  // Not the tokens' numbers: who sees when a link is opened again learns nothing of them.
+  // Another seed than the tokens': the times at which a link is opened again must not give tokens
+  // away.
   const uint64_t seed = options.seed == 0 ? 0 : options.seed ^ 0x9e3779b97f4a7c15u;
   peer_links = std::make_unique<PeerLinks>(
       PeerLinkOptions{.shard = options.shard, .seed = seed, .log = options.log},
@@ -95,7 +96,8 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
   for (Transport& transport : transports) {
     Impl::Link link;
     const std::string name(transport.endpoint->transport());
-    // Nor with the rails of it that can listen: who named several wants no fewer.
+    // Nor with the rails of it that can listen: an operator who names several rails wants all of
+    // them.
     const auto same = [&](const auto& missing) { return missing.transport == name; };
     if (std::any_of(impl->missing.begin(), impl->missing.end(), same)) continue;
     absl::StatusOr<std::string> address = transport.endpoint->Listen();
@@ -144,8 +146,8 @@ ReplicationCounters ShardExecutor::replication_counters() const {
 void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   Impl& s = *impl_;
   if (incarnation == s.incarnation || incarnation == 0) return;
-  // A server that joins again under another incarnation is a new and empty one: workers must not
-  // take what the old one knows for what the new one is asked.
+  // A server that joins again under another incarnation is new and empty. Workers must not take the
+  // old one's state for the new one's.
   s.CloseAll(absl::FailedPreconditionError(
       absl::StrCat("the server has a new incarnation, ", incarnation)));
   s.incarnation = incarnation;
@@ -326,8 +328,8 @@ int64_t ShardExecutor::Impl::NextTimer() const {
       std::min({next_write_check_ns, next_pending_check_ns, NextWaitingNanos(),
                 peer_links->NextTimerNanos(), saves.NextTimerNanos(), restores.NextTimerNanos(),
                 options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
-  // A transport whose peer has to confirm the close says so by an event; this is for the ones
-  // that do not.
+  // A transport whose peer has to confirm the close reports it by an event; this look is for the
+  // other transports.
   if (!closing.empty()) next = std::min(next, now_ns + int64_t{10'000'000});
   return next;
 }

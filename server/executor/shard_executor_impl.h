@@ -220,7 +220,7 @@ struct ShardExecutor::Impl final {
   bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
-  // ---- shard_waiting.cc: requests that wait for room in the log for a copy ----
+  // ---- shard_waiting.cc: requests that wait for room in the replication log ----
   // Whether an older request for one of its partitions waits, of any table: one that names many
   // partitions would not find room in all of them at once, if others took it in between.
   bool IsBehindWaiting(const Record& record) const;

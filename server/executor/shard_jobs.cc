@@ -1,4 +1,4 @@
-// What jobs have of a shard, and the limits of it.
+// The memory and lanes of jobs on a shard, and their limits.
 #include <algorithm>
 #include <utility>
 

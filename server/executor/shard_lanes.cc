@@ -140,8 +140,8 @@ absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
       static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, chunk_slot));
   const uint64_t left =
       options.lane_memory_limit > lane_memory ? options.lane_memory_limit - lane_memory : 0;
-  // No lane takes more than half of what is left, so that later workers get smaller lanes rather
-  // than none.
+  // No lane takes more than half of the free lane memory, so that later workers get smaller lanes
+  // rather than none.
   while (config.ring_bytes() > left / 2 && Shrink(&config)) {
   }
   if (config.ring_bytes() > left) {
@@ -293,7 +293,7 @@ bool ShardExecutor::Impl::PollEvents(size_t transport) {
 
 absl::StatusOr<ShardExecutor::Impl::Pending> ShardExecutor::Impl::TakeToken(
     size_t transport, const std::string& private_data, LaneHello* hello) {
-  // librdmacm hands private data over padded, so it may be longer than what was sent.
+  // librdmacm hands private data over padded, so it may be longer than the data sent.
   if (private_data.size() < sizeof(LaneHello)) {
     return absl::InvalidArgumentError("no lane hello in the private data");
   }

@@ -1,5 +1,5 @@
-// Copies of partitions: records about those that this shard keeps, and what the leases between
-// copies allow.
+// Replicas of partitions: records for the replicas that this shard keeps, and the answers that
+// leases between replicas allow.
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -14,7 +14,7 @@ using rdma::ShardLane;
 
 namespace {
 
-// What is answered with what others have committed.
+// Requests whose answer contains other workers' commits.
 bool Reads(RecordType type) {
   switch (type) {
     case RecordType::kPull:
@@ -106,7 +106,8 @@ absl::Status ShardExecutor::Impl::MaySave(const Request& request) const {
                                                view->revision(), ", the caller's at ",
                                                request.revision()));
   }
-  // One that may have been replaced unknown to it may lack what its successor has acknowledged.
+  // A primary that may have been replaced without its knowledge may lack pushes that its successor
+  // has acknowledged.
   for (const v1::Partition& partition : view->partitions()) {
     if (partition.primary() != incarnation || partition.shard() != options.shard) continue;
     if (replication->leases().MayRead(partition.id(), now_ns)) continue;

@@ -158,7 +158,7 @@ shard::Buffer SlabAllocator::Allocate(size_t bytes) {
   return buffer;
 }
 
-// Not less than there is: the unused part of all slabs, and what the budget leaves.
+// An upper estimate: the unused part of all slabs, and the part of the budget that is not reserved.
 bool SlabAllocator::MayFit(uint64_t bytes) const {
   if (budget_ == nullptr) return true;
   const uint64_t room = budget_->MostOf(tables_.use);
@@ -175,7 +175,8 @@ void SlabAllocator::SetFor(shard::MemoryFor whom) {
   tables_.use = rows_.use = use;
 }
 
-// What is beyond that part of the budget was taken for others: as much stays free in the slabs.
+// Reservations beyond that part of the budget were made for other uses: as much must stay free in
+// the slabs.
 uint64_t SlabAllocator::RoomForRows() const {
   if (budget_ == nullptr) return UINT64_MAX;
   const Slab* const slab = rows_.current;

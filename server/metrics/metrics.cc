@@ -98,7 +98,7 @@ constexpr size_t kJobsListed = 500;
 struct JobValue {
   const char* name;
   const char* help;
-  // Empty: nothing to say of this job.
+  // Empty: this job has no such series.
   std::optional<uint64_t> (*value)(const JobSnapshot& job);
 };
 const JobValue kJobValues[] = {

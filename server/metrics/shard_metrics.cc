@@ -189,7 +189,8 @@ void AddStaleness(MetricFamily* family, const std::array<uint64_t, kStalenessBuc
   family->metric.push_back(std::move(metric));
 }
 
-// Reasons come from two sides and may say much: this many series at most, the rest together.
+// Reasons come from clients and servers, and may be many: this many series at most, the rest
+// together.
 constexpr size_t kMostLaneSeries = 32;
 
 // One series for each way that lanes travel, whose value is how many do: a series for each lane

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kNoTimer = std::numeric_limits<int64_t>::max();
 constexpr absl::Duration kCallTimeout = absl::Nanoseconds(rdma::LaneWatch::kOpenTimeoutNanos);
-// A transport whose peer has to confirm a close says so by an event; this is for those that do not.
+// A transport whose peer has to confirm a close reports it by an event; this look is for the other
+// transports.
 constexpr int64_t kLookAgainNanos = 10'000'000;
 // Memory could not be registered: other users of the limit may have released some by then.
 constexpr int64_t kRegisterAgainNanos = 100'000'000;

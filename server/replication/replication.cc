@@ -113,7 +113,7 @@ bool Replication::Send() {
   while (engine_->TakeReplicas(&records_, kTakeAtOnce)) {
     worked = true;
     for (shard::ReplicaRecord& record : records_) {
-      // What was refused comes first; these come again with it.
+      // Refused records are sent again first; these come again with them.
       if (parts_[record.group.partition].refused) continue;
       const auto it = peers_.find({record.to.server, record.to.shard});
       if (it != peers_.end()) it->second.queue.push_back(record);
@@ -236,8 +236,8 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
 }
 
-// After a refusal, what was queued is dropped here and stays handed over: it would be sent again,
-// but not to a copy that is none any more.
+// After a refusal, queued records are dropped here but remain handed over. They would be sent
+// again, but not to a server that has no replica any more.
 void Replication::ReleaseUnsent(const PeerId& copy, uint32_t partition) {
   const auto it = peers_.find(copy);
   if (it == peers_.end()) return;
@@ -268,14 +268,14 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
   if (!part.refused) {
     part.refused = true;
     ++refused_;
-    // What is refused behind the first is of the same turn.
+    // Later refusals before the retry belong to the same turn.
     part.refusal = status;
     if (status == ReplyStatus::kMemoryLimit && !engine_->Learns(partition)) ++counters_.no_memory;
     if (part.refusals++ == 0) part.refused_since = clock_->NowNanos();
-    // It was ahead of what the other side knows, or something was lost: soon.
+    // The record was ahead of the other side's view, or one was lost: retry soon.
     part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
   }
-  // What is queued behind it would be refused, too; it comes again with it.
+  // Records queued behind it would be refused, too; they come again with it.
   if (!peer->queue.empty() && peer->queue.front().group.partition == partition) peer->offset = 0;
   std::erase_if(peer->queue, [&](const shard::ReplicaRecord& record) {
     return record.group.partition == partition;

@@ -100,7 +100,7 @@ class Replication final : public PeerListener {
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
 
-  // ---- as a copy ----
+  // ---- as a replica ----
   shard::Answer OnRecord(const PeerId& from, const Record& record,
                          absl::Span<const std::byte> payload);
   ReplyStatus OnBeacon(const PeerId& from, const Group& group) {

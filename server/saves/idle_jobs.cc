@@ -8,7 +8,7 @@
 namespace verbena::server {
 
 std::map<std::string, std::string> IdleJobs::StatesOf(const v1::ClusterView& view) {
-  // What was lost and reset is in another epoch.
+  // A partition that was lost and reset has another epoch.
   std::string epochs;
   for (const v1::Partition& partition : view.partitions()) {
     absl::StrAppend(&epochs, " ", partition.epoch());

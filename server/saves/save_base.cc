@@ -30,7 +30,8 @@ std::optional<SaveBase> ChooseBase(checkpoint::Disk* disk, const std::string& ro
   // This one, and those that it is based on.
   for (uint32_t links = 1; links < full_every; ++links) {
     if (!listed.manifest->has_base()) return base;
-    // It does not say which partitions it has whole: rows of its base that are gone may count.
+    // Its manifest does not list the partitions that it has whole: rows of its base that are gone
+    // may count.
     if (listed.manifest->format_version() < checkpoint::kWholePartitionsVersion) break;
     listed = checkpoint::ReadListed(disk, checkpoint::Join(root, listed.manifest->base().name()));
     if (!listed.manifest.ok()) break;

@@ -135,9 +135,9 @@ absl::Status Saver::ChooseTables() {
   return absl::OkStatus();
 }
 
-// Before any call to shards: the lock shows at once whether another saver uses the directory.
-// Shards report only that tables are being saved, perhaps by a saver that has died, and that state
-// ends.
+// Before any call to shards: the lock shows at once whether another program uses the directory.
+// Shards report only that tables are being saved, perhaps for a program that has died, and that
+// state ends.
 absl::Status Saver::LockDirectory() {
   if (options_.root.empty() || options_.root.front() != '/') {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -106,7 +106,7 @@ absl::StatusOr<v1::BeginSaveResponse> ShardSaves::Begin(const v1::BeginSaveReque
   return response;
 }
 
-// A saver that died has left its save here: reports for how long it stays.
+// A caller that died has left its save here: the error states for how long it stays.
 absl::Status ShardSaves::WithSaves(const absl::Status& status) const {
   std::string text(status.message());
   const int64_t now = clock_->NowNanos();
@@ -199,7 +199,7 @@ void ShardSaves::Finished(uint64_t id, absl::StatusOr<v1::WaitSaveResponse> resu
   it->second.result = *std::move(result);
 }
 
-// ---- the saver ----------------------------------------------------------------------------------
+// ---- the caller's requests ----------------------------------------------------------------------
 
 void ShardSaves::Wait(const v1::WaitSaveRequest& request, Reply reply) {
   const auto it = saves_.find(request.save());

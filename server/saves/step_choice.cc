@@ -43,7 +43,7 @@ bool StepChoice::TooLate(absl::Span<const uint64_t> newest) {
     moved_[t] = newest[t] - newest_[t];
     newest_[t] = newest[t];
   }
-  // A shard was, and did not say where: it may be any table.
+  // A shard was past its step, and did not name the table: it may be any table.
   for (int& late : late_) late += any ? 0 : 1;
   Choose();
   return true;

@@ -69,7 +69,7 @@ class Async final : public DenseConsistency {
     Source gradient;  // without data: nothing to apply, answered `answer`
     ReplyStatus answer;
     uint64_t record = 0;        // of the log, which owns it; 0: not taken yet
-    uint32_t divisor = 0;       // as the record says
+    uint32_t divisor = 0;       // as in the record
     bool acknowledged = false;  // the follower has it
     bool held = false;          // at its apply its worker gets the completion, and its slot back
   };
@@ -288,7 +288,7 @@ bool Async::Finish(Queued* push, bool force) {
     // Uses the push's divisor, not the current members: the job may have restarted since the record
     // was sent.
     if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force)) return false;
-    // Clear the record first: Tell() must not count it as one that still is to be applied.
+    // Clear the record first: Tell() must not count it as one that is still to be applied.
     sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {
     status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane

@@ -1,12 +1,13 @@
 // Asynchronous pushes of rows: each group is applied when it arrives, exactly once. With clocks
 // (ssp, clocks.h) lookups wait for the slowest worker; without, for a version.
 //
-// With a copy of the partition, a group is copied, told to the copy, and applied when that has it
-// (replica/log.h); its rows are made at once, so that it can still be refused for their memory.
+// With a replica of the partition, a group is copied, sent to the replica, and applied when that
+// has it (replica/log.h). Its rows are made at once, so that it can still be refused for their
+// memory.
 //
-// Nothing is held: where there is no memory to keep what a save has yet to write, a group is
-// refused and comes again. One that the copy was told waits, and others of its slice are refused
-// meanwhile.
+// Nothing is held: without memory to keep data that a checkpoint has yet to write, a group is
+// refused and comes again. A group that the replica has received waits, and others of its slice are
+// refused meanwhile.
 //
 // With a cold tier a group whose rows are not all in memory is copied, too, and waits for them,
 // with those of its slice behind it, and ends of steps. It is answered when it is applied.
@@ -51,7 +52,7 @@ class AsyncRows final : public RowConsistency {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
     if (status == ReplyStatus::kOk && clocks_.has_value() && table_.tiered() &&
         !told_[slice].entries.empty()) {
-      // What was pushed before it is to be read by who is let on by it.
+      // Queue the end: a reader that it releases has to see the pushes before it.
       QueueEnd({worker, group.sequence, clock}, slice);
       return status;
     }
@@ -127,7 +128,7 @@ class AsyncRows final : public RowConsistency {
   }
 
  private:
-  // Takes over who is there, and answers what no longer waits.
+  // Takes the present members, and answers requests that need not wait any more.
   void Follow() {
     if (!clocks_.has_value()) return;
     clocks_->Follow(table_.slices());
@@ -141,7 +142,7 @@ class AsyncRows final : public RowConsistency {
   void Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
              const ApplyStamp& stamp);
 
-  // A group that the copy has been told.
+  // A group that was sent to the replica.
   struct Told {
     uint64_t record;
     RowPush push;    // keys and rows are the log's
@@ -265,8 +266,8 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
     Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
     return {ReplyStatus::kOk, 0, version + 1};
   }
-  // A learner that is not told yet would not hear of it, if it came by in between.
-  // And where nothing can be written, it might wait for good.
+  // A learner that does not have the table yet would miss the group if it caught up in between. And
+  // if nothing can be written, the group might wait for good.
   const bool may_wait =
       tell || (mode == ReplicaLog::Mode::kAlone && table_.hot()->io().health().ok());
   if (!may_wait || !Tell(push, slice, stamp, mode)) {
@@ -279,7 +280,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
 }
 
-// Copies are told of it at once, as of all ends.
+// Replicas receive it at once, like all ends.
 void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
   Told entry = {};
   entry.push.worker = mark.worker;

@@ -69,8 +69,9 @@ void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
     known[member->index] = 1;
     s.clocks[member->index] = mark.clock;
   }
-  // The primary before may not have known of them, and one of them may be an expected worker, whose
-  // steps count from the first: the others wait until it ends its next one, which says how many.
+  // The primary before may not have known of them. One of them may be an expected worker, whose
+  // steps count from the first: the others wait until it ends its next step, which carries its
+  // number.
   for (size_t i = 0; i < s.clocks.size(); ++i) {
     if (known[i] == 0) s.clocks[i] = s.least;
   }

@@ -1,4 +1,4 @@
-// What workers push to the open step, and who has ended it; who comes and goes.
+// The pushes of workers to the open step, the workers that have ended it, and changes of members.
 #include "shard/partition/sync_rows.h"
 
 #include <algorithm>
@@ -88,7 +88,7 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
     return at->answer == ReplyStatus::kOk ? answer(ReplyStatus::kDuplicate)
                                           : answer(at->answer, at->detail);
   }
-  // Its worker said that nothing more would come.
+  // Its worker has announced that nothing more comes.
   if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
   if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &x.answer)) {
     const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
@@ -152,7 +152,7 @@ void SyncRows::RosterChanged() {
 
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
-    // Copies have been told: they apply it, whoever is there to see it.
+    // Replicas have the record and apply it, whoever the members are now.
     if (slices_[s].told != 0 && !ApplyTold(s, /*now=*/true)) {
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }

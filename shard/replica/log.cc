@@ -8,8 +8,9 @@
 namespace verbena::shard {
 namespace {
 
-// While a learner catches up, applies and catch-up have this part of each bound. What is in the log
-// when it becomes a follower is what pushes wait behind then: not as much as there may be.
+// While a learner catches up, applies and catch-up have this part of each bound. When the learner
+// becomes a follower, pushes wait behind everything in the log, so that must be less than the whole
+// bound.
 constexpr uint64_t kCatchUpShare = 4;
 
 bool HasRows(ReplicaKind k) { return k == ReplicaKind::kRows || k == ReplicaKind::kRowStates; }
@@ -62,7 +63,7 @@ void ReplicaLog::Discard(uint32_t partition, uint64_t sequence, Entry* entry) {
   CheckCrowded(&p);
 }
 
-// ---- who has copies -----------------------------------------------------------------------------
+// ---- replicas of partitions ---------------------------------------------------------------------
 
 void ReplicaLog::Lead(uint32_t partition, uint64_t epoch, uint64_t sequence) {
   Partition& p = partitions_[partition];
@@ -93,8 +94,8 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
                          uint32_t last_table) {
   Partition& p = partitions_[partition];
   if (copy == p.copy && since == p.since) return false;
-  // The one that was, is waited for no more; what is added meanwhile is applied at once. What is on
-  // its way there may still be read when it is applied here.
+  // The previous replica is not waited for any more, and new entries are applied at once. Records
+  // in flight to it may still be read when they are applied here.
   Leave(partition);
   rooms_.Forget(partition);
   p.copy = {};
@@ -121,7 +122,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   return true;
 }
 
-// What is added from now on does not count before the copy has it.
+// Entries added from now on do not count before the replica has them.
 void ReplicaLog::Require(Partition* partition) {
   partition->required = !planted_bugs().acknowledge_early;
 }
@@ -176,7 +177,7 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.epoch = p.epoch;
   e.group.sequence = p.next++;
   e.group.count = append.header.count;
-  // Decided here, where it is known what the replica was sent before this record.
+  // Decided here, where the records sent before this one are known.
   const bool to_come = p.cursor.sends(append.table) ||
                        (planted_bugs().rows_never_come && append.table > p.cursor.last_table &&
                         p.cursor.begun_as_learner) ||
@@ -272,7 +273,7 @@ void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
   Disown(table, partition);
   Partition& p = partitions_[partition];
   p.differs = p.copy.server != 0;
-  // The copy has what is not here: after a failover reads would show it.
+  // The replica has an apply that is not here: after a failover reads would show it.
   if (p.differs && p.required) p.held_reads[table] = UINT64_MAX;
 }
 
@@ -397,7 +398,7 @@ void ReplicaLog::CheckCrowded(Partition* partition) {
   room_ = true;
 }
 
-// ---- who waits ----------------------------------------------------------------------------------
+// ---- waiters ------------------------------------------------------------------------------------
 
 bool ReplicaLog::Join(uint32_t table, uint32_t partition, uint64_t worker,
                       uint64_t worker_sequence) {
@@ -419,7 +420,7 @@ void ReplicaLog::FailWaiters(uint32_t table, uint32_t partition, ReplyStatus why
   }
 }
 
-// ---- the link to copies -------------------------------------------------------------------------
+// ---- the link to replicas -----------------------------------------------------------------------
 
 void ReplicaLog::MarkUnsent(uint32_t partition) {
   Partition& p = partitions_[partition];

@@ -5,7 +5,7 @@
 // (docs/decisions/0015-replication-log.md). It is
 //     none  --(follower of a partition without a past)-->  required
 //     none  --(learner)-->  learning  --(it has everything)-->  required
-//     learning, required  --(the view has it no more)-->  none: what waited for it goes on
+//     learning, required  --(the view has it no more)-->  none: waiting requests go on
 //
 // An apply (shard/partition) first asks for the mode. In kAlone it applies. In kForward it appends
 // the record and applies at once. In kRequired it appends the record and applies when Replicated()
@@ -241,7 +241,7 @@ class ReplicaLog {
   const ReplicaLogLimits& limits() const { return limits_; }
   uint64_t bytes() const { return apply_bytes_ + catch_up_bytes_; }
 
-  // ---- memory of copies ----
+  // ---- memory of replicas ----
   CopyRooms& rooms() { return rooms_; }
   // Memory for new rows of the partition at its follower.
   uint64_t RoomForRows(uint32_t partition) const {

@@ -255,7 +255,7 @@ uint64_t BufferPool::PinScratch(const Buffer& buffer) {
 // ---- kept scratch -------------------------------------------------------------------------------
 
 Buffer BufferPool::TakeToKeep(size_t bytes, JobAccount* account) {
-  // What is kept is often all of one size: what is forgotten is what is taken.
+  // Kept buffers are often all of one size, so the buffer freed here is the one taken next.
   if (oldest_kept_ != kNone && idle_scratch_bytes_ + RoundScratch(bytes) > kIdleScratchBytes) {
     Forget(uint64_t{entries_[oldest_kept_].generation} << 32 | oldest_kept_);
   }

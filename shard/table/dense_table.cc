@@ -129,7 +129,8 @@ void DenseTable::Release(uint32_t slice, bool gone) {
   set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
 }
 
-// A job may be above its limit, which was lowered: then nothing fits, and what is there stays.
+// A job may be above its limit after that was lowered: then nothing new fits, and existing memory
+// stays.
 bool DenseTable::MayAcquire() const {
   return missing_bytes_ == 0 || pool_->MayFit(missing_bytes_, account());
 }
@@ -347,7 +348,7 @@ void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
 
 uint64_t DenseTable::Digest(uint32_t index) const {
   const Chunk& c = chunks_[index];
-  // What lies behind the elements of the short last chunk is anything.
+  // The bytes behind the elements of the short last chunk are undefined.
   uint64_t digest = XXH3_64bits(pool_->buffer(c.parameters).data, c.elements * ElementBytes(type_));
   const auto* state = reinterpret_cast<const std::byte*>(State(c));
   for (size_t i = 0; i < StateArrays(); ++i, state += array_bytes_) {

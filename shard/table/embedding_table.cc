@@ -173,7 +173,7 @@ bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
     rows.PrefetchStamp(row);
     if (Eviction::Goes(stamp, rows.stamp(row), rows.key(row))) found_.push_back(row);
   }
-  // They need not be in memory, but what the apply names has to stay there.
+  // They need not be in memory, but rows that the apply names have to stay there.
   return watch_->BeforeChange(slice, found_);
 }
 

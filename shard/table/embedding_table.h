@@ -171,7 +171,7 @@ class EmbeddingTable final : public SlicedTable {
   // The caller's to take and to replace.
   std::unique_ptr<ChangedRows>& changed(uint32_t slice) { return slices_[slice].changed; }
 
-  // ---- copies: rows by number, a row's content as in row_store.h ----
+  // ---- replicas: rows by number, a row's content as in row_store.h ----
   // Some of these numbers may be free.
   uint32_t rows_in(uint32_t slice) const { return slices_[slice].rows->size(); }
   size_t content_bytes() const { return content_bytes_; }

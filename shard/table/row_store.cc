@@ -11,14 +11,14 @@ namespace {
 
 // Half of a piece is idle in each slice, on average; a chunk costs an address.
 constexpr uint32_t kFewBytes = 1280;
-// A thirtieth of the largest block of the arena: what is left of that goes to the index.
+// A thirtieth of the largest block of the arena: the rest of the block goes to the index.
 constexpr uint32_t kManyBytes = 36 * 1024;
 constexpr uint32_t kMostFew = 16;
 constexpr uint32_t kMostMany = 64;
 // Keys, or rows' keys, that are on their way to the cache when many rows are made or a group of the
 // index becomes two.
 constexpr size_t kAhead = 32;
-// What the hardware does not fetch by itself behind the first lines of a row.
+// The bytes behind the first lines of a row that the hardware does not prefetch by itself.
 constexpr uint32_t kPrefetchBytes = 576;
 
 // log2 of how many rows of `stride` bytes go into `bytes`, at least one, at most `most`.
@@ -178,7 +178,7 @@ bool RowStore::Reserve(uint32_t more) {
     pieces[RowArena::kFew] = FewFor(numbers);
     pieces[RowArena::kMany] = (numbers - in_chunks_) >> shape_.many_shift;
   }
-  // Frames last: they take what there is, and there may be fewer.
+  // Frames last: they take the remaining memory, and there may be fewer.
   return arena_->Reserve(pieces) && (!shape_.tiered || hot_->Reserve(made));
 }
 

@@ -64,7 +64,7 @@ struct Shown {
   bool waits = false;  // for something else to end; shown also where there is no terminal
 };
 
-// Runs a Saver or Restorer to its end, and shows on standard error how far it is.
+// Runs a Saver or Restorer to its end, and shows its progress on standard error.
 template <typename Machine>
 absl::Status RunToEnd(Machine* machine, const Clock& clock, const Coordinator& coordinator,
                       const std::function<Shown(double seconds)>& describe) {

@@ -36,7 +36,7 @@ const std::map<std::string, v1::DType>& DTypes() {
   return words;
 }
 
-// Takes texts that `good` says yes to.
+// Accepts texts for which `good` returns true.
 template <typename Good>
 CLI::Validator Allowed(Good good, const char* allowed) {
   CLI::Validator check;

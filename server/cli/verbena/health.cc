@@ -11,7 +11,7 @@
 namespace verbena::cli {
 namespace {
 
-// Of all shards, or of one of them: what it has is full.
+// Whether the memory of any of its shards is full.
 bool IsFull(const ServerState& state) {
   if (!state.statistics.ok()) return false;
   const auto& shards = state.statistics->shards();
@@ -88,7 +88,7 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
 }
 
 std::string TableProblem(const v1::Table& table) {
-  // Whoever restores it makes it anew.
+  // A restore makes the table anew.
   if (table.lost_partitions().empty() || table.restoring()) return "";
   const auto lost = static_cast<uint32_t>(table.lost_partitions_size());
   return absl::StrCat("table '", Printable(table.spec().name()), "' has lost ", Partitions(lost),
@@ -113,7 +113,8 @@ std::string ColdTierProblem(const v1::Table& table, const v1::ClusterView& view)
                       "; its partitions there are UNAVAILABLE until they are started with one");
 }
 
-// Why tables are not served, by id: the first shard that does not serve one says it.
+// The reasons why tables are not served, by id, each from the first shard that does not serve the
+// table.
 std::map<uint32_t, std::string> Unserved(const ClusterState& state) {
   std::map<uint32_t, std::string> why;
   for (const ServerState& server : state.servers) {

@@ -48,8 +48,8 @@ int AfterFailedPrint(int status) {
   return kExitWrong;
 }
 
-// Before any thread starts, so that all of them inherit the mask and only the descriptor tells of a
-// signal. -1: signals keep their usual effect.
+// Call before any thread starts, so that all of them inherit the mask and only the descriptor
+// reports a signal. -1: signals keep their usual effect.
 int SignalDescriptor() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -196,7 +196,7 @@ class Program {
     if (options_.wait) return Settled(state) ? kExitOk : kExitWrong;
     if (options_.command == Command::kStatus) return Problems(state).empty() ? kExitOk : kExitWrong;
     if (options_.command == Command::kPartition) return kExitOk;
-    // Only rows of embedding tables are the servers' to say.
+    // Servers have to answer only for rows of embedding tables.
     if (options_.command == Command::kTables && !HasRows(state)) return kExitOk;
     return Unanswered(state) == 0 ? kExitOk : kExitWrong;
   }
