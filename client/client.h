@@ -279,7 +279,7 @@ struct IntentOptions {
 
 // Options of Scan().
 struct ScanOptions {
-  // Of each RowScan::Next(); default: ClientOptions::timeout.
+  // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
 };
 

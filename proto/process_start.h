@@ -11,7 +11,7 @@ namespace verbena {
 // Blocks of at least this size are mapped individually and returned to the system when freed.
 inline constexpr size_t kMappedBlockBytes = size_t{4} << 20;
 
-// Of RLIMIT_AS for each heap of malloc(), which reserves a sixteenth of it: 64 MiB.
+// Bytes of RLIMIT_AS for each heap of malloc(). A heap reserves a sixteenth of that: 64 MiB.
 inline constexpr size_t kAddressSpaceOfHeap = size_t{1} << 30;
 
 // Calls all of the functions below.

@@ -10,7 +10,7 @@ void FreeHeap::Return() {
 #ifdef __GLIBC__
   const int64_t begin = clock_.NowNanos();
   if (begin < next_nanos_) return;
-  // Of all arenas; it also counts pages that were returned.
+  // Free bytes of all arenas; they include pages that were returned.
   if (mallinfo2().fordblks >= kTrimBytes) malloc_trim(0);
   const int64_t end = clock_.NowNanos();
   next_nanos_ = end + std::max(absl::ToInt64Nanoseconds(kPeriod), 99 * (end - begin));

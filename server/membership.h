@@ -42,7 +42,7 @@ struct MembershipOptions {
   std::string name;
   std::string address;  // ours, as peers reach it
   uint32_t shards = 1;
-  std::string zone = {};      // copies of a partition are kept in different ones
+  std::string zone = {};      // replicas of a partition are kept in different ones
   bool cold_tier = false;     // its shards have a cold store
   uint64_t memory_bytes = 0;  // that its tables may take; 0: not known
   // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
@@ -76,7 +76,7 @@ class Membership {
   // FAILED_PRECONDITION (another verbenad has our name, or the coordinator another cluster),
   // INVALID_ARGUMENT (refused), CANCELLED (we left).
   absl::Status status() const;
-  // Of the last call that failed; OK once one has succeeded since.
+  // Error of the last call that failed; OK once one has succeeded since.
   const absl::Status& last_error() const;
   // Whether nothing will happen any more.
   bool ended() const;

@@ -49,9 +49,9 @@ struct NodeOptions {
   uint32_t partitions = 256;
   // Coordinator. 0: the state's value; 1 in a new cluster.
   uint32_t expected_servers = 0;
-  uint32_t replicas = 0;      // copies of each partition, counting the primary
+  uint32_t replicas = 0;      // replicas of each partition, counting the primary
   uint32_t min_replicas = 0;  // with fewer, pushes wait
-  std::string zone;           // copies are kept in different ones; empty: one of its own
+  std::string zone;           // replicas are kept in different ones; empty: one of its own
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;              // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard

@@ -22,8 +22,8 @@ struct Buffer {
 
 // The use that memory of tables is taken for.
 enum class MemoryFor : uint8_t {
-  kPrimary,              // no copy is kept on this server
-  kPrimaryBesideCopies,  // leaves room for copies
+  kPrimary,              // no replica is kept on this server
+  kPrimaryBesideCopies,  // leaves room for replicas
   kLearner,
   kFollower,  // its primary waits for the record: it may have all there is
 };
@@ -31,7 +31,7 @@ enum class MemoryFor : uint8_t {
 class Allocator {
  public:
   virtual ~Allocator() = default;
-  // Of Allocate() and AllocateRows() until the next call.
+  // Sets the use of memory for Allocate() and AllocateRows() until the next call.
   virtual void SetFor(MemoryFor /*whom*/) {}
   // Zeroed. An empty buffer (data == nullptr) when there is no memory.
   virtual Buffer Allocate(size_t bytes) = 0;
@@ -49,7 +49,7 @@ class Allocator {
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
   // never refused.
   virtual void Count(int64_t /*bytes*/) {}
-  // Of all that one server allocates; 0: none.
+  // Limit of all memory that one server allocates; 0: none.
   virtual uint64_t limit_bytes() const { return 0; }
   // Whether Allocate() of so many bytes, in several pieces, could succeed now. False is certain.
   virtual bool MayFit(uint64_t /*bytes*/) const { return true; }

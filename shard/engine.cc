@@ -10,7 +10,7 @@ namespace verbena::shard {
 namespace {
 
 constexpr size_t kHotKeysTold = 10;
-// A copy that found no memory is tried again after a lease or two.
+// A replica that found no memory is tried again after a lease or two.
 constexpr uint32_t kMomentSeconds = 30;
 
 }  // namespace

@@ -114,9 +114,9 @@ struct PushOutcome {
   bool held = false;      // true: payload stays in use; a kPushDone event follows
   bool deferred = false;  // true: payload was copied; a kReplicated event follows
   Answer answer;          // neither
-  // True: nothing was done, because the log for a copy is full; answer.status is
-  // kResourceExhausted. The caller asks again after TakeRoom(), in the order of arrival, or
-  // answers that.
+  // True: nothing was done, because the log for a replica is full; answer.status is
+  // kResourceExhausted. The caller asks again after TakeRoom(), in the order of arrival, or answers
+  // that.
   bool no_room = false;
 };
 
@@ -157,7 +157,7 @@ struct GroupsOutcome {
   bool no_room = false;  // push of rows, end-step; as PushOutcome::no_room
 };
 
-// Records about rows of an embedding table. Of a group's keys no two are alike, and they ascend.
+// Records about rows of an embedding table. The keys of a group are distinct and ascend.
 struct PushRowsRequest {
   Token token;
   uint64_t worker = 0;
@@ -243,8 +243,9 @@ struct CopyRoom {
   uint64_t limit = 0;           // of the server; 0: none
 };
 
-// For a copy: a kReplicate. `data` (header.total_bytes of it, in as many parts as its sender likes)
-// stays as it is until ReplicaAnswered() or ReplicasLost(), whatever becomes of the configuration.
+// For a replica: a kReplicate. `data` (header.total_bytes of it, in as many parts as its sender
+// likes) stays as it is until ReplicaAnswered() or ReplicasLost(), whatever becomes of the
+// configuration.
 struct ReplicaRecord {
   CopyId to;
   uint32_t table = 0;
@@ -256,10 +257,10 @@ struct ReplicaRecord {
 // State of a partition's replica.
 struct CopyStatus {
   uint32_t partition = 0;
-  CopyId copy;  // of which this shard is the primary; server 0: it is the copy itself
+  CopyId copy;  // of which this shard is the primary; server 0: it is the replica itself
   bool learner = false;
-  uint64_t sequence = 0;                       // of the last record: made, or (a copy) applied
-  uint64_t acknowledged = 0;                   // by the copy
+  uint64_t sequence = 0;                       // of the last record: made, or (a replica) applied
+  uint64_t acknowledged = 0;                   // by the replica
   uint64_t copied_bytes = 0, total_bytes = 0;  // of a learner
 };
 
@@ -284,19 +285,19 @@ struct EngineCounters {
   uint32_t held = 0, parked = 0;
   // ssp: pulls answered, by how many steps the slowest worker was behind the puller.
   std::array<uint64_t, kStalenessBuckets> staleness = {};
-  // Of the logs for copies (ReplicaLogLimits): bytes now, of all partitions and of the one that has
+  // The replication logs (ReplicaLogLimits): bytes now, of all partitions and of the partition with
   // most; applies that found no room.
   uint64_t replica_log_bytes = 0, replica_log_partition_bytes = 0, replica_log_waits = 0;
-  uint64_t replica_marks = 0;    // workers that copies here know of, in all tables and partitions
+  uint64_t replica_marks = 0;    // workers that replicas here know of, in all tables and partitions
   uint64_t tables_placed = 0;    // by views: of how many tables all partitions were looked at
   uint64_t tables_followed = 0;  // by views: how many tables were looked at
-  uint64_t memory_refusals = 0;  // of rows and copies, for the server's memory limit
+  uint64_t memory_refusals = 0;  // of rows and replicas, for the server's memory limit
   bool memory_refused = false;   // there was one a moment ago
   uint64_t spare_exhausted = 0;  // applies that had to wait for a pinned chunk, or a save's memory
 };
 
-// Of one table on this shard. A push or pull counts one chunk of a dense table. In an embedding
-// table a push counts one group, and a pull one whole lookup or scan.
+// Counters of one table on this shard. A push or pull counts one chunk of a dense table. In an
+// embedding table a push counts one group, and a pull one whole lookup or scan.
 struct TableCounters {
   uint64_t pushes = 0, pulls = 0, push_bytes = 0, pull_bytes = 0;
   uint64_t non_finite = 0;    // pushes refused or skipped for a NaN or Inf
@@ -310,15 +311,15 @@ struct TableStatistics {
   uint64_t rows = 0;             // of an embedding table, those of open steps included
   TableCounters counters;
   uint64_t step = 0;  // sync: that everything of it that is this shard's has had
-  // Of an embedding table: keys that are asked for and pushed most, of a sample; counts are of
-  // sampled_keys.
+  // For an embedding table: the keys that are looked up and pushed most, in a sample; counts are
+  // out of sampled_keys.
   std::vector<HotKey> hot_keys = {};
   uint64_t sampled_keys = 0;
   bool restoring = false;     // another table may have its name
   std::string unserved = {};  // why slices of it are not here; empty: all are
 };
 
-// Of a job on this shard.
+// A job on this shard.
 struct JobStatistics {
   std::string name;
   uint64_t memory_bytes = 0;
@@ -386,8 +387,8 @@ class Engine {
   // were any, or more can be taken at once. May make more records: data that a learner has not
   // received yet.
   bool TakeReplicas(std::vector<ReplicaRecord>* records, size_t most);
-  // A copy has answered the record, of which nothing is read any more, nor of those before it. kOk,
-  // kDuplicate: it has it, and all before it. Events may follow.
+  // Call when a replica has answered the record: its memory, and that of records before it, is not
+  // read any more. kOk, kDuplicate: the replica has it, and all before it. Events may follow.
   void ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
                        ReplyStatus status);
   // No memory of records for that replica is read any more; records that it still needs will be
@@ -406,10 +407,9 @@ class Engine {
   // one partition at most, in turn. A partition whose applies wait for its follower is tried again,
   // and skipped after some attempts. False: no partition has a follower now.
   bool AuditFollowers(uint64_t bytes);
-  // Partitions of which the copy, as far as it was a learner, has everything that it has to have to
-  // be a follower.
+  // Whether the partition's replica, if it was a learner, has all it needs to be a follower.
   bool CaughtUp(uint32_t partition) const;
-  // Its copy is a learner that has not everything yet.
+  // Whether its replica is a learner that has not everything yet.
   bool Learns(uint32_t partition) const;
   // The replica has the record of an apply that failed here, so it has to be copied again.
   bool ReplicaDiffers(uint32_t partition) const;
@@ -419,7 +419,7 @@ class Engine {
   // kResourceExhausted: no memory for now. kMemoryLimit: no memory for its rows or chunks.
   // kDataLoss: the replica differs from its primary. Others: it can never be applied.
   Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
-  // Of the partitions that have a copy, or are one.
+  // The partitions that have a replica, or are one.
   std::vector<CopyStatus> copies() const;
 
   // ---- checkpoints (engine_save.cc) ----
@@ -434,7 +434,7 @@ class Engine {
   // aborted. Go on to take and release pieces whatever else is waited for, because applies may wait
   // for them.
   bool TakePiece(uint64_t save, SavePiece* piece);
-  // Nobody reads the piece any more. Events may follow. Of a save that has ended, too.
+  // Call when the piece is not read any more, also for a save that has ended. Events may follow.
   void ReleasePiece(uint64_t save, uint64_t piece);
   // NOT_FOUND: no such save, or it has ended. A new epoch, another primary, the end of a table or
   // of its job's generation give up the partitions that have not been taken whole.
@@ -477,7 +477,7 @@ class Engine {
   bool TakeEvents(std::vector<Event>* events);
 
   EngineCounters counters() const;
-  // Of tables with a cold tier.
+  // Counters of tables with a cold tier.
   ColdCounters cold_counters() const;
   // Why rows could not be read, in words, since the last call: their partitions answer kDataLoss.
   std::vector<std::string> TakeColdErrors();

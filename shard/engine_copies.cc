@@ -19,7 +19,7 @@ bool AlignedFor(const std::byte* data) {
   return reinterpret_cast<uintptr_t>(data) % alignof(T) == 0;
 }
 
-// Rows could not be made. Of a tiered table they may be later, when others are written out.
+// Rows could not be made. In a tiered table it may work later, when others are written out.
 ReplyStatus NoMemoryFor(const EmbeddingTable& table) {
   return table.tiered() ? ReplyStatus::kResourceExhausted : ReplyStatus::kMemoryLimit;
 }
@@ -193,7 +193,7 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
     announced.insert(table);
     return ReplyStatus::kOk;
   }
-  // Its primary serves it: without it, this is no copy.
+  // Its primary serves it, so a server that cannot is no replica.
   if (it->second.lacks_cold_store || it->second.table == nullptr) return ReplyStatus::kNotReady;
   c->slice = it->second.table->slice_of(c->partition);
   // Lost in the view here, or there is no memory.
@@ -280,7 +280,7 @@ ReplyStatus Engine::Impl::CopyDense(const Copied& c) {
       !AlignedFor<float>(c.data.data()) || !(c.header.divisor > 0)) {
     return ReplyStatus::kMalformed;
   }
-  // Something else was applied here: it is no copy.
+  // Another apply was made here: this is no replica any more.
   if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
   const Source sum = reinterpret_cast<const float*>(c.data.data());
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);

@@ -43,7 +43,7 @@ struct PartitionInfo {
   bool copy = false;   // it is a follower or a learner
   uint64_t since = 0;  // which it is since that configuration
   CopyId primary;
-  bool enough = true;  // there are as many copies as a push has to have
+  bool enough = true;  // there are as many replicas as a push has to have
   // By the view being applied:
   bool epoch_changed = false;
   bool promoted = false;  // from a copy to the primary
@@ -53,7 +53,7 @@ struct PartitionInfo {
   bool stale = false;  // the content here is outdated: from a time as primary or learner
 };
 
-// A copy of a partition that this shard has.
+// A replica of a partition that this shard has.
 struct CopyState {
   // Tables whose slice the primary began here (kFresh, kSlice), and which was not dropped since:
   // only those take other records. A slice that is here by the view alone may be another life of
@@ -103,7 +103,7 @@ struct TableState {
   Parking* parking = nullptr;
   Consistency* consistency = nullptr;
   JobState* job = nullptr;
-  std::map<uint32_t, CopyMarks> marks;  // by partition: those that are copies
+  std::map<uint32_t, CopyMarks> marks;  // by partition: those that are replicas
   std::vector<Placement> placement;     // by partition
   std::vector<uint32_t> lost;           // partitions, as the last view has them
   bool starved = false;                 // slices that are not ready lack memory
@@ -185,7 +185,7 @@ struct Engine::Impl {
   ReplyStatus CheckRead(uint32_t partition, uint32_t table) const {
     return log.MayRead(partition, table) ? ReplyStatus::kOk : ReplyStatus::kNotReady;
   }
-  // kOk, or a push has to wait for copies.
+  // kOk, or a push has to wait for replicas.
   ReplyStatus CheckCopies(uint32_t partition) const {
     return partitions[partition].enough ? ReplyStatus::kOk : ReplyStatus::kNotReady;
   }
@@ -198,12 +198,12 @@ struct Engine::Impl {
   // A learner gets rows by number: rows that were sent keep their numbers.
   void KeepNumbers(uint32_t partition);
   void KeepNumbersOf(const TableState& state);
-  // Slices that were copies until this view.
+  // Slices that were replicas until this view.
   void Adopt(TableState* state);
   // Sends learners more of the data from before their time. Returns whether rows are left that this
   // turn did not look at.
   bool TellLearners();
-  // Of `rows`, from `from` on, those before it may be looked at in this turn.
+  // The end of the `rows`, from `from` on, that this turn may look at.
   uint32_t EndOfLook(uint32_t from, uint32_t rows) const;
   // False: nothing more for now.
   bool TellLearner(uint32_t partition);
@@ -236,7 +236,7 @@ struct Engine::Impl {
   uint64_t ProveRows(uint32_t partition, const TableState& state, uint32_t slice,
                      absl::Span<const uint32_t> rows);
   uint64_t ProveSlice(uint32_t partition, const TableState& state, uint32_t slice);
-  // As a copy: kDataLoss: it is not equal.
+  // As a replica: kDataLoss: it is not equal.
   ReplyStatus CheckRows(const Copied& c);
   ReplyStatus CheckChunk(const Copied& c);
   ReplyStatus CheckSlice(const Copied& c);
@@ -315,7 +315,7 @@ struct Engine::Impl {
   MemoryFor OwnMemory() const {
     return senders > 0 ? MemoryFor::kPrimaryBesideCopies : MemoryFor::kPrimary;
   }
-  // How many shards of other servers have copies on this server.
+  // How many shards of other servers have replicas on this server.
   void CountSenders(const v1::ClusterView& view);
   // Whether a learner that will have such rows may begin here, beside those that have begun.
   bool MayLearn(const ReplicaHeader& begin) const;
@@ -323,7 +323,7 @@ struct Engine::Impl {
   bool Retired(const TableState& state, uint64_t worker) const {
     return worker < newest_member && state.job->roster.Find(worker) == nullptr;
   }
-  // Copies forget workers that are retired, or they would keep those of all that ever were.
+  // Makes replicas forget retired workers, or they would keep those of all runs.
   void ForgetRetired(TableState* state);
 
   // Pushed rows as f32: in place, or decoded to scratch that the caller returns. False: no memory
@@ -340,12 +340,13 @@ struct Engine::Impl {
   ColdIo cold;
   std::vector<std::string> cold_errors;
   ReplicaLog log;
-  std::vector<uint32_t> learners;  // partitions whose copy was one when the view came
+  std::vector<uint32_t> learners;  // partitions whose replica was a learner when the view came
   uint64_t revision = 0;
   uint64_t newest_member = 0;  // the greatest incarnation in the view
   uint32_t highest_table = 0;
   uint32_t seconds = 0;  // SetSeconds()
-  // Of counters.memory_refusals: as it was then, and when it was another number before.
+  // counters.memory_refusals at the last look, and the second of the last look that found it
+  // changed.
   uint64_t refusals_seen = 0;
   uint32_t refused_seconds = 0;
   bool room = false;  // TakeRoom()
@@ -355,7 +356,7 @@ struct Engine::Impl {
   bool partitions_moved = false;  // by the view being applied: some have changed their role
   uint64_t tables_placed = 0;     // calls of Place()
   uint64_t tables_followed = 0;   // calls of UpdateTable()
-  uint64_t owned_here = 0;        // copies of partitions on this server, by the last view
+  uint64_t owned_here = 0;        // replicas of partitions on this server, by the last view
   std::set<uint32_t> unserved;    // tables that could not follow the last view
   std::set<uint32_t> evicting;    // tables that evict rows
   std::vector<CopyState> copies;  // by partition
@@ -371,14 +372,15 @@ struct Engine::Impl {
   std::map<uint64_t, std::unique_ptr<Save>> saves;  // gone before tables and pool are
   std::vector<ReplyStatus> group_status;
   std::vector<uint32_t> await_slices;
-  // Of RestoreRows().
+  // Scratch of RestoreRows().
   struct {
     std::vector<std::vector<uint32_t>> which;  // by partition: places of its rows
     std::vector<uint32_t> partitions;          // those that have some
     std::vector<uint64_t> keys;
     std::vector<uint32_t> numbers;
   } restored;
-  // Of contents that are compared in one turn of the shard's thread: a few hundred microseconds.
+  // Bytes of contents that are compared in one turn of the shard's thread: a few hundred
+  // microseconds.
   static constexpr uint64_t kProofBytesOfTurn = 1 << 20;
   uint64_t proof_bytes = 0;        // that may still be compared in this turn
   uint64_t proof_again_bytes = 0;  // the same of ProveAgain(), which does not wait for others

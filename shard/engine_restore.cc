@@ -329,7 +329,7 @@ bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
       state->restore->SetTold(slice, dense->chunk(index).id);
     }
   } else {
-    // The table's kFresh may still be noted, and copies take nothing before it.
+    // The table's kFresh may still be noted, and replicas take nothing before it.
     if (tell && !planted_bugs().end_before_notes && BehindOnCopies(p)) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {

@@ -35,7 +35,7 @@ absl::Status Engine::Impl::CheckPartitions(const v1::ClusterView& view) const {
   return absl::OkStatus();
 }
 
-// This shard's place among the partition's copies.
+// This shard's place among the partition's replicas.
 const v1::Replica* Engine::Impl::FindReplica(const v1::Partition& partition) const {
   for (const auto* list : {&partition.followers(), &partition.learners()}) {
     for (const v1::Replica& r : *list) {

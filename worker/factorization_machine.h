@@ -27,7 +27,7 @@ class FactorizationMachine : public KeyedModel {
   void Backward(const Batch& batch, const Parameters& parameters, const std::vector<double>& errors,
                 const Gradients& gradients) override;
 
-  // Of each example, by Forward(): sum_i v_i x_i.
+  // Set by Forward(), for each example: sum_i v_i x_i.
   std::vector<float> sums_;
 };
 

@@ -14,8 +14,8 @@ namespace {
 // Test examples looked up at a time.
 constexpr size_t kEvaluationRows = 4096;
 
-// Of the feature that input `i` is. Apart from every CriteoKey(): that argument of Mix() is
-// smaller.
+// The key of the feature of input `i`. It differs from every CriteoKey(), because its argument of
+// Mix() is smaller.
 uint64_t InputKey(uint32_t i) { return Mix((uint64_t{1} << 48) + i); }
 
 }  // namespace

@@ -24,10 +24,10 @@ namespace verbena::worker {
 
 class LibsvmParser {
  public:
-  // Of a model with a dense weight for each index: a typing error must not make a table of
+  // Limit for a model with a dense weight for each index: a typing error must not make a table of
   // gigabytes.
   static constexpr uint64_t kMaxDenseIndex = uint64_t{1} << 26;
-  // Of a model whose features are keys of rows.
+  // Limit for a model whose features are keys of rows.
   static constexpr uint64_t kMaxIndex = uint64_t{1} << 63;
 
   // Appends to *out, which outlives the parser. `name` is the file's, for errors, and `first_line`

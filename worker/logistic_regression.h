@@ -31,7 +31,7 @@ class LogisticRegression : public Model {
  private:
   // Places are indices of weights; features without one are left out.
   absl::Status Fill(const ExampleSet& from, Batch* batch);
-  // Of example `row` of the batch.
+  // The score of example `row` of the batch.
   double Score(const Batch& batch, size_t row, const float* parameters) const;
 
   ExampleSet train_;

@@ -59,7 +59,7 @@ struct TrainOptions {
   // parameters. FAILED_PRECONDITION: there are `steps` or more already, or the previous run had
   // another batch or seed. Needs count_steps.
   bool resume = false;
-  // Of the training files, as in ResumedSettings; 0: not known.
+  // Size of the training files, as in ResumedSettings; 0: not known.
   uint64_t data_bytes = 0;
   uint64_t data_hash = 0;
 };

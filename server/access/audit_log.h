@@ -16,8 +16,8 @@
 //     no host takes more than its own share. So refused calls neither fill the disk nor use up the
 //     lines of other hosts.
 //  3. At most kMostWaiting lines wait to be written; the next line counts those that were lost.
-//  4. Of one caller kCallBurst calls are audited at once, and then kCallsPerSecond a second. A call
-//     beyond that does not begin, so every change has its line.
+//  4. Each caller may make kCallBurst audited calls at once, and then kCallsPerSecond a second. A
+//     call beyond that does not begin, so every change has its line.
 //  5. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
 #ifndef VERBENA_SERVER_ACCESS_AUDIT_LOG_H_
 #define VERBENA_SERVER_ACCESS_AUDIT_LOG_H_

@@ -38,7 +38,8 @@ constexpr int kPauseMs = 10;
 constexpr int kLookEveryMs = 10;
 constexpr uint32_t kReceives = EPOLLIN | EPOLLONESHOT;
 constexpr size_t kMostPayers = 4096;
-// Of each connection: a handshake and a small call come through whatever the host has sent.
+// Bytes that each connection may always send: enough for a handshake and a small call, however much
+// its host has sent.
 constexpr uint64_t kFreeBytes = 16'384;
 // Tags of epoll: listeners by index, then the wake-up; connections by id from here.
 constexpr uint64_t kWakeTag = 64;
@@ -68,7 +69,7 @@ std::string PeerOf(const sockaddr_storage& address) {
   return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
 }
 
-// Of one address; no descriptor: errno has the reason.
+// Listens on one address; no descriptor: errno has the reason.
 rdma::UniqueFd ListenOn(const sockaddr* address, socklen_t size, int family) {
   rdma::UniqueFd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int one = 1, zero = 0;

@@ -40,7 +40,8 @@
 namespace verbena::server {
 
 inline constexpr size_t kMostControlConnections = 16'384;
-// Of the descriptors of this process: that part, with two for each connection.
+// Connections take at most one in this many of the process's descriptors, with two for each
+// connection.
 inline constexpr size_t kDescriptorsPerConnection = 4;
 
 struct ControlPortOptions {

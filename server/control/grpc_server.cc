@@ -21,7 +21,8 @@ namespace {
 // 10,000 members need less than the least of these.
 constexpr uint64_t kLeastControlMemory = uint64_t{32} << 20;
 constexpr uint64_t kMostControlMemory = uint64_t{1} << 30;
-// Of one connection. A process has one to each server, with a long poll for each of its clients.
+// Limit of one connection. A process has one connection to each server, with a long poll for each
+// of its clients.
 constexpr int kMostStreams = 4096;
 // Also the bytes that a call may hold before it is admitted.
 constexpr int kStreamWindow = 65535;

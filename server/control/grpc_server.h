@@ -20,7 +20,7 @@
 
 namespace verbena::server {
 
-// Of GrpcServer::Start(): a part of --memory-limit.
+// Memory for GrpcServer::Start(): a part of --memory-limit.
 uint64_t ControlMemory(uint64_t memory_limit);
 
 class GrpcServer {

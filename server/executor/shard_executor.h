@@ -19,10 +19,10 @@
 //     holds for each shard of another server.
 //  8. A lane of a server takes replicates and beacons, a worker's lane everything else; any other
 //     record closes the lane.
-//  9. A push or an end of a step that the log for a copy has no room for waits in its slot, in the
-//     order of arrival with all others of its partitions, for at most
-//     kLongestWaitForRoomNanos; then it is answered kResourceExhausted, and its worker sends it
-//     again. Reads and other partitions do not wait behind it, as long as its lane has slots.
+//  9. A push or an end of a step that the log for a replica has no room for waits in its slot, in
+//     the order of arrival with all others of its partitions, for at most kLongestWaitForRoomNanos;
+//     then it is answered kResourceExhausted, and its worker sends it again. Reads and other
+//     partitions do not wait behind it, as long as its lane has slots.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse
@@ -83,12 +83,12 @@ struct ShardCounters {
   uint64_t queue_depth = 0;  // records arrived and unanswered
   uint64_t rejected_tokens = 0;
   uint64_t write_timeouts = 0;  // lanes closed because writes to the worker hung
-  PeerLinkCounters links;       // to shards that keep copies of this one's partitions
+  PeerLinkCounters links;       // to shards that keep replicas of this one's partitions
   ReplicationCounters replication;
   // For replicas of this shard's partitions: the largest number of records of one partition that
   // its follower lacks; bytes that learners still have to receive.
   uint64_t replica_lag = 0, learner_bytes = 0;
-  // Requests that wait in their slots for room in the logs for these copies, whose bounds these
+  // Requests that wait in their slots for room in the logs for these replicas, whose bounds these
   // are.
   uint64_t waiting_for_room = 0;
   shard::ReplicaLogLimits replica_log;
@@ -132,16 +132,16 @@ struct ShardExecutorOptions {
   shard::ReplicaLogLimits replica_log;
   AuditTunables audit;
   uint64_t slab_bytes = uint64_t{64} << 20;  // table memory is taken from the system in these
-  // Of all shards of the server; null: no limit.
+  // The budget of all shards of the server; null: no limit.
   std::shared_ptr<MemoryBudget> memory_budget;
-  // Of all shards of the server; null: this shard is the only one.
+  // Memory of jobs on all shards of the server; null: this shard is the only one.
   std::shared_ptr<JobMemories> job_memories;
   // Where checkpoints go; null: no checkpoints. `file_io` runs closures on one other thread, in
   // order, and is stopped before the executor is destroyed; null: they run at once.
   checkpoint::Disk* disk = nullptr;
   std::function<void(Inbox::Closure)> file_io;
-  // Of rows that are not in memory; outlives the executor, whose inbox is posted to when something
-  // is done. Null: tables with a cold tier cannot be served.
+  // Store of rows that are not in memory; outlives the executor, whose inbox gets a closure when an
+  // operation is done. Null: tables with a cold tier cannot be served.
   shard::ColdStore* cold_store = nullptr;
   shard::CommitObserver commit_observer;  // tests
   // Since the same time on all servers, for rows that go by their age; empty: this machine's clock.

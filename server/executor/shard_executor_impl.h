@@ -28,8 +28,8 @@ namespace verbena::server {
 // RequestImm carries twelve bits of lane id. After this time a waiting request is returned if its
 // lane can defer no more (RelieveParked()).
 inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
-// How long a request waits in its slot for room in the log for a copy. Longer than a copy that runs
-// takes to answer; short enough for other requests of the lane to get their turn.
+// How long a request waits in its slot for room in the log for a replica. Longer than a replica
+// that runs takes to answer; short enough for other requests of the lane to get their turn.
 inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
 // ConnectionLimits::domain of lanes between servers. No job has it (DomainOf()). It is also the
 // default of a transport's own connections.
@@ -276,8 +276,8 @@ struct ShardExecutor::Impl final {
   // jobs'.
   absl::flat_hash_map<uint64_t, uint64_t> workers;
   absl::flat_hash_map<uint64_t, Job> jobs;  // of the view, by the same
-  // Of the view: others than this one that may have lanes here. A silent one may while this shard
-  // keeps copies of its partitions: the coordinator alone does not hear of it, perhaps.
+  // Other servers of the view that may have lanes here. A silent server keeps its lanes while this
+  // shard has replicas of its partitions: perhaps only the coordinator cannot reach it.
   absl::flat_hash_set<uint64_t> servers;
   LargestChunk largest_chunk;  // of the view
   absl::Status view_status;

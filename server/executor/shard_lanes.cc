@@ -132,7 +132,7 @@ absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpener(
 
 absl::StatusOr<rdma::LaneConfig> ShardExecutor::Impl::FitLane() const {
   rdma::LaneConfig config = options.lane;
-  // A chunk on its way to a copy has a header more.
+  // A chunk on its way to a replica has a header more.
   static_assert(PayloadOffset(1) + sizeof(ReplicaHeader) <= 4096);
   const uint64_t chunk_slot = (uint64_t{4096} + largest_chunk.bytes() + kRecordAlignment - 1) /
                               kRecordAlignment * kRecordAlignment;

@@ -80,10 +80,10 @@ class ReplicaLeases {
     int64_t given_until = 0;  // end of the lease that this shard granted, in any role
     // kPrimary: its replica, server 0: none.
     PeerId copy;
-    uint64_t since = 0;    // also of this shard as a copy
+    uint64_t since = 0;    // also of this shard as a replica
     bool leased = false;   // it is a follower, or may be one
     int64_t sent_ns = 0;   // when the last beacon was sent that it acknowledged
-    int64_t alive_ns = 0;  // the same, or since when there is the copy
+    int64_t alive_ns = 0;  // the same, or since when there is the replica
     // A replica: its primary.
     PeerId primary;
     int64_t heard_ns = 0;

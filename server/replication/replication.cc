@@ -19,7 +19,7 @@ bool Good(ReplyStatus status) {
   return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
 }
 
-// The copy will never take it: it is not equal any more, or one of the two has a bug.
+// The replica will never take it: it differs from the primary, or one of the two has a bug.
 bool Broken(ReplyStatus status) {
   return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange ||
          status == ReplyStatus::kDataLoss;

@@ -71,9 +71,9 @@ struct ReplicationOptions {
 
 struct ReplicationCounters : ConfigurationCounters {
   uint64_t sent_records = 0, resent = 0, refused = 0;
-  uint64_t applied_records = 0;  // as a copy
+  uint64_t applied_records = 0;  // as a replica
   uint64_t no_memory = 0;        // turns in which a follower was at its server's memory limit
-  uint64_t mismatches = 0;  // records by which a copy found that it is not equal to its primary
+  uint64_t mismatches = 0;  // records by which a replica found that it is not equal to its primary
 };
 
 class Replication final : public PeerListener {
@@ -119,7 +119,7 @@ class Replication final : public PeerListener {
     uint64_t sequence = 0;
     bool last = false;  // part of the record
     uint64_t since = 0;
-    // Of a beacon.
+    // For a beacon.
     int64_t sent_ns = 0;
     std::vector<Group> groups;
   };

@@ -11,7 +11,7 @@ namespace {
 // An error names files; it is no place for a text without end.
 constexpr size_t kMostErrorBytes = 1000;
 constexpr size_t kMostDirectoryBytes = 4096;  // PATH_MAX
-// Of a view's answer.
+// Limit of jobs in a view's answer.
 constexpr int kMostJobs = 100;
 
 }  // namespace

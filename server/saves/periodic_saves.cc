@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr int64_t kLookNanos = 1'000'000'000;
-// Of a file's name on any file system in use: 255.
+// Less than 255, the limit of a file's name on any file system in use.
 constexpr size_t kMostNameBytes = 240;
 
 std::set<std::string> JobsWithTables(const v1::ClusterView& view) {

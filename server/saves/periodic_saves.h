@@ -45,7 +45,7 @@ struct PeriodicSavesOptions {
 struct PeriodicSavesStatistics {
   uint64_t saved = 0, failed = 0;
   uint64_t unchanged = 0;  // saves that were due, and not made: nothing had changed
-  // Of the last one that was saved.
+  // The last checkpoint.
   int64_t at_ns = 0;  // by the clock; when it was committed, or found to have all there is
   int64_t duration_ns = 0;
   uint64_t bytes = 0;

@@ -149,7 +149,7 @@ class AsyncRows final : public RowConsistency {
     uint32_t* rows;  // numbers, likewise
     uint32_t divisor;
     ApplyStamp stamp;
-    bool acknowledged;  // the copy has it, or there is none
+    bool acknowledged;  // the replica has it, or there is none
     bool end = false;   // of a step, at this clock: nothing is applied
     uint64_t clock = 0;
   };
@@ -164,11 +164,11 @@ class AsyncRows final : public RowConsistency {
   Answer PushTiered(const RowPush& push, uint32_t slice, absl::Span<const uint64_t> refused,
                     uint64_t* last);
   void QueueEnd(const WorkerMark& mark, uint32_t slice);
-  // Those in front that the copy has, as far as a save and the cold tier allow. `now`: cold rows
-  // are read at once. `ends`: ends of steps count.
+  // Applies groups in front that the replica has, as far as a save and the cold tier allow. `now`:
+  // cold rows are read at once. `ends`: ends of steps count.
   void ApplyTold(uint32_t slice, bool now = false, bool ends = true);
   bool MayApply(const Told& entry, uint32_t slice, bool now);
-  // Of an apply of these rows, after those that wait.
+  // The stamp for an apply of these rows, after those that wait.
   ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> rows);
   void SetBlocked(ToldQueue* told, bool blocked) {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;

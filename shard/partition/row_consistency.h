@@ -62,8 +62,8 @@ std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, t
 // however many there are. False: no memory.
 bool TellNewRows(const RowParts& parts, uint32_t slice);
 
-// The rows of a push of such keys, made where there is none: the copy of the partition has to have
-// room for them, too. False: there is no room, here or there.
+// The rows of a push of such keys, made where there is none: the replica of the partition has to
+// have room for them, too. False: there is no room, here or there.
 bool MakeRows(const RowParts& parts, const RowPush& push, uint32_t slice, uint32_t* rows,
               RowGrowth* growth);
 // The answer to a push for which there was no room: status, and detail with the limit that was

@@ -26,7 +26,7 @@ namespace verbena::shard {
 
 class CopyRooms {
  public:
-  // The last answer of that copy.
+  // The last answer of that replica.
   void Report(const CopyId& copy, const CopyRoom& room) { Find(copy)->room = room; }
   // Bytes that rows made now may take there, beside those on their way. UINT64_MAX: no limit.
   uint64_t RoomFor(const CopyId& copy) const {
@@ -40,7 +40,7 @@ class CopyRooms {
     const Copy* const c = Find(copy);
     return c == nullptr || (c->on_their_way > 0 && bytes <= c->room.bytes);
   }
-  // Of the copy's server; 0: not known.
+  // The memory limit of the replica's server; 0: not known.
   uint64_t limit(const CopyId& copy) const {
     const Copy* const c = Find(copy);
     return c == nullptr ? 0 : c->room.limit;
@@ -50,11 +50,11 @@ class CopyRooms {
   void Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes);
   // That record, of the table's rows in the partition.
   void Logged(uint32_t partition, uint32_t table, uint64_t sequence);
-  // The copy has the partition's records up to that one.
+  // The replica has the partition's records up to that one.
   void Answered(uint32_t partition, uint64_t sequence);
   // No record will have them: the slice is gone.
   void ForgetTable(uint32_t partition, uint32_t table);
-  // The partition has another copy from here on, or none.
+  // The partition has another replica from here on, or none.
   void Forget(uint32_t partition);
 
  private:

@@ -326,7 +326,7 @@ void ReplicaLog::AddNotes(uint32_t partition) {
 void ReplicaLog::AddNotes() {
   const std::vector<uint32_t> noted(noted_.begin(), noted_.end());
   for (const uint32_t partition : noted) {
-    // Its copy has changed since.
+    // Its replica has changed since.
     if (partitions_[partition].notes.empty()) noted_.erase(partition);
     AddNotes(partition);
   }

@@ -1,7 +1,7 @@
 // The replication log of this shard as primary: records for replicas of its partitions, in order
 // and in memory of its own, until the replicas have them.
 //
-// A partition has at most one copy here: `replicas` is 1 or 2
+// A partition has at most one replica here: `replicas` is 1 or 2
 // (docs/decisions/0015-replication-log.md). It is
 //     none  --(follower of a partition without a past)-->  required
 //     none  --(learner)-->  learning  --(it has everything)-->  required
@@ -23,8 +23,8 @@
 //     Clear() took it.
 //  4. Memory of sent data stays unchanged until Released() or ForgetCopy(), also when it is not
 //     needed.
-//  5. A waiter is answered once: when its entry is applied here and on a required copy, or with the
-//     reason for which that will not be; never after ForgetLane().
+//  5. A waiter is answered once: when its entry is applied here and on a required replica, or with
+//     the reason for which that will not be; never after ForgetLane().
 //  6. Bytes in the log are bounded (ReplicaLogLimits). Records that workers cause and records that
 //     catch a learner up each have a share, and exceed it by at most one entry. An apply asks
 //     HasRoom() first; changes by a view are noted, and added when there is room (notes.h). Each
@@ -62,7 +62,7 @@ class ReplicaLog {
   // Makes an entry and applies it.
   class Owner {
    public:
-    // The copy has the entry. `local`: as it was appended.
+    // The replica has the entry. `local`: as it was appended.
     virtual void Replicated(uint32_t local, uint64_t sequence) = 0;
 
    protected:
@@ -128,8 +128,8 @@ class ReplicaLog {
   uint64_t epoch(uint32_t partition) const { return partitions_[partition].epoch; }
   uint64_t last(uint32_t partition) const { return partitions_[partition].next - 1; }
 
-  // The copy, if any, that there is since that configuration; server 0: none. last_table: the
-  // greatest id there is. Returns whether it is another one than before.
+  // Sets the partition's replica since that configuration; server 0: none. last_table: the greatest
+  // table id so far. Returns whether it differs from the one before.
   bool SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
                uint32_t last_table);
   const CopyId& copy(uint32_t partition) const { return partitions_[partition].copy; }
@@ -144,13 +144,13 @@ class ReplicaLog {
   }
   Cursor& cursor(uint32_t partition) { return partitions_[partition].cursor; }
   const Cursor& cursor(uint32_t partition) const { return partitions_[partition].cursor; }
-  // The copy has all that it needs to be a follower.
+  // The replica has all that it needs to be a follower.
   bool CaughtUp(uint32_t partition) const {
     const Partition& p = partitions_[partition];
     return p.copy.server != 0 && p.cursor.complete && p.acked >= p.cursor.end;
   }
   uint64_t acknowledged(uint32_t partition) const { return partitions_[partition].acked; }
-  // Whether all that was added before the copy's kBegin is applied.
+  // Whether all that was added before the replica's kBegin is applied.
   bool MayCopy(uint32_t partition) const;
   // Ends the catch-up of a learner; it counts once it has all records added up to now.
   void Complete(uint32_t partition);
@@ -219,9 +219,9 @@ class ReplicaLog {
   bool MayRead(uint32_t partition, uint32_t table) const;
 
   // ---- room ----
-  // Whether an apply may add an entry now. A partition without a copy always has room. False: wait
-  // until TakeRoom(). Once a caller was refused, later callers are refused too, until a quarter of
-  // the share is free: requests that wait are then first.
+  // Whether an apply may add an entry now. A partition without a replica always has room. False:
+  // wait until TakeRoom(). Once a caller was refused, later callers are refused too, until a
+  // quarter of the share is free: requests that wait are then first.
   bool HasRoom(uint32_t partition);
   // The same for records that catch a learner up, added between BeginCatchUp() and EndCatchUp().
   bool HasRoomToCatchUp(uint32_t partition) const;
@@ -312,15 +312,16 @@ class ReplicaLog {
     uint64_t next = 1;  // sequence
     uint64_t sent = 0;
     uint64_t acked = 0;
-    uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the copy
+    uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the replica
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
     bool crowded = false;    // HasRoom() has refused, and there is no room yet for requests that
                              // wait
     uint64_t unapplied = 0;  // entries
     CopyId copy;
-    uint64_t since = 0;  // the copy is one
+    uint64_t since = 0;  // the replica is one
     bool differs = false;
-    // By table: reads wait until the copy has that record; UINT64_MAX: until there is another copy.
+    // By table: reads wait until the replica has that record; UINT64_MAX: until there is another
+    // replica.
     absl::flat_hash_map<uint32_t, uint64_t> held_reads;
     Cursor cursor;
     ReplicaNotes notes;
@@ -344,7 +345,7 @@ class ReplicaLog {
   void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
   void Require(Partition* partition);
-  // The copy has everything up to `sequence`, or there is none to have it.
+  // The replica has everything up to `sequence`, or there is none to have it.
   void Advance(uint32_t partition, uint64_t sequence);
   // Entries in front that are done.
   void Pop(uint32_t partition);
@@ -359,13 +360,13 @@ class ReplicaLog {
   // Whether applies have their share.
   bool Full(const Partition& partition) const;
   void AddNotes(uint32_t partition);
-  // Of an entry whose memory is free.
+  // Uncounts an entry whose memory is free.
   void Uncount(bool catches_up, uint32_t bytes);
   // Continues requests that wait, if there is room by now.
   void CheckCrowded(Partition* partition);
   // Records in flight will not be waited for.
   void Leave(uint32_t partition);
-  // Of an entry that is gone: frees its data, now or when it is read no more.
+  // For an entry that is gone: frees its data, now or when it is read no more.
   void Discard(uint32_t partition, uint64_t sequence, Entry* entry);
 
   BufferPool& pool_;

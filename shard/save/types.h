@@ -158,7 +158,7 @@ struct RowsLoaded {
 struct RestoreProgress {
   uint64_t missing_elements = 0;  // here
   uint32_t unfinished = 0;        // partitions that FinishRestore() is to be called for (again)
-  uint32_t behind = 0;            // partitions whose copies do not have everything yet
+  uint32_t behind = 0;            // partitions whose replicas do not have everything yet
   bool complete() const { return unfinished == 0 && behind == 0; }
 };
 

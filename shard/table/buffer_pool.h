@@ -61,7 +61,7 @@ class BufferPool {
   }
   // Allocator::RoomForRows() for the current use.
   uint64_t RoomForRows() const { return allocator_->RoomForRows(); }
-  // Of the last time that there was no memory: the job's limit was in the way.
+  // Whether the last failure to get memory was due to the job's limit.
   bool refused_by_job() const { return refused_by_job_; }
 
   // Whether so many bytes for tables, in several pieces, could be had now. False is certain.

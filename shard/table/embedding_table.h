@@ -178,7 +178,8 @@ class EmbeddingTable final : public SlicedTable {
   // `from`: as a RowReader passes it.
   void ReadRow(uint32_t slice, uint32_t row, const std::byte* from, uint64_t* key,
                std::byte* content) const;
-  // Of the row's key, content, count and stamp, wherever it is: equal where those are.
+  // Hash of the row's key, content, count and stamp, wherever the row is: equal where these are
+  // equal.
   uint64_t Digest(uint32_t slice, uint32_t row, const std::byte* from) const;
   // False: no memory.
   bool WriteRow(uint32_t slice, uint32_t row, const std::byte* content);
@@ -240,7 +241,7 @@ class EmbeddingTable final : public SlicedTable {
   Eviction eviction_;
   uint32_t seconds_ = 0;
   std::vector<Slice> slices_;  // by slice index
-  // Of the current apply.
+  // The slice of the current apply.
   Slice* applying_ = nullptr;
   ApplyStamp stamp_;
   std::vector<uint32_t> named_;   // rows, if it drops others

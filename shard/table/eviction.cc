@@ -24,7 +24,7 @@ uint32_t StampOf(uint64_t apply) {
   return static_cast<uint32_t>(std::min<uint64_t>(apply - base, kMostStamp));
 }
 
-// Decides among rows with the same stamp: of the key alone, so that every copy agrees.
+// Decides among rows with the same stamp: of the key alone, so that every replica agrees.
 uint32_t HashOf(uint64_t key) { return static_cast<uint32_t>(RowIndex::Hash(key)); }
 
 uint64_t MostRows(const v1::Eviction& spec, uint32_t partitions, size_t row_bytes) {

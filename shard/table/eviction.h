@@ -16,10 +16,10 @@
 //
 // Invariants:
 //  1. A sweep drops no row that its own apply names.
-//  2. Of the rows that an apply has named, a sweep of LRU or LFU drops at most as many as there are
-//     over fifteen sixteenths of the slice's limit, the least of all by (stamp, hash) but for rows
-//     that are not to be dropped. Stamps are those that rows have when the sweep is made, after the
-//     applies that wait at the time of the decision.
+//  2. A sweep of LRU or LFU drops rows that an apply has named only while there are more rows than
+//     fifteen sixteenths of the slice's limit, those with the least (stamp, hash) first, but no
+//     rows that must not be dropped. Stamps are those that rows have when the sweep is made, after
+//     the applies that wait at the time of the decision.
 #ifndef VERBENA_SHARD_TABLE_EVICTION_H_
 #define VERBENA_SHARD_TABLE_EVICTION_H_
 

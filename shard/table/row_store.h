@@ -48,7 +48,7 @@ struct RowShape {
 
   size_t few_bytes() const { return (size_t{1} << few_shift) * stride; }
   size_t many_bytes() const { return (size_t{1} << many_shift) * stride; }
-  // Of parameters and state.
+  // Bytes of parameters and state.
   size_t content_bytes() const { return content; }
   bool narrow() const { return type != ElementType::kF32; }
 
@@ -64,7 +64,7 @@ struct RowShape {
   uint32_t stride;      // bytes from row to row
   uint32_t few_shift;   // log2 of the rows of a small piece
   uint32_t many_shift;  // log2 of the rows of a chunk, 64 at most
-  // Of a slice; less in tests.
+  // Limit of a slice; less in tests.
   uint64_t most_rows = kMaxRowsOfPartition;
 };
 
@@ -223,7 +223,7 @@ class RowStore {
   const float* parameters(uint32_t row) const {
     return reinterpret_cast<const float*>(content(row));
   }
-  // Of 16 bits.
+  // Parameters of 16 bits.
   uint16_t* halves(uint32_t row) { return reinterpret_cast<uint16_t*>(content(row)); }
   const uint16_t* halves(uint32_t row) const {
     return reinterpret_cast<const uint16_t*>(content(row));
@@ -256,7 +256,7 @@ class RowStore {
   bool tiered() const { return shape_.tiered; }
   HotRows* hot() const { return hot_; }
   uint32_t life() const { return life_; }
-  // Of a number that no row has: kFresh.
+  // kFresh for a number that no row has.
   uint32_t frame(uint32_t row) const {
     return row >= size_ || is_free(row) ? HotRows::kFresh : RawFrame(row);
   }

@@ -57,7 +57,7 @@ class InputIndexer {
   const IndexOptions& options_;
   Spool& spool_;
   std::shared_ptr<InputIndex> index_;
-  // Of the file being read:
+  // Position in the file being read:
   uint64_t line_ = 1, offset_ = 0;
   KeyedExamples parsed_;
 };

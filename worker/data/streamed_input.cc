@@ -21,7 +21,7 @@ constexpr uint64_t kWindowShare = 7, kWindowShareOf = 12;
 constexpr uint64_t kLeastBlock = 4096, kGreatestBlock = 256 * 1024;
 constexpr uint64_t kBlocksInMemory = 384;
 
-// Of an example in the order of a window.
+// Bytes of an example in the order of a window.
 constexpr uint64_t kOrderBytes = sizeof(uint32_t);
 constexpr uint64_t kRowBytes = sizeof(float) + sizeof(uint64_t) + kOrderBytes;
 constexpr uint64_t kCriteoRowBytes =
@@ -29,7 +29,7 @@ constexpr uint64_t kCriteoRowBytes =
 // A feature is a space, a digit, a colon and a digit, or longer, and becomes a key and a value.
 constexpr uint64_t kLibsvmGrowth = 3;
 
-// Of all examples of the index in memory, at most.
+// Upper bound of the bytes of all examples of the index in memory.
 uint64_t BytesInMemory(const InputIndex& index) {
   switch (index.format()) {
     case ExampleFormat::kByte:

@@ -1,7 +1,7 @@
 // Examples of indexed files, read as they are needed, in bounded memory.
 //
-// Sets that fit into the memory given are kept whole and shuffled whole. Of others, the order of
-// training goes by windows (input_order.h) that fit, and blocks are read ahead by a thread.
+// Sets that fit into the memory given are kept whole and shuffled whole. Other sets are trained in
+// an order by windows (input_order.h) that fit, and a thread reads blocks ahead.
 //
 // **Thread safety**: one thread per set.
 #ifndef VERBENA_WORKER_DATA_STREAMED_INPUT_H_
@@ -22,8 +22,8 @@ uint64_t BlockBytesFor(uint64_t memory);
 // How examples are ordered that take so many bytes in memory, all together.
 InputOrder OrderFor(uint64_t examples, uint64_t bytes, uint64_t memory);
 
-// Of a part that fits into `memory`, everything is read at once: INVALID_ARGUMENT names the first
-// line that holds no example. `max_index` is of libsvm.
+// A part that fits into `memory` is read at once: INVALID_ARGUMENT names the first line that holds
+// no example. `max_index` is for libsvm.
 absl::StatusOr<ExampleSet> StreamExamples(const InputPart& part, uint64_t memory,
                                           uint64_t max_index);
 absl::StatusOr<ByteSet> StreamBytes(const InputPart& part, uint64_t memory);

@@ -19,7 +19,7 @@ bool IsFull(const ServerState& state) {
                      [](const v1::ShardStatistics& s) { return s.memory_full(); });
 }
 
-// Where copies find no room; empty: nowhere.
+// Where replicas find no room; empty: nowhere.
 std::string FullServers(const ClusterState& state) {
   std::string full;
   for (const ServerState& server : state.servers) {
