@@ -318,8 +318,8 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
   if (h.part_offset > h.total_bytes || bytes > h.total_bytes - h.part_offset ||
       (bytes == 0 && h.total_bytes > 0)) {
     return Bad(kReplica, "part_offset", h.part_offset,
-               absl::StrCat("what leaves room for the ", bytes, " bytes of this part in ",
-                            h.total_bytes, ", which are some"));
+               absl::StrCat("at most ", h.total_bytes, " (total_bytes) less the ", bytes,
+                            " bytes of this part, which are none only if total_bytes is 0"));
   }
   if (record.groups[0].sequence == 0) return Bad(kReplica, "sequence", 0, "1 or more");
   *data = payload.subspan(sizeof(h));

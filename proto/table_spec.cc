@@ -166,9 +166,10 @@ absl::Status FillPushCodec(v1::TableSpec* spec) {
                                   "6 (fp8_e5m2), 7 (sign), 8 (top_k)");
   if (!status.ok() || codec == v1::CODEC_NONE) return status;
   if (spec->dim() > 0 && !SaysEach(codec)) {
-    return Bad(*spec, "push_codec", CodecName(codec),
-               "none, bf16, f16, int8, fp8_e4m3, fp8_e5m2 for an embedding table: what others lose "
-               "has to be kept for each row");
+    return Bad(
+        *spec, "push_codec", CodecName(codec),
+        "none, bf16, f16, int8, fp8_e4m3, fp8_e5m2 for an embedding table: other codecs need "
+        "memory for the rounding error of each row");
   }
   if (spec->gradient_dtype() != v1::DTYPE_F32) {
     return Bad(*spec, "gradient_dtype", v1::DType_Name(spec->gradient_dtype()),

@@ -112,9 +112,10 @@ absl::StatusOr<TlsMaterial> ReadTlsFiles(const TlsOptions& options) {
 absl::Status CheckCertificateName(const TlsMaterial& material, const std::string& host) {
   const std::vector<tls::Certificate> chain = tls::ParseCertificates(material.cert);
   if (chain.empty() || tls::IsFor(chain.front().get(), host)) return absl::OkStatus();
-  return Wrong("certificate", material.files.cert,
-               absl::StrCat("is for ", tls::HostsOf(chain.front().get()), ", not for '", host,
-                            "', which is what others reach this server by: they would refuse it"));
+  return Wrong(
+      "certificate", material.files.cert,
+      absl::StrCat("is for ", tls::HostsOf(chain.front().get()), ", not for '", host,
+                   "', the address that others use for this server: they would refuse it"));
 }
 
 absl::StatusOr<std::shared_ptr<TlsFiles>> TlsFiles::Open(const TlsOptions& options, Log log) {

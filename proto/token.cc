@@ -46,7 +46,7 @@ absl::StatusOr<std::string> TokenId(std::string_view text) {
                      std::all_of(rest.begin() + kTokenIdDigits + 1, rest.end(), IsBase64Url);
   if (!right) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "not a token (", text.size(), " bytes); allowed: what 'verbena token create' prints"));
+        "not a token (", text.size(), " bytes); allowed: the output of 'verbena token create'"));
   }
   return std::string(rest.substr(0, kTokenIdDigits));
 }

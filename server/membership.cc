@@ -220,7 +220,7 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
     if (newer && !refreshing && !coordinator_planted_bugs().wait_for_polls) SendRefresh();
   } else if (absl::IsNotFound(response.status())) {
     Superseded(absl::StrCat("another verbenad has joined as '", options.name,
-                            "', or this one was removed by an operator or told to leave"));
+                            "', or this one was removed or made to leave by an operator"));
   } else if (absl::IsAborted(response.status())) {
     Abandoned(response.status().message());
   } else {
@@ -347,14 +347,14 @@ void Membership::Impl::End(absl::Status why) {
 void Membership::Impl::Superseded(const std::string& why) {
   End(absl::FailedPreconditionError(absl::StrCat(
       why, ": incarnation ", incarnation,
-      " (this process) is retired, and what it holds is lost; give every server its own --name")));
+      " (this process) is retired, and its data is lost; give every server its own --name")));
 }
 
 void Membership::Impl::Abandoned(absl::string_view why) {
   End(absl::FailedPreconditionError(absl::StrCat(
       "server '", options.name, "' (incarnation ", incarnation,
       "): its cluster goes on from a state without it (", why,
-      "); start it again, which makes it empty, and restore from a checkpoint what it held")));
+      "); start it again, which makes it empty, and restore its data from a checkpoint")));
 }
 
 bool Membership::Impl::StartCalls(int64_t now) {

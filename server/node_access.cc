@@ -34,7 +34,7 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
   if (tls == nullptr && !options.insecure) {
     return absl::FailedPreconditionError(absl::StrCat(
         "--listen ", options.listen,
-        " is beyond loopback and there is no TLS: everybody who reaches it could read and change "
+        " is beyond loopback and there is no TLS: any host that reaches it could read and change "
         "every "
         "table. Give --tls-cert, --tls-key and --tls-ca; or, inside a network where every host is "
         "trusted, --insecure"));
@@ -42,7 +42,7 @@ absl::StatusOr<std::shared_ptr<TlsFiles>> OpenNodeTls(const NodeOptions& options
   if (tls == nullptr) {
     // Once a process life.
     spdlog::warn(
-        "listening on {}, beyond loopback, without TLS (--insecure): everybody who reaches it "
+        "listening on {}, beyond loopback, without TLS (--insecure): any host that reaches it "
         "can read and change every table",
         options.listen);
   }

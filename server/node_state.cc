@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& 
 void LogSettings(const v1::ClusterView& view, const NodeOptions& options) {
   // Once a process life.
   spdlog::info(
-      "cluster {}: {} partitions, {} copies of each, pushes wait below {}, {} servers expected",
+      "cluster {}: {} partitions, {} replicas of each, pushes wait below {}, {} servers expected",
       view.cluster_id(), view.partitions_size(), view.replicas(), view.min_replicas(),
       view.expected_servers());
   if (static_cast<uint32_t>(view.partitions_size()) != options.partitions) {

@@ -96,7 +96,7 @@ absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
     if (e.partitions[partition].ours && index != SlicedTable::kNone) {
       if (e.BehindOnCopies(partition) ||
           !e.LoadElements(elements, state, index, first, count, done)) {
-        return absl::UnavailableError("copies are behind: later");
+        return absl::UnavailableError("replicas lag behind; retry");
       }
     }
     done += count;
@@ -155,7 +155,7 @@ absl::Status Engine::FinishRestore(uint32_t table) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const bool ours = e.partitions[state->table->life(s).partition].ours;
     if (!ours || !state->table->ready(s) || state->restore->finished(s)) continue;
-    if (!e.FinishSlice(state, s)) return absl::UnavailableError("copies are behind: later");
+    if (!e.FinishSlice(state, s)) return absl::UnavailableError("replicas lag behind; retry");
   }
   return absl::OkStatus();
 }
@@ -242,7 +242,7 @@ absl::Status Engine::Impl::LoadBatch(const RowsToRestore& rows, TableState* stat
 
 absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state,
                                     uint32_t partition, absl::Span<const uint32_t> which) {
-  if (BehindOnCopies(partition)) return absl::UnavailableError("copies are behind: later");
+  if (BehindOnCopies(partition)) return absl::UnavailableError("replicas lag behind; retry");
   EmbeddingTable& table = *state->rows.table;
   if (table.behind()) return absl::UnavailableError("cold rows are still to be written: later");
   const uint32_t slice = table.slice_of(partition);
@@ -257,11 +257,11 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank, &growth)) {
     const CopyId& copy = log.copy(partition);
     if (growth.refused && log.rooms().MayFit(copy, growth.bytes)) {
-      return absl::UnavailableError("copies are behind: later");
+      return absl::UnavailableError("replicas lag behind; retry");
     }
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
-                     growth.refused          ? " where their copies are"
+                     growth.refused          ? " where their replicas are"
                      : pool.refused_by_job() ? " within its job's limit"
                                              : ""));
   }
@@ -294,7 +294,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   }
   save_counters.restored_rows += which.size();
   if (TellLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();
-  return absl::UnavailableError("copies are behind: later");
+  return absl::UnavailableError("replicas lag behind; retry");
 }
 
 bool Engine::Impl::TellLoaded(uint32_t partition, const TableState& state, uint32_t index) {

@@ -157,7 +157,7 @@ void Engine::ReleasePiece(uint64_t save, uint64_t piece) {
 absl::StatusOr<SaveProgress> Engine::save_progress(uint64_t save) const {
   const auto it = impl_->saves.find(save);
   if (it == impl_->saves.end() || it->second->ended()) {
-    return absl::NotFoundError(absl::StrCat("no save ", save, " is under way here"));
+    return absl::NotFoundError(absl::StrCat("no save ", save, " is in progress here"));
   }
   return it->second->progress();
 }

@@ -33,7 +33,7 @@ constexpr char kFooter[] =
     "128 + N ended by signal N. Workers that die are reported; the others go on.";
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
-  app->add_option("--format", o->format, "What the files hold")
+  app->add_option("--format", o->format, "Format of the files")
       ->check(CLI::IsMember({"libsvm", "criteo", "text"}))
       ->required();
   app->add_option("--model", o->model,
@@ -119,48 +119,50 @@ void AddCluster(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--staleness", o->staleness,
                   "ssp: steps that a worker may be ahead of the slowest (default 4)");
-  app->add_option("--dtype", o->dtype,
-                  "What dense parameters are when they are pulled. The servers train them in f32 "
-                  "all the same, and send them rounded to the nearest; rows of embedding tables "
-                  "are f32")
+  app->add_option(
+         "--dtype", o->dtype,
+         "Type of dense parameters in pulls. The servers train them in f32 in any case, and "
+         "send them rounded to the nearest; rows of embedding tables are f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
   app->add_option("--gradient-dtype", o->gradient_dtype,
-                  "What dense gradients are when they are pushed; they are summed in f32")
+                  "Type of dense gradients in pushes; they are summed in f32")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   app->add_option("--push-codec", o->push_codec,
-                  "What gradients are encoded as on their way to the servers; what that loses of "
-                  "dense ones is added to the next ones. sign, top_k: dense ones. With "
+                  "Codec of gradients in pushes; the error of dense gradients is added to the next "
+                  "ones. sign, top_k: for dense gradients. With "
                   "--gradient-dtype f32")
       ->check(
           CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}))
       ->capture_default_str();
-  app->add_option("--pull-codec", o->pull_codec,
-                  "What parameters are encoded as on their way to the workers; the servers "
-                  "keep them as they are. With --dtype f32")
+  app->add_option(
+         "--pull-codec", o->pull_codec,
+         "Codec of parameters in pulls; the servers keep them as they are. With --dtype f32")
       ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2"}))
       ->capture_default_str();
   app->add_option("--min-count", o->min_count,
-                  "A key of an embedding table gets a row with its push number N, as the servers "
-                  "count; what is pushed before is dropped. 1 to 255")
+                  "A key of an embedding table gets a row at its N-th push, as the servers count; "
+                  "earlier pushes are dropped. 1 to 255")
       ->capture_default_str();
   app->add_option("--row-dtype", o->row_dtype,
                   "How rows of embedding tables lie in the servers' memory; of 16 bits they are "
                   "rounded up or down by chance")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
-  app->add_option("--max-rows", o->max_rows,
-                  "Of each embedding table the servers keep N rows; over that those go that were "
-                  "pushed longest ago. 0: all")
+  app->add_option(
+         "--max-rows", o->max_rows,
+         "Rows of each embedding table that the servers keep; beyond that they drop the rows "
+         "pushed longest ago. 0: all")
       ->capture_default_str();
   app->add_option("--hot-bytes", o->hot_bytes,
-                  "Of each embedding table the servers keep so many bytes of rows in memory, with "
+                  "Bytes of rows of each embedding table that the servers keep in memory, with "
                   "optimizer state; the others are on their disks (verbenad --cold-dir). 0: all")
       ->capture_default_str();
-  app->add_option("--device", o->device,
-                  "text: what computes gradients, and has them in its memory: cpu; cuda, a GPU for "
-                  "each worker in turn; cuda:N, that GPU; cuda:N,M, these GPUs together")
+  app->add_option(
+         "--device", o->device,
+         "text: the device that computes gradients, and has them in its memory: cpu; cuda, a "
+         "GPU for each worker in turn; cuda:N, that GPU; cuda:N,M, these GPUs together")
       ->check(DeviceName())
       ->capture_default_str();
   app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
@@ -257,7 +259,7 @@ void AddFabric(CLI::App* app, FabricOptions* fabric) {
 
 void AddTraining(CLI::App* app, Options* o) {
   app->add_option("--optimizer", o->optimizer,
-                  absl::StrCat("What the servers apply gradients with: ", KnownOptimizers(),
+                  absl::StrCat("Optimizer of the servers: ", KnownOptimizers(),
                                "; any other that they know needs --rate"))
       ->capture_default_str();
   app->add_option("--rate", o->rate,
@@ -287,10 +289,10 @@ void AddTraining(CLI::App* app, Options* o) {
   app->add_option("--l2", o->l2,
                   "Weight of the L2 penalty; on rows of embedding tables once for each use. "
                   "Default: text 0.00006, else 0.00001");
-  app->add_option("--seed", o->seed, "Of the initial parameters and the order of examples")
+  app->add_option("--seed", o->seed, "Seed of the initial parameters and the order of examples")
       ->capture_default_str();
   app->add_option("--validate-every", o->validate_every,
-                  "Rank 0 measures the model on the test data after every so many steps and says "
+                  "Rank 0 measures the model on the test data after every so many steps and prints "
                   "the result; others wait meanwhile, at most --timeout")
       ->capture_default_str();
   app->add_option("--validate-examples", o->validate_examples,

@@ -46,9 +46,10 @@ std::string CheckDevice(const Options& o) {
   }
   if (o.local) return "--local trains in the host's memory: --device does not go with it";
   if (AllF32(o)) return "";
-  return absl::StrCat("--device: with ", o.device,
-                      " what travels is f32: --dtype, --gradient-dtype, --push-codec and "
-                      "--pull-codec do not go with it");
+  return absl::StrCat(
+      "--device: with ", o.device,
+      " parameters and gradients are sent as f32: --dtype, --gradient-dtype, --push-codec and "
+      "--pull-codec do not go with it");
 }
 
 // A norm of the whole step: servers know it of dense sync tables alone.
@@ -168,7 +169,7 @@ std::string CheckLocal(const Options& o) {
   if (o.row_dtype != "f32") return "--local has rows of f32: --row-dtype is for servers";
   if (!AllF32(o)) {
     return "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are "
-           "for what goes to servers";
+           "for a cluster";
   }
   return "";
 }
@@ -194,7 +195,7 @@ std::string CheckCluster(const Options& o) {
   if (o.rank >= 0 && o.job.empty()) {
     return "--rank needs --job, a name that all workers of the job share";
   }
-  if (o.resume && o.job.empty()) return "--resume needs --job, the name of what is to go on";
+  if (o.resume && o.job.empty()) return "--resume needs --job, the name of the job to continue";
   const bool holds_out = o.format != "libsvm" && o.holdout > 0;
   if (!o.predictions.empty() && o.test.empty() && !holds_out) {
     return "--predictions needs --test";

@@ -68,9 +68,10 @@ absl::Status CheckDifferent(std::string_view what, std::vector<std::string> rail
   std::sort(rails.begin(), rails.end());
   const auto twice = std::adjacent_find(rails.begin(), rails.end());
   if (twice == rails.end()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " names '", *twice,
-                                                 "' twice; allowed: each rail once, because what "
-                                                 "fails with it is to be carried by another"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(what), " names '", *twice,
+                   "' twice; allowed: each rail once, because another "
+                   "rail has to take over when it fails"));
 }
 
 }  // namespace

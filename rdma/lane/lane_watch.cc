@@ -40,7 +40,7 @@ absl::Status LaneWatch::Check(WorkerLane* lane, std::string_view transport, int6
   if (!lane->WritesHang(now, WriteWatch::kTimeoutNanos)) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(
       "writes over ", absl::string_view(transport.data(), transport.size()),
-      " have been under way for ", WriteWatch::kTimeoutNanos / WriteWatch::kIntervalNanos,
+      " have been in flight for ", WriteWatch::kTimeoutNanos / WriteWatch::kIntervalNanos,
       " s and none has ended"));
 }
 

@@ -246,9 +246,10 @@ absl::Status OfiConnection::OnQueueError() {
       if ((number & ops_mask_) == index) failed_ = number;
     }
   }
-  return FabricError(absl::StatusCode::kUnavailable,
-                     "a write failed: outside what the peer exposed, or the connection to it broke",
-                     error.err);
+  return FabricError(
+      absl::StatusCode::kUnavailable,
+      "a write failed: outside the memory that the peer exposed, or the connection to it broke",
+      error.err);
 }
 
 void OfiConnection::Retire() {

@@ -319,7 +319,7 @@ void ShmConnection::Reject(std::string_view reason) {
 }
 
 void ShmConnection::GiveWay() {
-  End(absl::ResourceExhaustedError("shm: too many peers connect and say nothing"), Why::kError);
+  End(absl::ResourceExhaustedError("shm: too many peers connect and send nothing"), Why::kError);
 }
 
 void ShmConnection::OnTime(int64_t now_ns) {

@@ -88,7 +88,7 @@ absl::Status DeviceRegistrationError(size_t bytes, std::string_view gpu, std::st
     case EFAULT:
     case EOPNOTSUPP:
       absl::StrAppend(&text,
-                      ". The kernel's log says more; nvidia_peermem must have been built for the "
+                      ". The kernel's log has details; nvidia_peermem must have been built for the "
                       "drivers that are loaded, and memory of cuMemCreate made with "
                       "gpuDirectRDMACapable");
       return absl::FailedPreconditionError(text);

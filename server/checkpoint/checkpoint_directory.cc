@@ -266,7 +266,7 @@ absl::Status CheckpointDirectory::CheckFiles(const v1::CheckpointManifest& manif
     if (!file.ok()) return absl::DataLossError(file.status().message());
     if ((*file)->size() != entry.bytes()) {
       return absl::DataLossError(absl::StrCat(Join(path_, entry.name()), " has ", (*file)->size(),
-                                              " bytes, and its writer said ", entry.bytes()));
+                                              " bytes, and its writer reported ", entry.bytes()));
     }
   }
   if (!manifest.has_base()) return absl::OkStatus();
@@ -321,7 +321,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointDirectory::WouldPrune(
         root_, " has checkpoints of ", jobs.size(), " jobs (",
         absl::StrJoin(jobs, ", ",
                       [](std::string* out, const std::string& job) { *out += Quoted(job); }),
-        "); say which job's are to be removed (verbena checkpoint prune --job)"));
+        "); name the job whose checkpoints are to be removed (verbena checkpoint prune --job)"));
   }
   std::vector<Listed> own;
   for (const Listed& listed : *all) {

@@ -160,12 +160,12 @@ absl::Status CheckpointReader::CheckSizes() const {
       const absl::StatusOr<std::unique_ptr<ReadableFile>> file = disk_->Open(path);
       if (absl::IsNotFound(file.status())) {
         return absl::DataLossError(
-            absl::StrCat(path, " is missing, and the manifest says that the checkpoint has it"));
+            absl::StrCat(path, " is missing, although the manifest lists it"));
       }
       if (!file.ok()) return file.status();
       if ((*file)->size() == entry.bytes()) continue;
       return absl::DataLossError(absl::StrCat(path, " has ", (*file)->size(),
-                                              " bytes, and the manifest says ", entry.bytes()));
+                                              " bytes, and in the manifest ", entry.bytes()));
     }
   }
   return absl::OkStatus();

@@ -203,8 +203,8 @@ class Planner {
     if (spec.shape_size() > 0 &&
         !std::equal(shape.begin(), shape.end(), spec.shape().begin(), spec.shape().end())) {
       return Bad(tensor, absl::StrCat(" has the shape ", ShapeOf(tensor)),
-                 absl::StrCat(ShapeString(spec), ", as the specification of table ",
-                              Quoted(spec.name()), " says"));
+                 absl::StrCat(ShapeString(spec), ", as in the specification of table ",
+                              Quoted(spec.name())));
     }
     spec.mutable_shape()->Assign(shape.begin(), shape.end());
     return absl::OkStatus();
@@ -236,7 +236,7 @@ class Planner {
     }
     if ((spec.dim() != 0 && spec.dim() != shape[1]) || spec.shape_size() > 0) {
       return Bad(values, absl::StrCat(" has rows of ", shape[1]),
-                 absl::StrCat("what the specification of table ", Quoted(spec.name()), " says: ",
+                 absl::StrCat("as in the specification of table ", Quoted(spec.name()), ": ",
                               spec.dim() != 0 ? absl::StrCat("dim ", spec.dim())
                                               : absl::StrCat("shape ", ShapeString(spec))));
     }

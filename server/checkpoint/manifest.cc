@@ -127,7 +127,7 @@ absl::StatusOr<v1::CheckpointManifest> ParseManifest(const std::string& path,
       text.substr(0, text.size() - kBefore.size() - kHashBytes - kAfter.size());
   const std::string found = HashText(absl::StrCat(std::string(body), ",\n"));
   if (found != checksum) {
-    return NoManifest(path, absl::StrCat("its checksum is ", found, ", and it says ", checksum,
+    return NoManifest(path, absl::StrCat("its checksum is ", found, ", and it records ", checksum,
                                          ": it was changed since it was written"));
   }
   const std::string json = absl::StrCat(std::string(body), "\n}");

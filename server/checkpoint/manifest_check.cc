@@ -200,7 +200,7 @@ class Checker {
       if (array == parts->second.arrays.end() || array->second.dtype != tensor.dtype()) {
         return Bad(absl::StrCat(which, ": array and dtype"),
                    absl::StrCat(Quoted(tensor.array()), " of ", tensor.dtype()),
-                   "what the table's type and optimizer have");
+                   "the arrays of the table's type and optimizer");
       }
       const absl::Status status =
           AddRanges(which, tensor, array->second, &parts->second.ranges[tensor.array()]);
@@ -235,7 +235,7 @@ class Checker {
     }
     if (tensor.shape_size() == 1 && tensor.shape(0) == sum) return absl::OkStatus();
     return Bad(absl::StrCat(which, ": shape"), Shape(tensor.shape()),
-               absl::StrCat("[", sum, "], as its ranges say"));
+               absl::StrCat("[", sum, "], the sum of its ranges"));
   }
 
   static absl::Status CheckRowFile(const std::string& where, const v1::CheckpointFile& file,

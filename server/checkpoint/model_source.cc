@@ -133,8 +133,8 @@ absl::Status ModelSource::AddIndexed(Disk* disk, const std::string& index,
   }
   for (const auto& [tensor, file] : *map) {
     if (all_.contains(tensor)) continue;
-    return absl::DataLossError(absl::StrCat(index, " says that tensor ", Quoted(tensor), " is in ",
-                                            Quoted(file), ", and it is not there"));
+    return absl::DataLossError(absl::StrCat(index, " lists tensor ", Quoted(tensor), " in ",
+                                            Quoted(file), ", but it is not there"));
   }
   const absl::StatusOr<std::vector<std::string>> others = Others(disk, directory);
   if (!others.ok()) return others.status();

@@ -198,8 +198,8 @@ absl::Status CheckPlaces(const std::string& path, uint64_t data_bytes,
     if (tensor.begin != at) {
       return Wrong(path, tensor,
                    absl::StrCat("begins at byte ", tensor.begin,
-                                " of the data, and what is before "
-                                "it ends at ",
+                                " of the data, and the tensor "
+                                "before it ends at ",
                                 at, "; allowed: neither holes nor overlaps"));
     }
     at = tensor.end;

@@ -164,24 +164,23 @@ absl::StatusOr<SafetensorsReader> OpenTensorFile(Disk* disk, const std::string& 
   const std::string path = Join(directory, entry.name());
   absl::StatusOr<SafetensorsReader> file = SafetensorsReader::Open(disk, path);
   if (absl::IsNotFound(file.status())) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is missing, and the manifest says that the checkpoint has it"));
+    return absl::DataLossError(absl::StrCat(path, " is missing, although the manifest lists it"));
   }
   if (!file.ok()) return file.status();
   const std::vector<TensorInfo>& tensors = file->header().tensors;
   const uint64_t bytes = file->head().size() + (tensors.empty() ? 0 : tensors.back().end);
   if (bytes != entry.bytes()) {
     return absl::DataLossError(
-        absl::StrCat(path, " has ", bytes, " bytes, and the manifest says ", entry.bytes()));
+        absl::StrCat(path, " has ", bytes, " bytes, and in the manifest ", entry.bytes()));
   }
   if (HashText(file->head()) != entry.xxh3()) {
     return absl::DataLossError(absl::StrCat(
-        path, ": the header's checksum is ", HashText(file->head()), ", and the manifest says ",
+        path, ": the header's checksum is ", HashText(file->head()), ", and in the manifest ",
         entry.xxh3(), ": it was changed, or is of another model"));
   }
   if (tensors.size() != static_cast<size_t>(entry.tensors_size())) {
     return absl::DataLossError(absl::StrCat(
-        path, " has ", tensors.size(), " tensors, and the manifest says ", entry.tensors_size()));
+        path, " has ", tensors.size(), " tensors, and in the manifest ", entry.tensors_size()));
   }
   for (const v1::CheckpointTensor& wanted : entry.tensors()) {
     const TensorInfo* found = file->Find(wanted.name());
@@ -191,7 +190,7 @@ absl::StatusOr<SafetensorsReader> OpenTensorFile(Disk* disk, const std::string& 
     if (same) continue;
     return absl::DataLossError(absl::StrCat(
         Which(path, wanted), found == nullptr ? " is missing" : " has another type or shape",
-        " where the manifest says that it is"));
+        " although the manifest lists it"));
   }
   return file;
 }
@@ -235,7 +234,7 @@ absl::Status TensorCursor::FindHashes() {
   }
   if (found.ToString() == entry_->xxh3()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(Which(file_->path(), *entry_), ": its checksum is ",
-                                          found.ToString(), ", and the manifest says ",
+                                          found.ToString(), ", and in the manifest ",
                                           entry_->xxh3(), ": its bytes have changed"));
 }
 
@@ -247,7 +246,7 @@ absl::Status TensorCursor::ReadBlock(uint64_t block, absl::Span<std::byte> to) c
   return absl::DataLossError(
       absl::StrCat(Which(file_->path(), *entry_), ": its checksum is ", HashText(found), " of ",
                    to.size(), " bytes from ", offset, " on (of the file: from ",
-                   file_->head().size() + tensor_->begin + offset, " on), and the manifest says ",
+                   file_->head().size() + tensor_->begin + offset, " on), and in the manifest ",
                    HashText(hashes_[block]), ": its bytes have changed"));
 }
 
@@ -302,14 +301,13 @@ absl::StatusOr<std::string> ReadPlainFile(Disk* disk, const std::string& directo
   const std::string path = Join(directory, entry.name());
   absl::StatusOr<std::string> content = ReadWhole(disk, path, kMostPlainBytes);
   if (absl::IsNotFound(content.status())) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is missing, and the manifest says that the checkpoint has it"));
+    return absl::DataLossError(absl::StrCat(path, " is missing, although the manifest lists it"));
   }
   if (!content.ok()) return content.status();
   if (content->size() != entry.bytes() || HashText(*content) != entry.xxh3()) {
     return absl::DataLossError(absl::StrCat(
         path, " has ", content->size(), " bytes with the checksum ", HashText(*content),
-        ", and the manifest says ", entry.bytes(), " and ", entry.xxh3(), ": it has changed"));
+        ", and in the manifest ", entry.bytes(), " and ", entry.xxh3(), ": it has changed"));
   }
   return content;
 }

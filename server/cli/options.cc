@@ -105,12 +105,12 @@ void AddClusterOptions(CLI::App* app, NodeOptions* node) {
          "Create no table before so many servers have joined. Default: as in --state, else 1")
       ->check(InRange<uint32_t>(1, 10'000));
   app->add_option("--replicas", node->replicas,
-                  "Copies of each partition, on different servers: with 2, training "
+                  "Replicas of each partition, on different servers: with 2, training "
                   "goes on when a server dies. Default: as in --state, else 1")
       ->check(InRange<uint32_t>(1, 2));
   app->add_option(
          "--min-replicas", node->min_replicas,
-         "With fewer copies of a partition, pushes to it wait. Default: as in --state, else 1")
+         "With fewer replicas of a partition, pushes to it wait. Default: as in --state, else 1")
       ->check(InRange<uint32_t>(1, 2));
 }
 
@@ -137,8 +137,8 @@ void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--checkpoint-full-every", node->checkpoint_full_every,
-                  "Of embedding tables save only the rows that have changed since the "
-                  "checkpoint before, but for each so many-th checkpoint, which has all")
+                  "Every N-th checkpoint has all rows of embedding tables; the others have only "
+                  "the rows that have changed since the checkpoint before")
       ->check(InRange<uint32_t>(1, 100))
       ->capture_default_str();
   app->add_option("--checkpoint-on-exit", node->checkpoint_on_exit_s,

@@ -123,7 +123,7 @@ absl::StatusOr<ShardExecutor::Impl::Peer> ShardExecutor::Impl::CheckOpener(
     if (server.incarnation() != opener) continue;
     return absl::NotFoundError(
         absl::StrCat("server '", server.name(), "' (incarnation ", opener,
-                     ") is silent, and no copies of its partitions are kept here"));
+                     ") is silent, and no replicas of its partitions are kept here"));
   }
   return absl::NotFoundError(
       absl::StrCat("worker incarnation ", opener,
@@ -503,7 +503,7 @@ void ShardExecutor::Impl::CheckWrites(int64_t now) {
     if (!lane->lane->WritesHang(now, timeout)) continue;
     ++counters.write_timeouts;
     Close(lane.get(), absl::DeadlineExceededError(absl::StrCat(
-                          "writes to the peer have been under way for ",
+                          "writes to the peer have been in flight for ",
                           absl::FormatDuration(options.write_timeout), " and none has ended")));
   }
 }

@@ -112,7 +112,7 @@ absl::Status ShardExecutor::Impl::MaySave(const Request& request) const {
     if (partition.primary() != incarnation || partition.shard() != options.shard) continue;
     if (replication->leases().MayRead(partition.id(), now_ns)) continue;
     return absl::UnavailableError(absl::StrCat("this server may not answer for partition ",
-                                               partition.id(), " now: its copy is silent"));
+                                               partition.id(), " now: its replica is silent"));
   }
   return absl::OkStatus();
 }

@@ -49,8 +49,7 @@ constexpr size_t kHotKeysListed = 4;
 void AddHotKeys(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
   MetricFamily family = Family(
       "verbena_table_hot_key_share",
-      "Of the keys that a shard is asked for, the share of the most frequent ones, at least.",
-      kGauge);
+      "Least share of the most frequent keys in all keys that a shard is asked for.", kGauge);
   for (size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i].snapshot.has_value()) continue;
     const std::vector<shard::TableStatistics>& tables = shards[i].snapshot->tables;
@@ -151,8 +150,8 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
   AddGauge("verbena_coordinator_workers", "Workers with a lease.", D(c.workers), out);
   AddGauge("verbena_coordinator_jobs", "Jobs known.", D(c.jobs), out);
   AddGauge("verbena_coordinator_tables", "Tables.", D(c.tables), out);
-  AddGauge("verbena_coordinator_lost_partitions", "Partitions of tables whose only copy is gone.",
-           D(c.lost_partitions), out);
+  AddGauge("verbena_coordinator_lost_partitions",
+           "Partitions of tables whose only replica is gone.", D(c.lost_partitions), out);
   AddGauge("verbena_coordinator_state_failing",
            "1 while the coordinator cannot save its state, so that nothing can change.",
            c.save_failing ? 1 : 0, out);
@@ -174,9 +173,10 @@ void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) 
   if (!c.age_seconds.has_value()) return;
   AddGauge("verbena_checkpoint_age_seconds", "Since the last checkpoint was complete.",
            *c.age_seconds, out);
-  AddGauge("verbena_checkpoint_duration_seconds", "That the last one took.", c.duration_seconds,
+  AddGauge("verbena_checkpoint_duration_seconds", "Duration of the last checkpoint.",
+           c.duration_seconds, out);
+  AddGauge("verbena_checkpoint_bytes", "Size of the files of the last checkpoint.", D(c.bytes),
            out);
-  AddGauge("verbena_checkpoint_bytes", "Of the last one's files.", D(c.bytes), out);
 }
 
 void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* out) {

@@ -25,7 +25,7 @@ std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
   }
   switch (kind) {
     case v1::ConfigurationChange::DROP_REPLICA:
-      return absl::StrCat("server ", server, " has no copy of ", them, " any more: it ",
+      return absl::StrCat("server ", server, " has no replica of ", them, " any more: it ",
                           why == GiveUp::kRefuses    ? "took none of its records for too long"
                           : why == GiveUp::kNoMemory ? "has no memory for it (--memory-limit)"
                           : why == GiveUp::kDiffers  ? "differs from its primary"

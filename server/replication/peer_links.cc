@@ -106,7 +106,7 @@ void PeerLinks::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t sel
       const bool gone = FindServer(*view, link->id.server) == nullptr;
       if (gone) link->address.clear();
       Close(link, absl::CancelledError(gone ? "the server is not in the cluster any more"
-                                            : "it keeps no copies of this shard's partitions"));
+                                            : "it keeps no replicas of this shard's partitions"));
     }
     // The answer to a call in flight is then ignored.
     it = !link->wanted && link->lane == nullptr ? links_.erase(it) : std::next(it);

@@ -212,8 +212,8 @@ bool ShardRestores::Finish(Restore* restore, int64_t now) {
 void ShardRestores::Wait(const v1::WaitRestoreRequest& request, Reply reply) {
   const auto it = restores_.find(request.restore());
   if (it == restores_.end()) {
-    return reply(
-        absl::NotFoundError(absl::StrCat("no restore ", request.restore(), " is under way here")));
+    return reply(absl::NotFoundError(
+        absl::StrCat("no restore ", request.restore(), " is in progress here")));
   }
   Restore& restore = it->second;
   const int64_t due = clock_->NowNanos() + int64_t{request.wait_ms()} * kNanosPerMilli;

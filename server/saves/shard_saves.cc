@@ -115,7 +115,7 @@ absl::Status ShardSaves::WithSaves(const absl::Status& status) const {
     absl::StrAppend(&text, "; save ", id, " has taken ", save.taken_bytes,
                     " bytes here, and is given up in ",
                     std::max<int64_t>(0, save.gives_up_ns - now) / kNanosPerMilli,
-                    " ms unless its saver asks about it");
+                    " ms unless its caller asks about it");
   }
   return absl::FailedPreconditionError(text);
 }
@@ -205,7 +205,7 @@ void ShardSaves::Wait(const v1::WaitSaveRequest& request, Reply reply) {
   const auto it = saves_.find(request.save());
   if (it == saves_.end() || it->second.ended) {
     return reply(
-        absl::NotFoundError(absl::StrCat("no save ", request.save(), " is under way here")));
+        absl::NotFoundError(absl::StrCat("no save ", request.save(), " is in progress here")));
   }
   Save& save = it->second;
   const int64_t now = clock_->NowNanos();
@@ -249,7 +249,7 @@ absl::Status ShardSaves::End(const v1::EndSaveRequest& request) {
     save.engine->CommitSave(save.id);
     save.ended = true;
   } else {
-    GiveUp(&save, absl::CancelledError("the saver gave it up"));
+    GiveUp(&save, absl::CancelledError("its caller gave it up"));
   }
   return absl::OkStatus();
 }
@@ -264,7 +264,7 @@ bool ShardSaves::RunOnce() {
   for (auto it = saves_.begin(); it != saves_.end();) {
     Save& save = it->second;
     if (save.gives_up_ns <= now && !save.ended) {
-      GiveUp(&save, absl::DeadlineExceededError("its saver has not asked about it any more"));
+      GiveUp(&save, absl::DeadlineExceededError("its caller has stopped asking about it"));
     }
     if (save.status.ok() && !save.finishing) worked |= TakePieces(&save, now);
     worked |= Advance(&save);

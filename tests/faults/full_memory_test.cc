@@ -90,7 +90,7 @@ TEST_CASE("regression: with two copies full servers refuse new rows at once, and
   }
   CHECK(cluster.CheckReplicated());
   CHECK(absl::StrContains(cluster.status(), "is at its memory limit of 64 MiB"));
-  CHECK_FALSE(absl::StrContains(cluster.logs(), "has no copy of"));
+  CHECK_FALSE(absl::StrContains(cluster.logs(), "has no replica of"));
 
   // With room everything goes on, once followers have reported it.
   REQUIRE(client->DropTable("rows").ok());

@@ -80,16 +80,16 @@ TEST_CASE("what is given up for lost is named") {
   CHECK(parsed.options.repair.action == Action::kRemoveServer);
   CHECK_FALSE(parsed.options.repair.yes);
   ClusterState state = Healthy();
-  CHECK(
-      Consequences(parsed.options.repair, state) ==
-      "server 's5' is forgotten for ever, with the last copy of 2 partitions (0, 1): no table has "
-      "anything there");
+  CHECK(Consequences(parsed.options.repair, state) ==
+        "server 's5' is forgotten for ever, with the last replica of 2 partitions (0, 1): no table "
+        "has "
+        "anything there");
   v1::Table* table = state.view.add_tables();
   table->mutable_spec()->set_name("rows");
   table->mutable_spec()->set_dim(4);
   CHECK_THAT(
       Consequences(parsed.options.repair, state),
-      EndsWith("with the last copy of 2 partitions (0, 1): table 'rows' loses 2 partitions"));
+      EndsWith("with the last replica of 2 partitions (0, 1): table 'rows' loses 2 partitions"));
   for (v1::Partition& p : *state.view.mutable_partitions()) p.add_followers()->set_server(6);
   CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
 }

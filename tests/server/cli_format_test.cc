@@ -88,8 +88,8 @@ TEST_CASE("servers at their memory limit are named, also where copies are missin
   }
   const std::vector<std::string> problems = Problems(state);
   REQUIRE(problems.size() == 2);
-  CHECK_THAT(problems[0], Contains("4 partitions have fewer copies than the 2 wanted; 0 being "
-                                   "copied; no memory for copies on s6"));
+  CHECK_THAT(problems[0], Contains("4 partitions have fewer replicas than the 2 wanted; 0 being "
+                                   "copied; no memory for replicas on s6"));
   CHECK_THAT(problems[1], StartsWith("server 's6' at s6:1 is at its memory limit of 64 MiB (57 MiB "
                                      "are taken)") &&
                               Contains("--memory-limit"));
@@ -101,7 +101,7 @@ TEST_CASE("each thing that is wrong is said") {
   SECTION("silent") {
     state.servers[1].server.set_state(v1::Server::SILENT);
     says =
-        "server 's6' at s6:1 is silent: it has left or its lease has ended; what it holds (2 "
+        "server 's6' at s6:1 is silent: it has left or its lease has ended; its data (2 "
         "partitions)";
     CHECK(StateWord(state.servers[1]) == "silent");
   }
@@ -224,7 +224,7 @@ TEST_CASE("copies on a server that is not there as the view has it do not count"
   CHECK(PlacementOf(state).dead == 0);
   CHECK_THAT(CopiesText(state), Contains("; 4 partitions have fewer, 0 being copied"));
   CHECK_THAT(StatusText(state), Contains("1 of 2 expected servers alive and answering") &&
-                                    Contains("4 partitions have fewer copies than the 2 wanted"));
+                                    Contains("4 partitions have fewer replicas than the 2 wanted"));
   CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 4, "dead": 0,)"));
   CHECK_THAT(PartitionsText(state), Contains("4 partitions have fewer"));
 }
@@ -236,13 +236,13 @@ TEST_CASE("when all copies of partitions are dead, nothing takes them over") {
              Contains("followers have 2 partitions of it, and take them over") &&
                  Contains("1 of 2 expected servers are alive: no table can be created or restored "
                           "until 1 more joins") &&
-                 !Contains("no living copy"));
+                 !Contains("no living replica"));
   Silence(&state, 1);
   CHECK_THAT(StatusText(state),
-             Contains("4 partitions have no living copy: calls on them wait") &&
+             Contains("4 partitions have no living replica: calls on them wait") &&
                  Contains("the followers of 2 partitions of it do not respond either") &&
                  Contains("0 of 2 expected servers alive and answering") &&
-                 !Contains("take them over if") && !Contains("fewer copies than"));
+                 !Contains("take them over if") && !Contains("fewer replicas than"));
 }
 
 TEST_CASE("regression: a silent server that has nothing alone: what to do is said") {
@@ -460,7 +460,7 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
   CHECK(placement.Of(6, 0).followers == 1);
   CHECK(placement.Of(5, 1).learners == 1);
   CHECK_THAT(PartitionsText(state),
-             StartsWith("2 copies of each partition wanted, 1 to take pushes; 2 partitions have "
+             StartsWith("2 replicas of each partition wanted, 1 to take pushes; 2 partitions have "
                         "fewer, 1 being copied\n") &&
                  Contains("s6 shard 0 (zone b\\n, silent)") && Contains("s5 shard 1") &&
                  Contains("weights\n"));
@@ -471,11 +471,11 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
                  Contains(R"("configuration": 4,)") && Contains(R"("lost_by": ["weights"])") &&
                  Contains(R"("primary": null)"));
   CHECK_THAT(StatusText(state),
-             Contains("2 partitions have fewer copies than the 2 wanted; 1 being"));
+             Contains("2 partitions have fewer replicas than the 2 wanted; 1 being"));
   CHECK_THAT(StatusJson(state), Contains(R"("incomplete": 2, "dead": 0, "learners": 1})"));
   state.view.set_replicas(0);  // of a coordinator that knows no replicas
   CHECK(PlacementOf(state).incomplete == 0);
-  CHECK_THAT(StatusText(state), Contains("1 copy of each partition wanted, 1 to take pushes"));
+  CHECK_THAT(StatusText(state), Contains("1 replica of each partition wanted, 1 to take pushes"));
 }
 
 TEST_CASE("a job's limits are shown beside what it has of each server") {

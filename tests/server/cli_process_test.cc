@@ -326,8 +326,8 @@ TEST_CASE("a dead server is silent, and its restart has lost partitions") {
       const Finished run = status();
       return run.status == 1 && run.out.find(name) != std::string::npos &&
              run.out.find(
-                 "is silent: it has left or its lease has ended; what it holds (128 "
-                 "partitions) is UNAVAILABLE") != std::string::npos;
+                 "is silent: it has left or its lease has ended; its data (128 "
+                 "partitions) are UNAVAILABLE") != std::string::npos;
     }));
     cluster.RestartServer(server);
   }

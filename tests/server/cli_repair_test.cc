@@ -90,7 +90,7 @@ TEST_CASE("a dead server is removed, and the table it had a part of starts again
 
     const Finished asked = Operate(cluster, {"server", "remove", "server-1"});
     CHECK(asked.status == 2);
-    CHECK_THAT(asked.err, Contains("with the last copy of 128 partitions (") &&
+    CHECK_THAT(asked.err, Contains("with the last replica of 128 partitions (") &&
                               Contains("table 'weights' loses 128 partitions: ") &&
                               Contains("--yes agrees"));
     CHECK_THAT(Operate(cluster, {"status"}).out, Contains("is silent"));
@@ -173,7 +173,7 @@ TEST_CASE("after a server's restart its copies count when they are made again, a
                              Contains("does not answer"));
   const Finished waited = Operate(cluster, {"status", "--wait", "0.3"});
   CHECK(waited.status == 1);
-  CHECK_THAT(waited.err, Contains("verbena: waiting: 256 partitions have fewer copies") &&
+  CHECK_THAT(waited.err, Contains("verbena: waiting: 256 partitions have fewer replicas") &&
                              Contains("did not become healthy within 300ms"));
   cluster.RestartServer(1);
   const Finished healthy = Operate(cluster, {"status", "--wait", "120"});

@@ -68,7 +68,7 @@ expect 2 "--consistency: bsp not in {sync,ssp,async}" "${base[@]}" --consistency
 expect 2 "--dtype: f64 not in {f32,bf16,f16}" "${base[@]}" --dtype f64
 expect 2 "--gradient-dtype: f16 not in {f32,bf16}" "${base[@]}" --gradient-dtype f16
 for option in dtype gradient-dtype push-codec pull-codec; do
-  expect 2 "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are for what goes to servers" \
+  expect 2 "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are for a cluster" \
     "${base[@]}" --local --$option bf16
 done
 expect 2 "--device: cuda is for --format text; other models run on cpu" "${base[@]}" --device cuda
@@ -81,7 +81,7 @@ expect 2 "--rdma-gpu-direct: yes not in {auto,off,required}" "${base[@]}" --rdma
 text=(--format text --data "$work/data" --cluster 127.0.0.1:1 --device cuda:0)
 expect 2 "--local trains in the host's memory: --device does not go with it" "${text[@]}" --local
 for option in dtype gradient-dtype push-codec pull-codec; do
-  expect 2 "--device: with cuda:0 what travels is f32: " "${text[@]}" --$option bf16
+  expect 2 "--device: with cuda:0 parameters and gradients are sent as f32: " "${text[@]}" --$option bf16
 done
 expect 2 "--rank needs --job" "${base[@]}" --rank 0
 expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \

@@ -72,7 +72,7 @@ absl::Status GpuGroup::Error(int error, const char* call, NcclComm* comm) const 
   const std::string more = last == nullptr ? "" : last;
   return absl::UnavailableError(absl::StrCat(
       call, " over ", streams_.size(), " GPUs: ", text == nullptr ? "an unknown error" : text, " (",
-      error, ")", more.empty() ? "" : ": ", more, "; NCCL_DEBUG=INFO says more"));
+      error, ")", more.empty() ? "" : ": ", more, "; NCCL_DEBUG=INFO logs more"));
 }
 
 absl::Status GpuGroup::Fail(absl::Status status) {

@@ -127,7 +127,7 @@ std::string_view ErrorHint(Result code) {
     case kLaunchFailed:
     case kAssert:
       return "a kernel of this process is at fault (CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer "
-             "says which), or the hardware (dmesg | grep Xid)";
+             "names it), or the hardware (dmesg | grep Xid)";
     case kContextIsDestroyed:
     case kInvalidContext:
       return "was it reset (cudaDeviceReset)?";

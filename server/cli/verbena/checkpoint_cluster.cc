@@ -179,8 +179,8 @@ absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names,
   const std::string users = UsersText(replaced, response->view());
   if (users.empty()) return false;
   const absl::Status agreed = Confirm(absl::StrCat(users,
-                                                   "; end these workers first, or what they "
-                                                   "trained is replaced under them"),
+                                                   "; end these workers first, or the restore "
+                                                   "replaces the parameters that they train"),
                                       coordinator.interrupt_fd);
   if (!agreed.ok()) return agreed;
   return true;
@@ -237,9 +237,10 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
                               Amount(progress.read_bytes, progress.total_bytes, seconds))};
   });
   if (absl::IsAlreadyExists(status)) {
-    return absl::AlreadyExistsError(absl::StrCat(Said(status, coordinator.address),
-                                                 "; --replace puts what is restored in its place, "
-                                                 "--rename beside it"));
+    return absl::AlreadyExistsError(
+        absl::StrCat(Said(status, coordinator.address),
+                     "; --replace puts the restored table in its place, "
+                     "--rename beside it"));
   }
   if (!status.ok()) return AdviseOnDamage(status, path, kCommand);
   const double seconds = static_cast<double>(clock.NowNanos() - began) / 1e9;
@@ -294,8 +295,8 @@ void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
   app->add_option_function<std::string>(
          "--memory",
          [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
-         "Of each shard: what training changes before it is written is kept in at most\n"
-         "so much; then it waits (default: 256MiB, and a copy of the dense tables)")
+         "Memory of each shard for data that training changes before it is written; when\n"
+         "it is full, training waits (default: 256MiB, and a copy of the dense tables)")
       ->type_name("BYTES")
       ->check(BytesCheck());
   app->add_option("--full-every", options->full_every,

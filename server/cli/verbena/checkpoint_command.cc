@@ -344,12 +344,12 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   add("list", Action::kList, "Those that are complete: step, size, tables", root);
   CLI::App* verify =
       add("verify", Action::kVerify, "Read every byte, and check it against its checksum", one);
-  verify->add_flag("--all", options->all, "Of a directory every checkpoint");
+  verify->add_flag("--all", options->all, "Every checkpoint of a directory");
   add("inspect", Action::kInspect, "Tables and files of a checkpoint", one);
   CLI::App* prune = add("prune", Action::kPrune, "Remove old ones", root);
   prune
       ->add_option("--keep-last", options->retention.keep_last,
-                   "The newest so many stay, with what they are based on")
+                   "Keep the newest N, and the checkpoints that they are based on")
       ->type_name("N")
       ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 10 &&
@@ -387,7 +387,7 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   AddImport(imported, &options->imported);
   for (CLI::App* slow : {verify, compact, exported, imported}) {
     slow->add_flag("--progress", options->progress,
-                   "Say how far it is also where standard error is no terminal");
+                   "Show progress also where standard error is no terminal");
   }
   return actions;
 }

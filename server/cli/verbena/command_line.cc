@@ -38,10 +38,10 @@ struct CommandText {
 constexpr CommandText kCommands[] = {
     {Command::kStatus, "status", "Is the cluster healthy? Servers, partitions, jobs, tables",
      "Exit status 1 when a server is silent or does not answer, partitions are lost or have fewer\n"
-     "living copies than wanted, expected servers are missing, or checkpoints that the "
+     "living replicas than wanted, expected servers are missing, or checkpoints that the "
      "coordinator\n"
      "makes by itself fail; with --wait, which does not wait for these, when the rest is still so\n"
-     "at the end. Copies on servers that are silent, do not answer or were replaced do not "
+     "at the end. Replicas on servers that are silent, do not answer or were replaced do not "
      "count.\n\n"
      "Examples:\n"
      "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'\n"
@@ -93,8 +93,9 @@ constexpr CommandText kCommands[] = {
      "  verbena server remove server-3 --yes --json"},
     {Command::kTable, "table", "Tables: drop one, with its parameters",
      "The served table of that name, else the one that is being restored; --restoring: only the\n"
-     "latter. It says which workers use the table, and asks. Agreed to while none uses it, it is\n"
-     "refused when workers have joined its job since; --yes drops it then, too.\n\n"
+     "latter. The command lists the workers that use the table, and asks. If none did, but "
+     "workers\n"
+     "have joined its job since, the drop is refused; --yes drops the table then, too.\n\n"
      "Examples:\n"
      "  verbena table drop weights\n"
      "  verbena table drop weights --yes --json"},
@@ -188,7 +189,7 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
   CLI::App* list = command->add_subcommand("list", "All tokens, without their secrets");
   CLI::App* revoke = command->add_subcommand(
       "revoke", "End a token at once, and retire the workers that joined with it");
-  revoke->add_option("ID", token->id, "Of the token, as 'list' shows it")->required();
+  revoke->add_option("ID", token->id, "The token's id, as in 'list'")->required();
   *actions = {create, list, revoke};
 }
 
@@ -303,7 +304,7 @@ void AddLimits(CLI::App* app, RawOptions* raw) {
   app->add_option("JOB", raw->job, "Its name")->type_name("")->required();
   std::vector<CLI::Option*> options = {
       app->add_option("--memory", raw->memory,
-                      "Of its tables on all servers: parameters, optimizer state, buffers")
+                      "Memory of its tables on all servers: parameters, optimizer state, buffers")
           ->type_name("BYTES")
           ->check(bytes),
       app->add_option("--tables", raw->limits.tables, "Tables")->type_name("N")->check(number),
@@ -409,8 +410,8 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kStatus) {
       command
           ->add_option("--wait", raw.wait,
-                       "Wait until it is healthy and all copies are complete, at most so long;\n"
-                       "what it waits for goes to standard error")
+                       "Wait until it is healthy and all replicas are complete, at most so long;\n"
+                       "the missing conditions go to standard error")
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
     }

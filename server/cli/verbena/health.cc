@@ -24,7 +24,7 @@ std::string FullServers(const ClusterState& state) {
   std::string full;
   for (const ServerState& server : state.servers) {
     if (!IsFull(server)) continue;
-    absl::StrAppend(&full, full.empty() ? "; no memory for copies on " : ", ",
+    absl::StrAppend(&full, full.empty() ? "; no memory for replicas on " : ", ",
                     Printable(server.server.name()));
   }
   return full;
@@ -43,11 +43,12 @@ std::string StoppedText(const ServerState& state) {
 std::string MemoryProblem(const ServerState& state, const std::string& who) {
   if (!IsFull(state)) return "";
   const v1::ShardStatistics& shard = state.statistics->shards(0);
-  return absl::StrCat(who, " is at its memory limit of ", shard.memory_limit_bytes() >> 20,
-                      " MiB (", shard.memory_reserved_bytes() >> 20,
-                      " MiB are taken): new rows and tables are refused, and copies of partitions "
-                      "find no room there; raise its --memory-limit, add servers, evict rows or "
-                      "drop tables");
+  return absl::StrCat(
+      who, " is at its memory limit of ", shard.memory_limit_bytes() >> 20, " MiB (",
+      shard.memory_reserved_bytes() >> 20,
+      " MiB are taken): new rows and tables are refused, and replicas of partitions "
+      "find no room there; raise its --memory-limit, add servers, evict rows or "
+      "drop tables");
 }
 
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
@@ -60,9 +61,9 @@ std::string ServerProblem(const ServerState& state, const Placement& placement) 
         absl::StrCat(who, " is silent: it has left or its lease has ended", StoppedText(state));
     if (has.alone > 0) {
       absl::StrAppend(
-          &text, "; what it holds (", Partitions(has.alone),
-          ") is UNAVAILABLE until this process is heard again; if it has ended, that is "
-          "gone: start a server under its name, then reset the tables or restore a "
+          &text, "; its data (", Partitions(has.alone),
+          ") are UNAVAILABLE until this process responds again; if it has ended, they are "
+          "lost: start a server under its name, then reset the tables or restore a "
           "checkpoint");
     }
     if (has.heirless > 0) {
@@ -260,7 +261,7 @@ uint32_t ReplicasOf(const v1::ClusterView& view) { return std::max(view.replicas
 std::string CopiesText(const ClusterState& state) {
   const v1::ClusterView& view = state.view;
   const Placement placement = PlacementOf(state);
-  return absl::StrCat(ReplicasOf(view), ReplicasOf(view) == 1 ? " copy" : " copies",
+  return absl::StrCat(ReplicasOf(view), ReplicasOf(view) == 1 ? " replica" : " replicas",
                       " of each partition wanted, ", std::max(view.min_replicas(), 1u),
                       " to take pushes; ", Partitions(placement.incomplete),
                       placement.incomplete == 1 ? " has" : " have", " fewer, ",
@@ -304,12 +305,13 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
                      " partitions are on no server"));
   }
   if (placement.dead > 0 && !view.tables().empty()) {
-    add(absl::StrCat(Partitions(placement.dead), placement.dead == 1 ? " has" : " have",
-                     " no living copy: calls on them wait until a server that has one responds"));
+    add(absl::StrCat(
+        Partitions(placement.dead), placement.dead == 1 ? " has" : " have",
+        " no living replica: calls on them wait until a server that has one responds"));
   }
   if (const uint32_t fewer = placement.incomplete - placement.dead;
       fewer > 0 && !view.tables().empty()) {
-    add(absl::StrCat(Partitions(fewer), fewer == 1 ? " has" : " have", " fewer copies than the ",
+    add(absl::StrCat(Partitions(fewer), fewer == 1 ? " has" : " have", " fewer replicas than the ",
                      ReplicasOf(view), " wanted; ", placement.all.learners, " being copied",
                      FullServers(state)));
   }
@@ -343,7 +345,7 @@ std::string Obstacle(const ClusterState& state) {
   if (!problems.empty()) return problems.front();
   const Placement placement = PlacementOf(state);
   if (placement.incomplete == 0 && placement.all.learners == 0) return "";
-  return absl::StrCat(Partitions(placement.incomplete), " with fewer copies than the ",
+  return absl::StrCat(Partitions(placement.incomplete), " with fewer replicas than the ",
                       ReplicasOf(state.view), " wanted; ", placement.all.learners, " being copied");
 }
 

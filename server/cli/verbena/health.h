@@ -50,7 +50,8 @@ CopyLoad CopiesOf(const ServerState& server, uint32_t shard);
 
 uint32_t ReplicasOf(const v1::ClusterView& view);  // that are wanted; at least 1
 
-// "2 copies of a partition are wanted, pushes go on with 1; 3 partitions have fewer, ...": a line.
+// "2 replicas of a partition are wanted, pushes go on with 1; 3 partitions have fewer, ...": a
+// line.
 std::string CopiesText(const ClusterState& state);
 
 // "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process

@@ -66,7 +66,7 @@ std::string RemovalText(const std::string& name, const ClusterState& state) {
                                   Partitions(static_cast<size_t>(lost))));
   }
   return absl::StrCat(
-      forgotten, ", with the last copy of ", Partitions(sole.size()), " (", Ranges(sole),
+      forgotten, ", with the last replica of ", Partitions(sole.size()), " (", Ranges(sole),
       "): ", losses.empty() ? "no table has anything there" : absl::StrJoin(losses, ", "));
 }
 

@@ -142,7 +142,7 @@ TEST_CASE("nothing is committed that its files do not bear out") {
              Contains(Join(*path, "x")));
   REQUIRE(WriteWhole(&disk, Join(*path, "x"), "four").ok());
   CHECK_THAT(std::string((*directory)->Commit(manifest).status().message()),
-             Contains("has 4 bytes, and its writer said 3"));
+             Contains("has 4 bytes, and its writer reported 3"));
   file->set_bytes(4);
   manifest.mutable_base()->set_name("checkpoint-00000007");
   manifest.mutable_base()->set_checksum(std::string(16, '0'));

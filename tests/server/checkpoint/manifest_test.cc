@@ -133,7 +133,8 @@ TEST_CASE("a manifest that makes no sense is refused, naming the field") {
   refused(true, "end by 740", [&](auto* m) {
     file_of(m, kParameters)->mutable_ranges()->rbegin()->set_count(UINT64_MAX);
   });
-  refused(true, "as its ranges say", [&](auto* m) { file_of(m, kParameters)->set_shape(0, 1); });
+  refused(true, "the sum of its ranges",
+          [&](auto* m) { file_of(m, kParameters)->set_shape(0, 1); });
 }
 
 TEST_CASE("every optimizer's state has names, as many as it keeps arrays") {

@@ -51,7 +51,7 @@ TEST_CASE("a model in several files is imported by its index, and all of it has 
   }
   SECTION("a tensor is missing, or is elsewhere") {
     fails(both + R"(, "c": "m-1.safetensors")", absl::StatusCode::kDataLoss,
-          {"index.json says that tensor \"c\" is in \"m-1.safetensors\", and it is not there"});
+          {"index.json lists tensor \"c\" in \"m-1.safetensors\", but it is not there"});
     fails(R"("a": "m-2.safetensors", "b": "m-1.safetensors")", absl::StatusCode::kDataLoss,
           {"/m/m-1.safetensors: tensor \"a\" is in \"m-2.safetensors\" by the index"});
   }

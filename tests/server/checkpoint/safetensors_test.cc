@@ -101,7 +101,7 @@ TEST_CASE("what is wrong with a file is said, with file and tensor") {
   wrong(File(R"({"v":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},
                  "w":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
              3),
-        "tensor \"w\" begins at byte 1 of the data, and what is before it ends at 2");
+        "tensor \"w\" begins at byte 1 of the data, and the tensor before it ends at 2");
   wrong(File(R"({"__metadata__":{"a":1}})", 0), "a number where none is allowed");
 }
 
