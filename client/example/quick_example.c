@@ -3,7 +3,7 @@
 
 #include "verbena/verbena.h"
 
-/* Says what failed, and with what. */
+/* Prints the call that failed, and its error. */
 static int Failed(const char* what) {
   fprintf(stderr, "%s: %s\n", what, verbena_last_error());
   return 1;
@@ -32,7 +32,7 @@ static int Train(verbena_client* client) {
   for (int step = 0; step < 10; ++step) {
     verbena_ticket* ticket = NULL;
     for (int i = 0; i < 1000; ++i) g[i] = w[i] - 1;
-    /* Of the whole table: also ends the step, and pulls what includes it. */
+    /* For the whole table: also ends the step, and pulls parameters that include it. */
     if (verbena_push_pull(client, table, gradient, weights, NULL, VERBENA_TIMEOUT_DEFAULT,
                           &ticket) ||
         verbena_ticket_wait(ticket, VERBENA_TIMEOUT_DEFAULT)) {

@@ -100,9 +100,9 @@ def log_problems(code):
 
 
 def problems(t):
-    budgets = table(t.doc, "### What is bounded")
+    budgets = table(t.doc, "### Bounds")
     if len(budgets) < 20:
-        yield f"{DOC}: no table below \"### What is bounded\""
+        yield f"{DOC}: no table below \"### Bounds\""
         return
     keys = [row[0].strip("`") for row in budgets]
     for key in {key for key in keys if keys.count(key) > 1}:
@@ -187,7 +187,7 @@ def self_test(root):
         return change
 
     t = Tree(root)
-    for row in table(t.doc, "### What is bounded"):
+    for row in table(t.doc, "### Bounds"):
         key = row[0].strip("`")
         used = any(f"`{key}`" in line and not line.startswith(f"| `{key}`")
                    for line in t.doc.split("\n") if line.startswith("| `"))
