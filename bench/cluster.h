@@ -38,7 +38,8 @@ class Cluster {
  public:
   // Returns once every server has joined. Errors carry the end of the log.
   static absl::StatusOr<std::unique_ptr<Cluster>> Start(const ClusterOptions& options);
-  // SIGTERM, and SIGKILL for what has not gone after 5 s; removes the folder of logs and state.
+  // Sends SIGTERM, and SIGKILL to processes that are left after 5 s; removes the folder of logs and
+  // state.
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;

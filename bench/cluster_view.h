@@ -1,4 +1,4 @@
-// The coordinator's view of a cluster that a benchmark runs, and waiting for what it shows.
+// The coordinator's view of a cluster that a benchmark runs, and waiting for a state of it.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_BENCH_CLUSTER_VIEW_H_

@@ -30,14 +30,14 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kStartPatience(20000);  // until the server listens: programs start slowly
-constexpr milliseconds kEndPatience(30000);    // beyond what was asked to be measured
+constexpr milliseconds kEndPatience(30000);    // beyond the time to be measured
 constexpr int kMarginSeconds = 1;              // not measured at either end of a run
 constexpr double kMebibyte = 1048576.0;
 
 constexpr int kEveryCpu = -1;
 
-// The calling thread, and what it starts, may run there while this lives: the benchmark's own
-// thread may be pinned.
+// The calling thread, and its children, may run on that processor while this lives: the benchmark's
+// own thread may be pinned.
 class RunningOn {
  public:
   explicit RunningOn(int cpu) {
@@ -170,11 +170,11 @@ bool Listening(uint16_t port) {
 absl::Status Failed(const std::vector<std::string>& command, const char* what, const Child& server,
                     const Child& client) {
   return absl::UnavailableError(absl::StrCat(absl::StrJoin(command, " "), ": ", what,
-                                             "; the server said:\n", server.Output(),
-                                             "the client said:\n", client.Output()));
+                                             "; output of the server:\n", server.Output(),
+                                             "output of the client:\n", client.Output()));
 }
 
-// Runs server and client; returns what the client printed.
+// Runs server and client; returns the client's output.
 absl::StatusOr<std::string> RunPair(const PerftestOptions& options,
                                     std::vector<std::string> command, milliseconds lasts) {
   if (absl::Status status = FindPerftest(); !status.ok()) return status;
@@ -213,7 +213,7 @@ absl::StatusOr<std::string> RunPair(const PerftestOptions& options,
 
 absl::StatusOr<RoundTrip> Latency(const PerftestOptions& options,
                                   const std::vector<std::string>& command, int rounds) {
-  // A round trip of 10 ms is far beyond what any of this is about.
+  // A round trip of 10 ms is far beyond all of these measurements.
   const auto output = RunPair(options, command, milliseconds(10) * rounds);
   if (!output.ok()) return output.status();
   // #bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%
@@ -247,8 +247,8 @@ absl::StatusOr<std::vector<double>> LastRow(const std::string& output, const std
     if (head && row.size() >= count && fields.eof()) last = std::move(row);
   }
   if (last.empty()) {
-    return absl::InternalError(
-        absl::StrCat("no row below a column \"", column, "\" in what perftest printed:\n", output));
+    return absl::InternalError(absl::StrCat("no row below a column \"", column,
+                                            "\" in the output of perftest:\n", output));
   }
   return last;
 }

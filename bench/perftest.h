@@ -1,4 +1,4 @@
-// perftest's programs as a limit: what the device does with plain verbs (ib_write_bw(1) and
+// perftest's programs as a limit: the speed of the device with plain verbs (ib_write_bw(1) and
 // others).
 //
 // Each call runs a server and a client of one program as child processes on one device of this
@@ -24,7 +24,7 @@ struct PerftestOptions {
   std::vector<std::string> extra;  // handed to both sides, such as {"-x", "3"} for a GID index
 };
 
-// NOT_FOUND, with what to install, when perftest is not there.
+// NOT_FOUND, with the package to install, when perftest is not there.
 absl::Status FindPerftest();
 
 enum class Direction { kOne, kBoth };
@@ -33,7 +33,7 @@ enum class Direction { kOne, kBoth };
 absl::StatusOr<double> WriteMegabytes(const PerftestOptions& options, size_t bytes, int seconds,
                                       Direction direction);
 
-// Of round trips: perftest prints half of each.
+// Round trips; perftest prints half of each.
 struct RoundTrip {
   double typical_us = 0;
   double p99_us = 0;

@@ -1,4 +1,4 @@
-// What a benchmark prints: rows of ours beside its limit, medians of interleaved runs.
+// The output of a benchmark: rows of ours beside its limit, medians of interleaved runs.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_BENCH_REPORT_H_
@@ -42,8 +42,8 @@ class Report {
  public:
   // Prints the row at once, with the spread of both sides.
   void Add(Row row);
-  // The exit status of `bench`, which ended with `status`: says what went wrong, or writes the rows
-  // to the file `json` (empty: nowhere), an array of {bench, case, value, unit, limit, ratio}.
+  // The exit status of `bench`, which ended with `status`: prints the error, or writes the rows to
+  // the file `json` (empty: nowhere), an array of {bench, case, value, unit, limit, ratio}.
   int End(const char* bench, const absl::Status& status, const std::string& json) const;
 
  private:

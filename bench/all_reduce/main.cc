@@ -62,7 +62,7 @@ double NowSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// What a command prints, its first number.
+// The first number in a command's output.
 absl::StatusOr<double> FirstNumber(FILE* pipe, const std::string& command) {
   double number = 0;
   const bool read = fscanf(pipe, "%lf", &number) == 1;
@@ -82,7 +82,7 @@ std::string Sibling(const std::string& name) {
 
 // Seconds of a round, of shared memory alone.
 absl::StatusOr<double> MpiSeconds(const Settings& settings, size_t bytes) {
-  // root is who runs it in containers; no network is looked for.
+  // In containers root runs this; it does not search for a network.
   const std::string command =
       absl::StrCat("OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 '", settings.mpirun,
                    "' --oversubscribe --mca btl self,vader --mca pml ob1 --mca plm isolated"

@@ -14,7 +14,7 @@ namespace verbena::bench {
 namespace {
 
 constexpr size_t kBlock = 2048;
-// Of each array, so far ahead of the block that is worked on.
+// For each array: this far ahead of the current block.
 constexpr size_t kAheadBytes = 4096;
 
 VERBENA_BEST_ISA float Sum(const float* from, size_t n) {
@@ -65,7 +65,7 @@ void Prefetch(const T* from, size_t block) {
 float Touch(Pass pass, const Traffic& t, size_t n) {
   const bool streaming = pass == Pass::kBlocksStreaming;
   const bool ahead = pass == Pass::kPrefetching;
-  // What was read goes into what is written, so that it has to be read.
+  // Every number written depends on a number read, so that no read is optimized away.
   float sum = 0;
   for (size_t i = 0; i < n; i += kBlock) {
     for (const float* from : t.read) {

@@ -1,4 +1,4 @@
-// What memory can do for a pass over the arrays that an apply touches, with next to no arithmetic.
+// The speed of memory for a pass over the arrays that an apply touches, with next to no arithmetic.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_BENCH_APPLY_LIMITS_H_
@@ -23,11 +23,11 @@ struct Traffic {
   }
 };
 
-// Array by array, in blocks that stay in the first-level cache: as they come, with stores past the
-// caches for what is only written, or prefetched.
+// Array by array, in blocks that stay in the first-level cache: plain; with streaming stores for
+// arrays that are only written; or prefetched.
 enum class Pass { kBlocks, kBlocksStreaming, kPrefetching };
 inline constexpr Pass kPasses[] = {Pass::kBlocks, Pass::kBlocksStreaming, Pass::kPrefetching};
-// n: a multiple of 2048. What it returns depends on everything that was read.
+// n: a multiple of 2048. The result depends on every number read.
 float Touch(Pass pass, const Traffic& traffic, size_t n);
 
 }  // namespace verbena::bench

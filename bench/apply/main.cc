@@ -1,4 +1,4 @@
-// What the engine's passes over a dense table cost, beside a pass over as many bytes, read and
+// The cost of the engine's passes over a dense table, beside a pass over as many bytes, read and
 // written the same way, with next to no arithmetic. One thread, as a shard has; arrays beyond every
 // cache; chunks of 256 KiB, as tables have them by default.
 //
@@ -46,7 +46,7 @@ struct Settings {
   std::string json;
 };
 
-// Numbers, in pages as large as the system has them, which is what a server's tables lie in.
+// Numbers in pages as large as the system has them, like a server's tables.
 class Array {
  public:
   explicit Array(size_t bytes)
@@ -202,8 +202,9 @@ class Bench {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app("What the engine's passes over a dense table cost, beside what memory can do");
-  app.add_option("--mib", settings.mib, "of each array of f32; there are up to seven and a half")
+  CLI::App app("Cost of the engine's passes over a dense table, beside the speed of memory");
+  app.add_option("--mib", settings.mib,
+                 "size of each array of f32; there are up to seven and a half")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--case", settings.only, "only those whose names contain this");

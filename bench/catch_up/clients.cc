@@ -106,7 +106,7 @@ struct Clients::Shared {
 
 namespace {
 
-// What one process does.
+// The work of one process.
 template <typename Shared>
 class ClientProcess {
  public:

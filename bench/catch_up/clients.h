@@ -31,8 +31,8 @@ struct ClientsOptions {
   int new_keys = 0;
 };
 
-// What a process of Clients::Start() does: `fd` and `index` are what it was started with. Returns
-// the exit status.
+// The main function of a process of Clients::Start(), with the `fd` and `index` it was started
+// with. Returns the exit status.
 int RunClient(const ClientsOptions& options, int fd, int index);
 
 class Clients {
@@ -50,7 +50,7 @@ class Clients {
   int Now() const;
   // Acknowledged pushes a second in windows of `width` buckets that lie in [from, to).
   std::vector<double> Windows(int from, int to, int width) const;
-  // What a client failed with, if one has.
+  // The error of a client, if one has failed.
   absl::Status status() const;
 
  private:

@@ -1,5 +1,5 @@
-// How long two copies take to be complete again after a server was killed and started again, with
-// and without clients that push all they can, and what is left of the pushes meanwhile.
+// The time until two replicas are complete again after a server was killed and started again, with
+// and without clients that push at full rate, and the share of the pushes that is left meanwhile.
 //
 //     catch_up --verbenad build/release/verbenad [--clients 3,16] [--repeats N] [--json FILE]
 #include <CLI/CLI.hpp>

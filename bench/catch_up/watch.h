@@ -19,9 +19,9 @@ class Watch {
   Watch(const Cluster* cluster, int servers);
   ~Watch();
 
-  // Of one server, as far as was seen.
+  // Log bytes of one server, as last seen.
   int64_t log_bytes() const { return log_bytes_; }
-  // Of all processes together.
+  // Resident bytes of all processes together.
   int64_t resident_bytes() const { return resident_bytes_; }
 
  private:

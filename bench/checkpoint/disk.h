@@ -1,4 +1,4 @@
-// What the disk does by itself: the limits of saves and restores.
+// The speed of the disk by itself: the limits of saves and restores.
 //
 // **Thread safety**: functions, for one thread.
 #ifndef VERBENA_BENCH_CHECKPOINT_DISK_H_
@@ -13,8 +13,7 @@
 
 namespace verbena::bench {
 
-// Of a path's file system: what is not on the disk yet goes there, so that nothing measured next
-// pays for it.
+// Syncs a path's file system, so that the next measurement does not pay for earlier writes.
 void SettleDisk(const std::string& path);
 
 // New files in `directory`, one a thread and so many bytes together, as dd if=... bs=4M conv=fsync
@@ -22,16 +21,16 @@ void SettleDisk(const std::string& path);
 // zeros, which some disks do not store. Bytes a second; the files are removed.
 absl::StatusOr<double> WriteRate(const std::string& directory, uint64_t bytes, int threads);
 
-// Waits until a hypervisor has taken back what is free: memory that a guest has not had for two
-// seconds may be told to it ("free page reporting", CONFIG_PAGE_REPORTING of Linux), and to touch
-// it again takes ten times as long. What is compared begins alike.
+// Waits until a hypervisor has taken back free memory. Memory that a guest has not used for two
+// seconds may be reported to it ("free page reporting", CONFIG_PAGE_REPORTING of Linux), and
+// touching it again takes ten times as long. So all measurements begin in the same state.
 void SettleMemory();
 
 // Puts the files out of the page cache (posix_fadvise(POSIX_FADV_DONTNEED)).
 absl::Status DropCache(const std::vector<std::string>& files);
 // Reads the files, each in order, 4 MiB at a time; a thread has one after the other. With `keep`
-// into new memory for all files (huge pages, as a server's), as who restores has to, instead of
-// the same 4 MiB. Bytes a second.
+// into new memory for all files (huge pages, as a server's), as a restore does, instead of the same
+// 4 MiB. Bytes a second.
 absl::StatusOr<double> ReadRate(const std::vector<std::string>& files, int threads, bool keep);
 
 // A folder of its own below `parent`, on a disk with room for `bytes`; removed with the object.

@@ -34,7 +34,7 @@ v1::TableSpec SpecOf(const char* name) {
   return spec;
 }
 
-// Runs a Saver or Restorer. Nobody spins: the servers want the processors.
+// Runs a Saver or Restorer without spinning: the servers need the processors.
 template <typename Machine>
 absl::StatusOr<double> RunToEnd(Machine* machine, GrpcControlChannel* channel, const Clock& clock,
                                 const std::function<void()>& meanwhile) {

@@ -1,5 +1,5 @@
-// What saves and restores of a cluster's tables take, beside what the disk can do, what is left of
-// training meanwhile, and how much memory it takes.
+// The time of saves and restores of a cluster's tables beside the speed of the disk, the share of
+// training that is left meanwhile, and the memory that a save takes.
 //
 //     checkpoint --verbenad build/release/verbenad [--case NAME] [--directory DIR] [--quick]
 //                [--json FILE]
@@ -119,8 +119,8 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // What a save may take of each shard: what is kept of what changes, rows on their way to files,
-  // and pieces that are with the thread for files.
+  // Bound of a save's memory on each shard: kept content of changed parts, rows on their way to
+  // files, and pieces in the file thread.
   double BoundMib() const {
     const double kept = settings_.save_memory_mib > 0
                             ? static_cast<double>(settings_.save_memory_mib)
@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
   verbena::bench::JobOptions& job = settings.job;
   std::string json;
   bool quick = false;
-  CLI::App app("What saves and restores take, beside what the disk can do");
+  CLI::App app("Time of saves and restores, beside the speed of the disk");
   app.add_option("--verbenad", job.verbenad, "the daemon's program")->required();
   app.add_option("--case", settings.only, "only this: save, training or restore")
       ->check(CLI::IsMember({"save", "training", "restore"}));
@@ -269,7 +269,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
   app.add_option("--save-memory-mib", settings.save_memory_mib,
-                 "for what changes during a save, of each shard; 0: the default");
+                 "memory of each shard for data that changes during a save; 0: the default");
   app.add_option("--repeats", settings.repeats, "interleaved runs")
       ->check(CLI::Range(1, 99))
       ->capture_default_str();

@@ -1,6 +1,6 @@
-// What encoding a gradient and decoding it cost, beside a pass over as many bytes, read and written
-// the same way, with next to no arithmetic. One thread; arrays beyond every cache, in chunks of
-// 256 KiB, as a client has them.
+// The cost of encoding and decoding a gradient, beside a pass over as many bytes, read and written
+// the same way, with next to no arithmetic. One thread; arrays beyond every cache, in chunks of 256
+// KiB, as a client has them.
 //
 //     codecs [--mib N] [--case TEXT] [--repeats N] [--json FILE]
 //
@@ -45,7 +45,7 @@ constexpr Codec kCodecs[] = {{"bf16", ElementType::kBf16},     {"f16", ElementTy
                              {"fp8_e5m2", ElementType::kE5m2}, {"sign", ElementType::kSign},
                              {"top_k", ElementType::kTopK}};
 
-// Reads `bytes`, a multiple of 4; what it returns depends on all of them.
+// Reads `bytes`, a multiple of 4; the result depends on all of them.
 #if defined(__x86_64__)
 __attribute__((target_clones("default", "avx2")))
 #endif
@@ -163,7 +163,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app("What codecs of gradients cost, beside what memory can do");
+  CLI::App app("Cost of codecs of gradients, beside the speed of memory");
   app.add_option("--mib", settings.mib, "of f32; there are two and a half times as many")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();

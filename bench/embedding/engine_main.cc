@@ -1,5 +1,5 @@
-// What rows of an embedding table take, and how fast the engine of one shard looks them up and
-// applies row-wise Adagrad to them, without a network. Beside it, in the same run:
+// The memory of rows of an embedding table, and the speed at which the engine of one shard looks
+// them up and applies row-wise Adagrad to them, without a network. Beside it, in the same run:
 //   the limit: a loop that reads a random line of an index, and then the row it names (a push:
 //   reads and writes it), with the next ones on their way; a batched, prefetching loop over
 //   absl::flat_hash_map<uint64_t, uint32_t> into one array.
@@ -152,7 +152,7 @@ class Table {
   const absl::Status& status() const { return status_; }
   const CountedSlabs& memory() const { return memory_; }
 
-  // Of these numbers; sorted by partition.
+  // The batch of these numbers; sorted by partition.
   Batch BatchOf(std::vector<uint64_t> numbers) const {
     const auto partition = [&](uint64_t n) {
       return PartitionOfKey(kTable, Key(n), settings_.partitions);
@@ -237,7 +237,7 @@ class Bench {
     failed_ |= !other.Push(&batch, gradients_.data()) || !other.Lookup(batch);
   }
 
-  // Makes the rows, and says what they take at sizes between a tenth of them and all.
+  // Makes the rows, and prints their memory at sizes between a tenth of them and all.
   void Load() {
     const size_t row = settings_.RowBytes(dim_);
     const uint64_t before = ResidentBytes(), used = table_.memory().used();
@@ -330,7 +330,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app("What rows take, and how fast the engine looks them up and updates them");
+  CLI::App app("Memory of rows, and speed at which the engine looks them up and updates them");
   app.add_option("--rows", settings.rows, "rows of the table")
       ->check(CLI::Range(uint64_t{1000}, uint64_t{1} << 31))
       ->capture_default_str();
@@ -346,7 +346,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
   app.add_option("--row-dtype", settings.row_dtype,
-                 "how rows lie in memory; what they are compared with has f32")
+                 "type of rows in memory; they are compared with f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
   app.add_flag("--evicts", settings.evicts, "rows have stamps, by which they would be dropped");

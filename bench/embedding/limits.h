@@ -1,4 +1,4 @@
-// What a table of rows in one process can do at best, and what a good hash map does.
+// The best speed of a table of rows in one process, and the speed of a good hash map.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_BENCH_EMBEDDING_LIMITS_H_

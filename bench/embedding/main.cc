@@ -1,5 +1,5 @@
-// What rows of an embedding table cost to push, look up and export, beside the same work on a hash
-// map of one process.
+// The cost of pushing, looking up and exporting rows of an embedding table, beside the same work on
+// a hash map of one process.
 //
 //     embedding --verbenad build/release/verbenad [--rows N] [--dim N] [--batch N] [--json FILE]
 //
@@ -9,7 +9,7 @@
 //
 // With --case tier instead: a table of which a quarter is in memory, the rest in files below the
 // system's directory for temporary ones, under a Zipf load; the limit is the same in memory. And
-// steps that say which rows the next one needs, beside steps that do not.
+// steps with prefetch of the next step's rows, beside steps without.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -50,7 +50,8 @@ class Bench {
     if (!cluster.ok()) return cluster.status();
     auto worker = Worker::Connect(settings_, (*cluster)->address());
     if (!worker.ok()) return worker.status();
-    // What is touched once, of lanes and scratch, is no row's: with the first batch.
+    // Memory of lanes and scratch that is touched once belongs to no row: it is counted with the
+    // first batch.
     const uint64_t first = std::min<uint64_t>(settings_.batch, settings_.rows / 2);
     for (const bool push : {true, false}) {
       const auto warm = (*worker)->Run(push, keys_.First(first, kWarmUpBatches));
@@ -126,7 +127,7 @@ class Bench {
         (pooled ? row.value : row.limit).Add(*rate / 1e6);
       }
     }
-    // What is asked for a key: the key, and of sums its bag and weight.
+    // Request bytes of a key: the key, and for sums its bag and weight.
     std::printf(
         "bags: of a key come %.1f bytes and go 16, in %.1f records a batch; of rows come %.1f "
         "and go 8, in %.1f records\n",
@@ -207,7 +208,7 @@ class Bench {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app("What rows of an embedding table cost, beside a hash map of one process");
+  CLI::App app("Cost of rows of an embedding table, beside a hash map of one process");
   app.add_option("--verbenad", settings.verbenad, "the daemon's program")->required();
   app.add_option("--transport", settings.wire.transport, "shm or verbs")
       ->check(CLI::IsMember({"shm", "verbs"}));

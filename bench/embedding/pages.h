@@ -1,4 +1,4 @@
-// Memory in pages as large as the system has them, which is what a server's tables lie in.
+// Memory in pages as large as the system has them, like a server's tables.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_BENCH_EMBEDDING_PAGES_H_
@@ -12,7 +12,7 @@
 
 namespace verbena::bench {
 
-// Zeroed. Of the system, to which it goes back.
+// Zeroed. Taken from the system, and returned to it.
 class Pages {
  public:
   explicit Pages(size_t bytes) : bytes_((bytes + kHuge - 1) / kHuge * kHuge + kHuge) {

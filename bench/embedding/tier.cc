@@ -7,7 +7,7 @@
 namespace verbena::bench {
 namespace {
 
-// What a GPU, say, computes in a step.
+// The time of a step's computation, for example on a GPU.
 constexpr std::chrono::milliseconds kCompute(10);
 
 }  // namespace
@@ -49,7 +49,7 @@ absl::Status TierBench::Load(Worker* memory, Worker* tiered) {
 absl::Status TierBench::Random(Worker* memory, Worker* tiered, bool push) {
   Row row = RowOf(absl::StrCat("tier: ", push ? "push" : "look up", ", Zipf 1.05"));
   const uint64_t batches = std::max<uint64_t>(1'000'000 / settings_.batch, 8);
-  // The first run finds what loading has left in memory.
+  // The first run finds the rows that loading has left in memory.
   for (int repeat = -1; repeat < settings_.repeats; ++repeat) {
     for (Worker* worker : {memory, tiered}) {
       auto rate = worker->Run(push, keys_.Some(batches, /*zipf=*/true));

@@ -20,7 +20,7 @@ class TierBench {
   absl::Status Load(Worker* memory, Worker* tiered);
   // Batches in flight.
   absl::Status Random(Worker* memory, Worker* tiered, bool push);
-  // Steps one after the other whose rows were said before; the limit: that were not.
+  // Steps one after the other with prefetch of their rows; the limit: without.
   absl::Status Steps(Worker* tiered);
 
   const Settings& settings_;

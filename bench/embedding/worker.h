@@ -103,7 +103,7 @@ class Keys {
 // A worker with kDepth batches in flight.
 class Worker {
  public:
-  // Of a job and a table of its own; `codec` is of both directions.
+  // Joins a job of its own, with a table of its own; `codec` is for both directions.
   static absl::StatusOr<std::unique_ptr<Worker>> Connect(const Settings& settings,
                                                          const std::string& cluster,
                                                          const std::string& job = kBench,
@@ -161,9 +161,9 @@ class Worker {
     return static_cast<double>(rows) / Seconds(start);
   }
 
-  // Steps that look a batch's rows up, compute on them and push: one after the other, as a sync
-  // table's are. `compute`: what another device does meanwhile. `intends`: the next batch's keys
-  // are said before that. Steps a second.
+  // Steps that look a batch's rows up, compute on them and push: one after the other, as in a sync
+  // table. `compute`: the time of another device's work meanwhile. `intends`: with prefetch of the
+  // next batch's keys before that. Steps a second.
   template <typename Next>
   absl::StatusOr<double> Steps(bool intends, std::chrono::milliseconds compute, Next next) {
     std::vector<uint64_t> keys, ahead;

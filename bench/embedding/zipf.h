@@ -14,7 +14,7 @@ inline constexpr double kZipf = 1.05;
 
 class ZipfRows {
  public:
-  // Of rows 0 to rows - 1.
+  // Draws from rows 0 to rows - 1.
   explicit ZipfRows(uint64_t rows) : rows_(rows), ranks_(rows - 1, kZipf) {}
   template <typename Random>
   uint64_t operator()(Random& random) {

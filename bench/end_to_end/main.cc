@@ -1,4 +1,4 @@
-// What training by way of servers costs: verbena-train with its parameters in servers, beside the
+// The cost of training through servers: verbena-train with its parameters in servers, beside the
 // same trainer with them in its own memory (--local).
 //
 //     end_to_end --verbenad build/release/verbenad --train build/release/verbena-train
@@ -87,7 +87,7 @@ void WriteText(const std::string& path) {
   for (const std::string& name : files) out << std::ifstream(name).rdbuf();
 }
 
-// What a run printed as JSON, its numbers by name.
+// A number by its name in a run's JSON output.
 double NumberIn(const std::string& json, const std::string& name) {
   const size_t key = json.find("\"" + name + "\"");
   const size_t colon = json.find(':', key);

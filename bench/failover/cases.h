@@ -1,4 +1,4 @@
-// What failover/ measures, a function a question.
+// The measurements of failover/, a function each.
 #ifndef VERBENA_BENCH_FAILOVER_CASES_H_
 #define VERBENA_BENCH_FAILOVER_CASES_H_
 
@@ -25,9 +25,9 @@ struct FailoverSettings {
 
 // From SIGKILL of a server to pushes to its partitions that are acknowledged again.
 absl::Status MeasureKills(const FailoverSettings& settings, Report* report);
-// What pushes cost with two copies, beside one.
+// The cost of pushes with two replicas, beside one.
 absl::Status MeasureCopies(const FailoverSettings& settings, Report* report);
-// What is left of a worker's throughput while a server is brought up.
+// The share of a worker's throughput that is left while a server catches up.
 absl::Status MeasureLearner(const FailoverSettings& settings, Report* report);
 
 }  // namespace verbena::bench

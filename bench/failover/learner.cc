@@ -17,7 +17,7 @@ constexpr int kDepth = 8;
 constexpr int kBucketMs = 100;
 constexpr int kWindow = 10;  // buckets
 
-// Pushes without a pause, and counts what was acknowledged in each 100 ms.
+// Pushes without a pause, and counts acknowledged pushes in each 100 ms.
 class Load {
  public:
   Load(Pusher* pusher, uint64_t chunks) : pusher_(pusher), ranges_(chunks / kRange) {

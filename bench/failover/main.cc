@@ -1,5 +1,5 @@
-// What it takes until pushes are acknowledged again after a server was killed, and what copies and
-// bringing up a server cost meanwhile.
+// The time until pushes are acknowledged again after a server was killed, and the cost of replicas
+// and of a server's catch-up.
 //
 //     failover --verbenad build/release/verbenad [--case NAME] [--kills N] [--json FILE]
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   verbena::bench::FailoverSettings settings;
   std::string only;
   std::string json;
-  CLI::App app("Pushes after a server was killed, and what copies cost");
+  CLI::App app("Pushes after a server was killed, and the cost of replicas");
   app.add_option("--verbenad", settings.verbenad, "the daemon's program")->required();
   app.add_option("--case", only, "only this: kills, copies or learner")
       ->check(CLI::IsMember({"kills", "copies", "learner"}));

@@ -1,6 +1,6 @@
-// What a GPU costs a worker: bytes through page-locked staging, in chunks as the client moves them,
-// beside one cuMemcpyAsync of page-locked memory a transfer; whole pushes and pulls of its memory
-// beside the same; kernels beside the bandwidth of its memory.
+// The cost of a GPU for a worker: bytes through page-locked staging, in chunks as the client moves
+// them, beside one cuMemcpyAsync of page-locked memory a transfer; whole pushes and pulls of its
+// memory beside the same; kernels beside the bandwidth of its memory.
 //
 //     gpu --verbenad PROGRAM [--device N] [--size BYTES,...] [--elements N] [--case NAME]
 //         [--json FILE]
@@ -160,7 +160,7 @@ int Run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app{"What a GPU costs a worker: staging, and kernels"};
+  CLI::App app{"Cost of a GPU for a worker: staging, and kernels"};
   app.add_option("--device", settings.device, "GPU, as CUDA counts them")->capture_default_str();
   app.add_option("--size", settings.sizes, "bytes of a transfer")
       ->delimiter(',')

@@ -43,7 +43,7 @@ absl::Status ServersWorld::UseTable(uint64_t bytes) {
     if (!made.ok()) return made.status();
     region = *std::move(made);
   }
-  // Numbers that are finite: what lies on the GPU is whatever was there.
+  // Finite numbers: the GPU's memory is uninitialized.
   for (int slot = 0; slot < kDepth; ++slot) {
     if (absl::Status status = Start(What::kPull, slot).Wait(); !status.ok()) return status;
   }

@@ -1,5 +1,5 @@
-// Memory of a GPU to servers and back, through the client, beside one copy of page-locked memory a
-// transfer: what a worker on the servers' host gets.
+// GPU memory to servers and back through the client, on the servers' host, beside one copy of
+// page-locked memory a transfer.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_BENCH_GPU_SERVERS_H_
@@ -23,7 +23,7 @@ class ServersWorld {
   // An async table (sgd) of so many bytes, and regions on the GPU for it, in place of those before.
   absl::Status UseTable(uint64_t bytes);
 
-  // Bytes per second of whole tables, two under way at once, for about so long. A push ends when it
+  // Bytes per second of whole tables, two in flight at once, for about so long. A push ends when it
   // is applied, a pull when it is on the GPU.
   enum class What { kPush, kPull };
   absl::StatusOr<double> Run(What what, int milliseconds);

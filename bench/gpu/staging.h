@@ -42,7 +42,7 @@ class StagingWorld {
   std::shared_ptr<rdma::MemoryBlock> on_device_;
   std::shared_ptr<rdma::MemoryBlock> pinned_;
   std::vector<std::byte*> taken_;  // by cookie
-  uint64_t done_ = 0;              // chunks of the transfer under way
+  uint64_t done_ = 0;              // chunks of the current transfer
 };
 
 }  // namespace verbena::bench

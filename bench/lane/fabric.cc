@@ -54,7 +54,7 @@ class Node {
     return fi_writedata(ep_.get(), from, options_.bytes, nullptr, data, peer_,
                         size_t{slot} * options_.bytes, peer_key_, &contexts_[slot]);
   }
-  // Adds what has been sent and what has arrived since.
+  // Adds the writes sent and the writes received since.
   absl::Status Poll(uint64_t* sent, uint64_t* arrived);
 
  private:

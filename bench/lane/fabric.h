@@ -1,5 +1,5 @@
-// What ofi is held against: fi_writedata() between two endpoints of the same libfabric provider, in
-// the style of fi_pingpong(1), without lanes, records or answers.
+// The limit for ofi: fi_writedata() between two endpoints of the same libfabric provider, in the
+// style of fi_pingpong(1), without lanes, records or answers.
 //
 // **Thread safety**: runs on the calling thread and one more.
 #ifndef VERBENA_BENCH_LANE_FABRIC_H_
@@ -16,7 +16,7 @@ struct FabricOptions {
   std::string provider;
   std::string address;  // local IP address of both endpoints
   uint32_t bytes = 0;
-  uint32_t depth = 1;  // writes under way, each with a payload and a target of its own
+  uint32_t depth = 1;  // writes in flight, each with a payload and a target of its own
 };
 
 // Bytes a second / 10^6 that arrive: the sender (on CPU 0) has `depth` writes that libfabric has

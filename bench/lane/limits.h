@@ -1,4 +1,4 @@
-// What shm is held against: one thread that copies payloads, without a protocol.
+// The limit for shm: one thread that copies payloads, without a protocol.
 //
 // **Thread safety**: runs on the calling thread.
 #ifndef VERBENA_BENCH_LANE_LIMITS_H_

@@ -1,6 +1,6 @@
-// What a lane carries, beside what the transport below it can do: memcpy for shm, perftest's
-// ib_write_bw, ib_send_lat and ib_write_lat on the same device for verbs, fi_writedata over the
-// same provider for ofi.
+// The throughput and latency of a lane, beside those of the transport below it: memcpy for shm,
+// perftest's ib_write_bw, ib_send_lat and ib_write_lat on the same device for verbs, fi_writedata
+// over the same provider for ofi.
 //
 //     lane --transport shm|verbs|ofi [--device DEV] [--size BYTES,...] [--case NAME] [--json FILE]
 //
@@ -31,7 +31,7 @@ namespace {
 
 constexpr char kBench[] = "lane";
 constexpr uint32_t kLatencyBytes = 64;
-// ib_write_bw's default tx-depth: as many bytes are under way on both sides, memory allowing.
+// ib_write_bw's default tx-depth: both sides have as many bytes in flight, memory allowing.
 constexpr uint32_t kPerftestDepth = 128;
 constexpr uint64_t kDepthMemory = uint64_t{64} << 20;
 constexpr uint32_t kLeastDepth = 16;
@@ -205,14 +205,14 @@ void PrintConfiguration(const Settings& settings) {
   if (settings.verbs()) {
     std::printf("latency: worker and perftest's client on CPU 0, shard and server on CPU 1.\n");
   }
-  std::printf("Records under way:");
+  std::printf("Records in flight:");
   for (const uint32_t bytes : settings.sizes) {
     std::printf(" %u of %s;", settings.DepthFor(bytes), SizeName(bytes).c_str());
   }
   if (settings.verbs()) {
     std::printf(
-        " ib_write_bw: %u.\nThe round trip of ib_send_lat and ib_write_lat is twice what "
-        "they print.",
+        " ib_write_bw: %u.\nThe round trip of ib_send_lat and ib_write_lat is twice "
+        "their output.",
         kPerftestDepth);
   }
   std::printf("\n\n");
@@ -244,7 +244,7 @@ std::string CheckSize(const std::string& text) {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app("What a lane carries, beside what the transport below it can do");
+  CLI::App app("Throughput and latency of a lane, beside the transport below it");
   app.add_option("--transport", settings.transport, "shm, verbs or ofi")
       ->check(CLI::IsMember({"shm", "verbs", "ofi"}));
   app.add_option("--device", settings.device, "verbs: rxe0 or rxe0:1; default: the nearest usable");
@@ -258,7 +258,7 @@ int main(int argc, char** argv) {
   app.add_option("--runs", settings.runs, "interleaved runs of each")->check(CLI::Range(1, 99));
   app.add_option("--seconds", settings.seconds, "of each run")->check(CLI::Range(1, 60));
   app.add_option("--depth", settings.depth,
-                 "records under way, each with a slot (default: 16; verbs: as many as ib_write_bw "
+                 "records in flight, each with a slot (default: 16; verbs: as many as ib_write_bw "
                  "has, 128, or 64 MiB of them, at least 16)")
       ->check(CLI::Range(1, 128));
   app.add_option("--spin-us", settings.spin_us, "how long a side looks before it sleeps")

@@ -21,7 +21,7 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr size_t kBatch = 32;
 constexpr Seconds kPatience(30);  // without any answer: the lane is stuck
-constexpr Seconds kWarmUp(0.2);   // before what is measured
+constexpr Seconds kWarmUp(0.2);   // before the measurement
 
 }  // namespace
 
@@ -41,7 +41,7 @@ rdma::LaneConfig ConfigFor(uint32_t bytes, uint32_t depth) {
 struct Pair::Impl {
   PairOptions options;
   std::unique_ptr<rdma::Endpoint> endpoint;
-  std::shared_ptr<rdma::MemoryBlock> source;  // a payload for each record under way
+  std::shared_ptr<rdma::MemoryBlock> source;  // a payload for each record in flight
   std::shared_ptr<rdma::MemoryBlock> target;  // the same for pulls
   std::unique_ptr<ShardSide> shard;
   std::unique_ptr<rdma::WorkerLane> lane;

@@ -1,5 +1,5 @@
 // One lane between two threads of this process, each with an endpoint of its own: no server, no
-// tables, nothing applied. What is measured is the lane and the transport below it.
+// tables, nothing applied. It measures the lane and the transport below it.
 //
 // The shard's thread runs from Open() on and answers every record at once. The worker's end is
 // driven by the calling thread. A side with nothing to do spins for `spin_us`, with a sched_yield
@@ -25,7 +25,7 @@ struct PairOptions {
   std::string device;     // verbs: "rxe0", "rxe0:1"; empty: the nearest usable one
   std::string provider;   // ofi: libfabric's; both ends are on loopback
   uint32_t bytes = 0;     // payload of a record: a multiple of 4
-  uint32_t depth = 1;     // records under way; slots of that size, 1..128
+  uint32_t depth = 1;     // records in flight; slots of that size, 1..128
   int spin_us = 0;
   bool placed = true;  // worker on CPU 0, shard on CPU 1
 };
@@ -49,9 +49,9 @@ class Pair {
 
   std::string device() const;  // "rxe0:1"; empty: there is none
 
-  // Payload bytes a second / 10^6, with `depth` records under way: pushes, each answered with its
+  // Payload bytes a second / 10^6, with `depth` records in flight: pushes, each answered with its
   // slot; or pulls, each answered with a payload written into this side's memory. A payload of
-  // small size is copied by the lane, a large one gathered from where it is; each record under way
+  // small size is copied by the lane, a large one gathered from its place; each record in flight
   // has a payload of its own.
   absl::StatusOr<double> Megabytes(RecordType type, double seconds);
   // Pushes posted one at a time: from posting until the answer was taken.

@@ -23,11 +23,11 @@
 
 namespace verbena::bench {
 
-// An endpoint of the pair; one of the two tells what was chosen. INVALID_ARGUMENT for a transport
-// there is none of.
+// An endpoint of the pair; one of the two prints the selection. INVALID_ARGUMENT: no such
+// transport.
 absl::StatusOr<std::unique_ptr<rdma::Endpoint>> NewEndpoint(const PairOptions& options, bool tells);
 
-// What payloads hold: nothing that a page of zeros, or another offset's bytes, could pass for.
+// Fills a payload so that a page of zeros, or another offset's bytes, cannot pass for it.
 void FillPayload(std::byte* to, size_t bytes, uint32_t seed);
 bool IsPayload(const std::byte* data, size_t bytes, uint32_t seed);
 inline constexpr uint32_t kPushSeed = 1;
@@ -35,7 +35,7 @@ inline constexpr uint32_t kPullSeed = 2;
 
 class ShardSide {
  public:
-  // `ticket` says which lane to expect; its address is filled in.
+  // `ticket` names the lane to expect; its address is filled in.
   static absl::StatusOr<std::unique_ptr<ShardSide>> Start(const PairOptions& options,
                                                           rdma::LaneTicket* ticket);
   ~ShardSide();
@@ -65,7 +65,7 @@ class ShardSide {
 
   // The thread's own.
   std::unique_ptr<rdma::Endpoint> endpoint_;
-  std::shared_ptr<rdma::MemoryBlock> source_;  // a payload for each pull under way
+  std::shared_ptr<rdma::MemoryBlock> source_;  // a payload for each pull in flight
   std::unique_ptr<rdma::ShardLane> lane_;
   rdma::ShardLane::Arrival arrival_;
   std::vector<uint64_t> written_;

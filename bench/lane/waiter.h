@@ -22,7 +22,7 @@ class Waiter {
   // After a look that found nothing. True: this side slept, so events are to be looked at too.
   bool Idle() {
     if (fruitless_++ == 0) since_ = Clock::now();
-    // Whoever has something to do for us may need this processor (soft-RoCE runs in the kernel).
+    // A thread that works for us may need this processor (soft-RoCE runs in the kernel).
     if (fruitless_ % kLooksPerYield != 0) return false;
     sched_yield();
     if (Clock::now() - since_ < spin_) return false;

@@ -107,7 +107,7 @@ struct alignas(128) Line {
   float payload[15] = {};
 };
 
-// One run's buffers: what the two threads share.
+// One run's buffers, shared by the two threads.
 struct Shared {
   explicit Shared(size_t bytes) : count(bytes / sizeof(float)), parameters(bytes) {
     for (auto* set : {&gradient, &result, &slot, &reply}) {

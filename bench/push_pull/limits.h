@@ -1,4 +1,4 @@
-// What the machine can do without a protocol: two threads, pinned to two cores, that share memory.
+// The speed of the machine without a protocol: two threads, pinned to two cores, that share memory.
 //
 // **Thread safety**: each function runs by itself, on the calling thread and one it starts.
 #ifndef VERBENA_BENCH_PUSH_PULL_LIMITS_H_

@@ -1,5 +1,5 @@
-// What a push and a pull cost, beside what the way they travel can do: over shm, two threads that
-// share memory; over verbs, perftest's ib_write_bw and ib_send_lat on the same device.
+// The cost of a push and a pull, beside a limit of the transport: over shm, two threads that share
+// memory; over verbs, perftest's ib_write_bw and ib_send_lat on the same device.
 //
 //     push_pull --verbenad build/release/verbenad [--transport shm|verbs] [--case NAME...]
 //               [--json FILE]
@@ -143,7 +143,7 @@ absl::Status Throughput(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
-// What a round trip takes without us: nanoseconds spinning, microseconds sleeping.
+// A round trip without Verbena: nanoseconds spinning, microseconds sleeping.
 struct RoundTripLimits {
   double spinning_ns = 0;
   double sleeping_us = 0;
@@ -359,7 +359,7 @@ absl::Status Idle(const Settings& settings, Report* report) {
     std::this_thread::sleep_for(std::chrono::seconds(2));
     const auto passed = std::chrono::duration<double, std::nano>(steady_clock::now() - start);
     row.value.Add(100.0 * static_cast<double>((*cluster)->CpuNanos() - cpu) / passed.count());
-    row.limit.Add(1.0);  // what is promised
+    row.limit.Add(1.0);  // the goal
   }
   report->Add(std::move(row));
   return absl::OkStatus();
@@ -415,7 +415,7 @@ int main(int argc, char** argv) {
   using verbena::bench::WorkerArguments;
   Settings settings;
   WorkerArguments arguments;
-  CLI::App app("What a push and a pull cost, beside what the way they travel can do");
+  CLI::App app("Cost of a push and a pull, beside the speed of the transport");
   app.add_option("--verbenad", settings.verbenad, "the daemon's program");
   app.add_option("--transport", settings.wire.transport, "shm or verbs")
       ->check(CLI::IsMember({"shm", "verbs"}));

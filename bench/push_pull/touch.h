@@ -1,4 +1,4 @@
-// What a worker does with its data each round, the same for ours and for the limits: rewrites the
+// The work of a worker on its data each round, the same for ours and for the limits: rewrites the
 // whole gradient, reads the whole result.
 //
 // **Thread safety**: pure functions.

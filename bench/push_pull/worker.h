@@ -24,7 +24,7 @@ struct Interval {
   double seconds() const { return static_cast<double>(end_ns - begin_ns) * 1e-9; }
 };
 
-// What numbers are on their way: parameters that are pulled, gradients that are pushed.
+// Types of numbers in transfers: parameters that are pulled, gradients that are pushed.
 struct Types {
   v1::DType parameters = v1::DTYPE_F32;
   v1::DType gradients = v1::DTYPE_F32;
@@ -55,7 +55,7 @@ class Worker {
   // each, not measured.
   absl::StatusOr<double> PushNanos(int rounds, int gap_us);
 
-  // What its lanes go over, "rxe0:1"; empty for shm, and before there are lanes.
+  // The device and port of its lanes, "rxe0:1"; empty for shm, and before there are lanes.
   std::string Device() const;
 
   Client& client() { return *client_; }

@@ -1,4 +1,4 @@
-// Whether a cluster's cost grows faster than what is in it: tables, jobs, clients and checkpoints,
+// Whether a cluster's cost grows faster than its contents: tables, jobs, clients and checkpoints,
 // each size twice the one before. Real processes.
 //
 //     scale [--verbenad PATH] [--verbena PATH] [--tables 100,200,400] [--servers N]
@@ -20,7 +20,7 @@ namespace verbena::bench {
 namespace {
 
 constexpr char kBench[] = "scale";
-// Of a quick job beside everything, in times of its p99.9 alone.
+// The limit of a quick job's time beside all other load, as a multiple of its p99.9 alone.
 constexpr double kMostBeside = 3;
 
 struct Settings {
@@ -84,7 +84,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path here = std::filesystem::path(argv[0]).parent_path();
   settings.many.verbenad = here / "../verbenad";
   settings.many.verbena = here / "../verbena";
-  CLI::App app("How the cost of a cluster's calls grows with what is in it");
+  CLI::App app("Growth of the cost of a cluster's calls with its contents");
   app.add_option("--verbenad", settings.many.verbenad, "the server program")->capture_default_str();
   app.add_option("--verbena", settings.many.verbena, "the operator's program")
       ->capture_default_str();

@@ -224,7 +224,7 @@ absl::Status Many::Restore() {
   });
 }
 
-// Of a job with one table, so that the number of checkpoints is what grows.
+// A job with one table, so that only the number of checkpoints grows.
 absl::Status Many::SaveOften() {
   return Time("checkpoint", [&]() -> absl::Status {
     for (int i = 0; i < options_.checkpoints; ++i) {

@@ -28,12 +28,12 @@ struct ManyOptions {
 };
 
 struct ManyFigures {
-  // Of all calls of a kind together, by its name.
+  // Seconds of all calls of a kind together, by its name.
   std::map<std::string, double> seconds;
   // A job that pushes and pulls a small table: alone, and beside all of the above.
   double alone_p999_us = 0;
   std::map<std::string, double> beside_p999_us;  // by the kind of calls
-  // Of the coordinator, with everything there and nothing going on.
+  // Processor time of the coordinator when everything exists and nothing changes.
   double idle_cpu_percent = 0;
   double idle_wakes = 0;  // a second, of all its threads
 };

@@ -1,4 +1,4 @@
-// Many clients of one process, a thread each: what they do together, and what memory they take.
+// Many clients of one process, a thread each: their rounds together, and the memory that they take.
 //
 // **Thread safety**: one owner thread; Run() starts a thread for each client and joins them.
 #ifndef VERBENA_BENCH_WORKERS_CROWD_H_
@@ -17,7 +17,7 @@
 
 namespace verbena::bench {
 
-// What each client does in a round: one push and one pull, one round in flight.
+// The work of a client in a round: one push and one pull, one round in flight.
 enum class Work {
   kDense,  // of an async table
   kSteps,  // of a sync table: a round is a step of all

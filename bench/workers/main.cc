@@ -77,7 +77,7 @@ absl::StatusOr<Crowded> StartCrowded(const Settings& settings, int clients) {
   return crowded;
 }
 
-// What clients beyond those of another cluster take, beside what the sizes of their lanes say
+// Memory of the clients beyond those of another cluster, beside the formula for their lanes
 // (rdma/lane/lane_config.h).
 void AddMemory(const Crowded& crowded, int64_t clients_before, const Crowded& few, Report* report) {
   const int clients = crowded.crowd->clients();
@@ -98,13 +98,13 @@ void AddMemory(const Crowded& crowded, int64_t clients_before, const Crowded& fe
       lane.worker_memory_bytes());
 }
 
-// What a run took, of all processors.
+// Processor time of a run.
 struct Cost {
   double kilo_rounds = 0;  // a second
   double clients_us = 0;   // of processor time, a round
   double cluster_us = 0;
 };
-// Of this process, threads that have ended included.
+// Processor time of this process, threads that have ended included.
 int64_t OwnCpuNanos() {
   timespec spent = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
@@ -136,12 +136,12 @@ absl::Status Throughput(const Settings& settings, Report* report) {
       for (Crowd* crowd : {many->crowd.get(), few->crowd.get()}) {
         if (absl::Status status = crowd->UseTable(work); !status.ok()) return status;
       }
-      // Until every client has heard of the tables, which is not what is measured.
+      // Until every client knows the tables, which is not part of the measurement.
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       Row row{kBench, absl::StrCat(name, ", ", clients, " clients of ", kFew),
               "k/s",  Better::kHigher,
               {},     {}};
-      // What clients cost that are many, and do not wait more than few.
+      // The cost of many clients when no more of them wait than of few.
       Row in_turn{kBench, absl::StrCat(name, ", ", clients, " of ", kFew, " threads in turn"),
                   "k/s",  Better::kHigher,
                   {},     {}};
@@ -314,7 +314,7 @@ int Run(const Settings& settings) {
       "one shard on CPU 1, "
       "its clients on CPU 0. Others: nothing pinned.\nMemory: resident, shared pages on both "
       "sides, "
-      "of each client beyond the first %d; limit: what its lanes'\nslots and staging are. %u "
+      "of each client beyond the first %d; limit: the size of\nits lanes' slots and staging. %u "
       "CPUs.\n\n",
       settings.wire.transport.c_str(), settings.repeats, kServers, settings.rounds, kLeastRounds,
       kFew, std::thread::hardware_concurrency());

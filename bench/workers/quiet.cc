@@ -165,7 +165,7 @@ void Pusher::SetOn(bool on) {
     seconds_ = NowSeconds() - started_;
   }
   on_ = on;
-  // A thread that failed never says that it is idle.
+  // A thread that failed never becomes idle.
   for (int i = 0; !on && !idle_ && i < 10'000; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

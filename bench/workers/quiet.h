@@ -19,7 +19,7 @@
 
 namespace verbena::bench {
 
-// Of many operations that were waited for one by one.
+// Times of many operations, each waited for by itself.
 struct Times {
   double median_us = 0;
   double p99_us = 0;
@@ -64,7 +64,7 @@ class Pusher {
   ~Pusher();
   Pusher(const Pusher&) = delete;
   Pusher& operator=(const Pusher&) = delete;
-  // While this is off it pushes nothing; returns once nothing is under way any more.
+  // While this is off it pushes nothing; returns once no push is in flight.
   void SetOn(bool on);
   // GB/s since it was switched on last.
   double Gigabytes() const;
