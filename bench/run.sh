@@ -9,34 +9,34 @@ usage() {
   cat <<EOF
 usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
 
-  NAME         what to run, in full. Without any: all but gpu, the long ones with less in them, under
-               ten minutes together on two cores
+  NAME         benchmarks to run in full. Without any: all but gpu, with smaller sizes for the long ones,
+               under ten minutes together on two cores
   --json FILE  write all rows as one JSON array of {bench, case, value, unit, limit, ratio};
                ratio >= 1 is always good
-  -- ...       handed to every benchmark named, such as -- --case latency --transport shm
+  -- ...       options of every named benchmark, such as -- --case latency --transport shm
 
   apply        the engine's passes over a dense table
-  codecs       encoding and decoding of what is pushed
+  codecs       encoding and decoding of gradients
   push_pull    pushes and pulls of 4 KiB to 64 MiB, in full precision and in 16 bits
   lane         one lane, nothing applied
   workers      1 to 256 clients; a quiet one beside one that pushes
   embedding    10^7 rows: load, push, look up, export (-- --case tier: beyond memory)
-  all_reduce   beside MPI_Allreduce; without OpenMPI it is skipped, which is said
+  all_reduce   beside MPI_Allreduce; without OpenMPI it is skipped, with a message
   end_to_end   verbena-train beside its own --local
   checkpoint   saves, restores, training beside a save
-  failover     SIGKILL of a server; two copies
+  failover     SIGKILL of a server; two replicas
   catch_up     servers that come back under full load
   coordinator  changes of the cluster, by the number of members that watch
   scale        calls of a cluster with many tables, jobs, clients and checkpoints, by their number
   input        looking through and streaming files, beside cat
-  gpu          wants one: tests/gpu/run.sh makes a file for a machine that has one
+  gpu          needs a GPU: tests/gpu/run.sh makes a file for a machine that has one
 
 One that is skipped or fails does not stop the others; the exit status is the last failure's.
 Over verbs on a machine without an RDMA device: bash bench/lane/softroce.sh
 EOF
 }
 
-# What a benchmark is given when all are run; none of it changes what a row means.
+# Options of a benchmark when all are run; none of them changes the meaning of a row.
 quick_options() {
   case "$1" in
     apply) printf '%s\n' --mib 128 ;;

@@ -1,6 +1,6 @@
 # cmake -D FROM=FILE -D TO=FILE -D NAMES=client/client.h=verbena/client.h,... -P PublicHeader.cmake
 #
-# Writes a public header as users get it: what it includes is named as it is installed. An include
+# Writes a public header as users get it: its includes are named as they are installed. An include
 # that is not installed is an error: public headers show no more of the project than they name.
 file(READ ${FROM} text)
 string(REPLACE "," ";" NAMES "${NAMES}")

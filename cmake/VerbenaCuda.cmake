@@ -1,4 +1,4 @@
-# What wants the CUDA toolkit, where there is one: the GPU kernels of a worker, compiled by nvcc, and
+# Targets that need the CUDA toolkit, where there is one: the GPU kernels of a worker, compiled by nvcc, and
 # a check of our declarations of the driver against the toolkit's, and a worker's ranges for profilers
 # (NVTX). Nothing else does: the driver is looked for when a program runs, so all builds reach memory
 # of GPUs. CMake's own CUDA language is not used, as it would want a runtime library and a device to

@@ -7,7 +7,7 @@ find_package(nlohmann_json REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
 pkg_check_modules(RDMACM REQUIRED IMPORTED_TARGET librdmacm)
-# The ofi transport; without it everything else is built, and the transport says why it is missing.
+# The ofi transport; without it everything else is built, and the transport reports why it is missing.
 option(VERBENA_OFI "Build the ofi transport where libfabric is found" ON)
 if(VERBENA_OFI)
   pkg_check_modules(LIBFABRIC IMPORTED_TARGET libfabric>=1.17)

@@ -22,7 +22,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:--param=ggc-min-heapsize=500000>)
 endif()
 
-# Most of what is compiled is headers: eight sources at once take a third of the time. OFF shows an
+# Most of the compiled text is headers: eight sources at once take a third of the time. OFF shows an
 # include that is missing (tests/run.sh --full).
 # So two sources of a target must not define the same name for themselves.
 option(VERBENA_UNITY "Compile several sources of a target at once" ON)
@@ -33,14 +33,14 @@ if(VERBENA_UNITY)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 
-# The tsan preset covers what lies below gRPC and has threads: Debian's gRPC and Abseil are not
+# The tsan preset covers code below gRPC that has threads: Debian's gRPC and Abseil are not
 # instrumented, and report races of their own in a hello-world server.
 set(VERBENA_WITH_GRPC ON)
 if(VERBENA_SANITIZE STREQUAL "address")
   # gcc 12 with AddressSanitizer sees uninitialised uses inside libstdc++'s <regex>, which Catch2's
   # main() uses.
   # Null pointers end in AddressSanitizer's report of the fault as well; these checks, of every
-  # reference there is, were a third of the compile time. Alignment is checked in what decodes bytes
+  # reference there is, were a third of the compile time. Alignment is checked in code that decodes bytes
   # (verbena_optimized(), VerbenaRoom.cmake).
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
                       -fno-sanitize=null,vptr,object-size,alignment -Wno-maybe-uninitialized)
@@ -55,7 +55,7 @@ elseif(NOT VERBENA_SANITIZE STREQUAL "")
 endif()
 if(VERBENA_SANITIZE)
   # Line tables, and no optimisation: most of a sanitizer's compile time goes into optimising checks
-  # of what runs once. What runs long is given to verbena_optimized().
+  # of code that runs once. Code that runs long is given to verbena_optimized().
   string(REPLACE "-g" "-g1 -O0" CMAKE_CXX_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
 else()
   # -g1: line tables for profiles and backtraces without the size of full debug information.

@@ -1,4 +1,4 @@
-# verbena_optimized(TARGET...): what tests spend their time in, and what decodes bytes of others.
+# verbena_optimized(TARGET...): code in which tests spend their time, and code that decodes foreign bytes.
 # Under sanitizers it is optimised lightly and everything else not at all (VerbenaOptions.cmake); in
 # other builds the same divides what belongs to tests (verbena_quickly_compiled).
 function(verbena_optimized)
@@ -15,7 +15,7 @@ endfunction()
 
 # verbena_quickly_compiled(TARGET): part of a test. It runs once; half of its compile time would go
 # into optimising it. AddressSanitizer checks its memory by calls, which compile in half the time of
-# code in place; undefined behaviour is looked for in what is linked, not in tests themselves.
+# code in place; undefined behaviour is checked in the linked libraries, not in tests themselves.
 function(verbena_quickly_compiled target)
   target_compile_definitions(${target} PRIVATE CATCH_CONFIG_FAST_COMPILE)
   if(VERBENA_SANITIZE STREQUAL "address")
@@ -78,16 +78,16 @@ function(verbena_test_program name)
 endfunction()
 
 # tests/run.sh runs three tests at a time: one of those that start processes, have threads or watch the
-# clock (they hold the lock "machine"), and two that only compute. These get processors when nobody else
-# wants one, so that they do not disturb the first. What emulates whole machines is RUN_SERIAL.
+# clock (they hold the lock "machine"), and two that only compute. These get processors that are
+# idle otherwise, so that they do not disturb the first. Tests that emulate whole machines are RUN_SERIAL.
 set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
 
 # verbena_test(NAME SOURCES ... LINK ... [LABELS ...] [TIMEOUT seconds] [COST seconds] [ONE_THREAD]
 #              [WHEN_IDLE])
 #
 # One Catch2 binary, registered with ctest as one test. A long one gets a COST, to be started early:
-# about what it takes under the sanitizer that slows it most. WHEN_IDLE: it only computes. ONE_THREAD: so it
-# does, in one thread of ours, which races with nobody: ThreadSanitizer does without it.
+# about its time under the sanitizer that slows it most. WHEN_IDLE: it only computes. ONE_THREAD: so it
+# does, in one thread of ours, which has no races: it is not run under ThreadSanitizer.
 function(verbena_test name)
   cmake_parse_arguments(ARG "ONE_THREAD;WHEN_IDLE" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
   if(ARG_ONE_THREAD AND VERBENA_SANITIZE STREQUAL "thread")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The one list of Debian packages (12, bookworm), and how what is missing gets installed.
+# The one list of Debian packages (12, bookworm), and the installation of missing ones.
 # Sourced by deploy/quickstart.sh and tests/run.sh; run by itself it prints the list:
 #
 #     bash deploy/packages.sh build test
@@ -17,7 +17,7 @@ VERBENA_PACKAGES_BUILD=(
   catch2                                              # the tests are configured with the rest
 )
 
-# For tests/softroce/run.sh: a virtual machine with a real RDMA stack, and what runs in it.
+# For tests/softroce/run.sh: a virtual machine with a real RDMA stack, and its programs.
 VERBENA_PACKAGES_SOFTROCE=(
   qemu-system-x86 busybox-static cpio kmod binutils util-linux
   rdma-core ibverbs-providers ibverbs-utils rdmacm-utils perftest iproute2
@@ -63,11 +63,11 @@ missing_packages() {
   done < <(package_list "$@")
 }
 
-# ensure_packages GROUP... : installs what is missing (as root), or says how (otherwise) and fails.
+# ensure_packages GROUP... : installs missing packages (as root), or prints the command and fails (otherwise).
 ensure_packages() {
   local missing
   if ! command -v dpkg-query >/dev/null; then
-    printf 'This is not a Debian system: these packages, or what they are called here, are needed:\n' >&2
+    printf 'This is not a Debian system: these packages, or those that correspond to them here, are needed:\n' >&2
     package_list "$@" | paste -sd ' ' >&2
     printf 'Going on in the hope that they are there.\n' >&2
     return 0

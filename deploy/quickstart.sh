@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a fresh Debian machine to a trained model: installs what is missing, builds, starts a
-# cluster on loopback, trains, shows what the servers did, stops everything. `--help` for options.
+# From a fresh Debian machine to a trained model: installs missing packages, builds, starts a
+# cluster on loopback, trains, shows the work of the servers, stops everything. `--help` for options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -8,8 +8,8 @@ usage() {
   cat <<'EOF'
 usage: bash deploy/quickstart.sh [OPTIONS]
 
-Trains a byte-level language model on the licence texts every Debian machine has
-(/usr/share/common-licenses), or what you name, with a cluster of this machine's own.
+Trains a byte-level language model on the licence texts of every Debian machine
+(/usr/share/common-licenses), or on your data, with a cluster on this machine.
 
   --servers N        verbenad processes that hold the model (default 2)
   --shards N         executor threads in each (default 2)
@@ -113,7 +113,7 @@ finish() {
   # The coordinator, which was started first, last: the others want to take their leave of it.
   stop "${started[@]:1}"
   stop "${started[@]:0:1}"
-  # What did not go, and children whose parent was killed.
+  # Processes that did not end, and children whose parent was killed.
   for pid in "${started[@]}"; do kill -KILL -- "-$pid" 2>/dev/null; done
   wait 2>/dev/null
   if [ -n "$work" ]; then
@@ -130,7 +130,7 @@ trap 'exit 143' TERM
 trap 'exit 129' HUP
 
 # A session of its own, so that Ctrl-C reaches this script alone, which then stops things in order.
-# (3 is the caller's standard output: nobody who waits for its end waits for a daemon.)
+# (3 is the caller's standard output: a reader that waits for its end does not wait for a daemon.)
 start() { setsid "$@" 3>&- & started+=("$!"); }
 # In the background and waited for: a signal is acted on at once, not when the program has ended.
 run() {
@@ -191,7 +191,7 @@ daemon() {  # NAME OPTIONS...
   start "$verbenad" --listen 127.0.0.1:0 --metrics 127.0.0.1:0 --name "$name" \
     --ready-file "$work/$name.ready" "$@" >"$work/$name.log" 2>&1
 }
-await() {  # NAME PID: until it has said that it is ready
+await() {  # NAME PID: until it has reported that it is ready
   local left=300
   until [ -s "$work/$1.ready" ] && grep -q '}' "$work/$1.ready"; do
     left=$((left - 1))
@@ -233,7 +233,7 @@ if [ "$format" = text ]; then
   counts=$(tr -d '\n' <"$work/counts.json")
 fi
 
-# ---- what each shard did, as the metrics endpoints tell it ---------------------------------------
+# ---- the work of each shard, from the metrics endpoints ------------------------------------------
 fetch() {  # HOST:PORT PATH, over bash's own sockets: curl need not be there
   local reply
   exec 8<>"/dev/tcp/${1%:*}/${1##*:}" || return 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs `lane --transport verbs` on a real RDMA stack without a NIC: in the guest of tests/softroce,
-# beside perftest on the same soft-RoCE device. Figures of emulated processors: the ratio to perftest
-# is what they are for.
+# beside perftest on the same soft-RoCE device. The processors are emulated, so only the ratio
+# to perftest is meaningful.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build/release limit=1800 json="" options=()
