@@ -8,7 +8,7 @@
 //   joined   | Heartbeat NOT_FOUND or ABORTED, or a view in  | ended
 //            | which a newer incarnation has our name, or    |
 //            | one of another cluster or another history     |
-//            | any other error: again; status() says so      | joined
+//            | any other error: again; status() reports it   | joined
 //   any      | Leave()                                       | leaving
 //   leaving  | Leave answered, or its time is over           | ended
 //

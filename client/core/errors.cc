@@ -59,9 +59,8 @@ std::string DescribeRoster(const Session& session) {
 // An additional cause of waiting for a table with a cold tier.
 absl::string_view DescribeDisk(const Entry& entry) {
   if (HotBytes(entry.table->info.spec()) == 0) return "";
-  return "; it may wait for rows on the server's disk: its log and "
-         "verbena_shard_cold_write_failures_total "
-         "say whether that can be written";
+  return "; it may wait for rows on the server's disk: see verbena_shard_cold_write_failures_total "
+         "and its log for failed writes";
 }
 
 absl::Status StreamTrouble(const Session& session, const std::string& what, const Stream& stream,
@@ -164,8 +163,8 @@ absl::Status CopyStatus(const std::string& what, const Entry& entry) {
   const std::string name = entry.device->device().name();
   if (!MarkPassed(entry)) {
     return absl::DeadlineExceededError(
-        absl::StrCat(what, ": what was enqueued in the stream of ", name,
-                     " before this call is not done; the region is not touched before it is"));
+        absl::StrCat(what, ": work that was enqueued in the stream of ", name,
+                     " before this call is not done; the region is not touched before that"));
   }
   const bool running = !push || entry.copy == Entry::Copy::kRunning;
   return absl::DeadlineExceededError(absl::StrCat(
@@ -265,7 +264,7 @@ absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
 
 namespace {
 
-// The server that keeps the partition's copy, as far as the view says.
+// The server that keeps the partition's replica, as far as the view has it.
 std::string DescribeFollower(const Session& session, uint32_t partition) {
   const v1::ClusterView& view = session.view();
   if (partition < static_cast<uint32_t>(view.partitions_size())) {
@@ -299,8 +298,8 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
         DescribeEntry(entry), ": it names more rows of partition ",
         entry.table->parts[part].partition, " than may be in memory together at ", server,
         ": of this table cold_tier.hot_bytes is ", hot_bytes,
-        ", and a record, or all that is pushed to a partition in a step, may name at most half of "
-        "a server's share, or of what its memory leaves of that; nothing of this record was "
+        ", and a record, or all pushes to a partition in a step, may name at most half of "
+        "a server's share, or less if its memory is short; nothing of this record was "
         "applied there. Push fewer rows at a time, or "
         "create the table with more hot_bytes"));
   }
@@ -311,7 +310,7 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
              : absl::StrCat(
                    of_copy ? DescribeFollower(session, entry.table->parts[part].partition) : server,
                    " has reached its memory limit of ", detail, " MiB",
-                   of_copy ? " and has to keep a copy of these rows" : ""),
+                   of_copy ? " and has to keep a replica of these rows" : ""),
       ", and some of the rows are new; nothing of this record was applied to partition ",
       entry.table->parts[part].partition, ". Rows that exist go on; ",
       of_job ? absl::StrCat("raise the job's limit ('verbena limits ", job, " --memory BYTES')")
@@ -320,8 +319,8 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
 
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part) {
   const PartState& state = table.parts[part];
-  std::string message = absl::StrCat("the only copy of partition ", state.partition, " of table '",
-                                     table.name(), "' is gone");
+  std::string message = absl::StrCat("the only replica of partition ", state.partition,
+                                     " of table '", table.name(), "' is gone");
   if (state.stream != nullptr && state.stream->server != 0) {
     absl::StrAppend(&message, "; it is assigned to ", DescribeServer(session, *state.stream));
   }

@@ -113,7 +113,7 @@ void Journal::LeaveOldLanes() {
     const Entry* entry = stream->posted.front();
     while (entry != nullptr && !left(*entry)) entry = entry->queue_links.next;
     if (entry == nullptr) continue;
-    lanes_->Close(stream, absl::UnavailableError("what it was used for has another primary"));
+    lanes_->Close(stream, absl::UnavailableError("its partitions have another primary"));
   }
 }
 

@@ -195,7 +195,7 @@ void Journal::OnScanAnswer(Stream* stream, Entry* entry, const Reply& reply) {
   if (Accepted(reply.status)) {
     if (reply.detail > entry->elements) {
       End(entry->operation, absl::InternalError(absl::StrCat(
-                                DescribeEntry(*entry), ": the server says that it wrote ",
+                                DescribeEntry(*entry), ": the server reported that it wrote ",
                                 reply.detail, " rows; asked for ", entry->elements)));
       return Settled(entry);
     }

@@ -68,7 +68,7 @@ absl::Status LaneMemory::FinishExposure(Registrar::Over over, FindStream find) {
   Stream* const stream = find(purpose.endpoint, purpose.connection);
   if (stream == nullptr || !stream->open()) {
     registrar_->Discard(std::move(over));
-    return absl::CancelledError("what waited for it goes out on another lane");
+    return absl::CancelledError("its requests are sent over another lane");
   }
   const CurrentCall::Scope scope(call_, "exposing memory", 0);
   return stream->lane->FinishExposure(purpose.block, purpose.piece, std::move(over.registration));

@@ -1,9 +1,9 @@
 // First phase of a step whose norm covers several chunks (record.h: kNorms, kTotals), in a worker:
 // the parts that have answered, and the total norms.
 //
-// States of a NormStep: asking (for the partial norms of all chunks) -> telling (sending the totals
-// to all partitions) -> over. Every worker of the job does the same, and the first totals that
-// arrive count. So a step does not depend on a particular worker.
+// States of a NormStep, by their names in the code: asking (for the partial norms of all chunks) ->
+// `telling` (sending the totals to all partitions) -> over. Every worker of the job does the same,
+// and the first totals that arrive count. So a step does not depend on a particular worker.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -46,7 +46,7 @@ struct NormStep {
   // Takes the partial norms that the server wrote for these parts of a table.
   void Take(NormTable* of, const std::vector<uint32_t>& parts, const std::byte* data);
   bool PhaseDone() const;
-  // Sums the totals and moves from asking to telling.
+  // Sums the totals, and moves from asking to `telling`.
   void Sum();
 
   uint64_t id = 0;

@@ -128,7 +128,7 @@ void Session::Expire(std::string_view who) {
   keeper_->Stop();
   heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
   expired_ = absl::AbortedError(absl::StrCat("outcome unknown: the lease of incarnation ",
-                                             incarnation_, " ended (said ",
+                                             incarnation_, " ended (according to ",
                                              absl::string_view(who.data(), who.size()), ")"));
   listener_.on_expired(expired_);
 }

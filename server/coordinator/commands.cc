@@ -67,7 +67,7 @@ absl::Status CheckColdTier(const v1::TableSpec& spec, const v1::ClusterView& vie
       "; start them with --cold-dir DIR, or leave hot_bytes 0"));
 }
 
-// What drops a table under workers is agreed to, or refused.
+// Refuses to drop a table that workers use; for requests with only_unused.
 absl::Status CheckUnused(const v1::Table& table, const char* done, const ViewEditor& view) {
   if (coordinator_planted_bugs().drop_used) return absl::OkStatus();
   const v1::Job* job = view.FindJob(table.spec().job());
@@ -80,7 +80,7 @@ absl::Status CheckUnused(const v1::Table& table, const char* done, const ViewEdi
                    "', and was not ", done, "; end them first, or agree to that (--yes)"));
 }
 
-// Whatever says that a valid specification cannot become a table now.
+// The reason for which a valid specification cannot become a table now.
 absl::Status CheckNewTable(const v1::TableSpec& spec, uint32_t replaced,
                            const CoordinatorOptions& options, const CoordinatorState& state,
                            const ViewEditor& view) {
@@ -132,11 +132,11 @@ absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& re
                                                 const ViewEditor& view) {
   if (absl::Status status = CheckRestorer(request.restorer()); !status.ok()) return status;
   if (const v1::Table* other = view.FindTable(name, true)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        BeingRestored(*other),
-        "; wait for its end. (If that program ends early the coordinator drops what it "
-        "was restoring, ",
-        RestoreLeaseMillis(options) / 1000.0, " s after it was last heard of)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(BeingRestored(*other),
+                     "; wait for its end. (If that program ends early the coordinator drops its "
+                     "tables, ",
+                     RestoreLeaseMillis(options) / 1000.0, " s after its last call)"));
   }
   const v1::Table* served = view.FindTable(name, false);
   if (served != nullptr && request.replace() && request.only_unused()) {

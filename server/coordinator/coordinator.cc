@@ -29,9 +29,9 @@ constexpr uint64_t kRevisionsSkipped = uint64_t{1} << 32;
 constexpr uint64_t kIncarnationsSkipped = uint64_t{1} << 44;
 constexpr uint32_t kTablesSkipped = uint32_t{1} << 24;
 // A term gives out ids from a random distance on, at most this, behind those of the loaded state:
-// starts on one state give out different ids. Incarnations stay below 2^53, which JSON readers
-// can tell apart, for four million starts. Table ids have 32 bits; they last for 131,072 terms in
-// which a table is made.
+// starts on one state give out different ids. Incarnations stay below 2^53, the largest number that
+// is exact in all JSON readers, for four million starts. Table ids have 32 bits; they last for
+// 131,072 terms in which a table is made.
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
 constexpr uint64_t kTablesApart = uint64_t{1} << 16;
 
@@ -55,7 +55,7 @@ absl::Status NotOfHistory(const v1::Seen& seen, uint64_t incarnation) {
   return absl::AbortedError(absl::StrCat(
       "incarnation ", incarnation, ": it has seen ", DescribeSeen(seen),
       ", which is not in the history of this cluster (the coordinator's state was replaced by "
-      "an older one); what it holds belongs to the abandoned history"));
+      "an older one); its data belongs to the abandoned history"));
 }
 
 }  // namespace
@@ -138,7 +138,8 @@ void Coordinator::Impl::FollowChange(const ViewEditor::Change& change) {
   }
 }
 
-// Whoever the view calls alive has a lease, and nobody else; so has what is being restored.
+// Every member that is alive in the view has a lease, and no other; so has each table that is being
+// restored.
 void Coordinator::Impl::FollowView() {
   std::set<uint64_t> alive;
   for (const v1::Server& server : state.view.servers()) {
@@ -181,7 +182,7 @@ bool Coordinator::Impl::HasUnheardFollower(uint64_t server) const {
 
 const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(
     const std::string& request_id) const {
-  // The newest first: what is repeated was asked a moment ago.
+  // The newest first: a repeated request is a moment old.
   const auto it =
       std::find_if(state.answered.rbegin(), state.answered.rend(),
                    [&](const CoordinatorState::Answered& a) { return a.request_id == request_id; });
@@ -197,8 +198,8 @@ bool Coordinator::Impl::AcceptsState() const {
   return std::none_of(++it, terms.end(), [](const v1::Term& term) { return term.accepted(); });
 }
 
-// A loaded state may be an old one, and the ids that follow in it be taken. Nobody can know in
-// time: whoever could prove it may be cut off, or gone.
+// A loaded state may be an old one, in which the next ids may be in use already. This cannot be
+// known in time: every member that could prove it may be cut off, or gone.
 void Coordinator::Impl::SkipIds() {
   first_table = 0;
   // Nobody has a state of this cluster.
@@ -211,7 +212,7 @@ void Coordinator::Impl::SkipIds() {
 
 absl::Status Coordinator::Impl::BeginTerm() {
   v1::ClusterView& view = state.view;
-  // An earlier version kept only what the view lists.
+  // An earlier version kept only the terms in the view.
   if (state.terms.empty()) state.terms = view.terms();
   const bool accepts = AcceptsState();
   if (accepts) {
@@ -249,12 +250,12 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
     case History::kBehind:
     case History::kRolledBack:
       if (!server && !coordinator_planted_bugs().believe_workers) {
-        // One that joined an older state by mistake would say the same of the right one. Servers
-        // have a lease's time to prove which it is.
+        // A worker that joined an older state by mistake would report the same about the right one.
+        // Servers have a lease's time to prove which it is.
         if (Now() < in_office_since_ns + LeaseNanos()) {
           return absl::UnavailableError(absl::StrCat(
               "coordinator state: incarnation ", incarnation, " has seen ", DescribeSeen(seen),
-              ", which is not in its history; waiting for servers to say whether it is too old"));
+              ", which is not in its history; waiting for servers to show whether it is too old"));
         }
         return NotOfHistory(seen, incarnation);
       }
@@ -369,9 +370,9 @@ absl::Status Coordinator::Impl::TakeOffice() {
 
 // ---- time ----
 
-// A member that is well has at least three quarters of its lease left when a pause begins: it sends
-// every quarter. With the pause not counted, that is its time to come through afterwards, also
-// where what it sent meanwhile is lost.
+// A live member has at least three quarters of its lease left when a pause begins, because it sends
+// a heartbeat every quarter. The pause is not counted, so it has that time to send the next one
+// afterwards, even if its messages during the pause were lost.
 void Coordinator::Impl::ExtendLeases(int64_t pause_ns, int64_t now) {
   if (coordinator_planted_bugs().count_pauses) return;
   const int64_t whole = now + LeaseNanos();
@@ -448,7 +449,7 @@ bool Coordinator::Impl::EndTokens(int64_t now) {
     return false;
   }
   KeepAccess();  // they are over, saved or not
-  // What else was undone with them.
+  // Also undo the other changes that depend on them.
   if (std::exchange(ends_unsaved, false)) RetireEnded(state, &editor);
   if (!EndChange(nullptr).ok()) {
     ends_unsaved = true;

@@ -1,4 +1,4 @@
-// What a coordinator is called for.
+// Calls that a coordinator answers.
 #include <algorithm>
 #include <ctime>
 #include <utility>
@@ -18,7 +18,7 @@ namespace {
 // pause that counts against leases: with 8 a quarter of a lease, which is how often members send.
 constexpr int64_t kTurnsPerLease = 8;
 
-// A poll longer than this would outlive what routers and firewalls keep of an idle connection.
+// A longer poll would outlive the time for which routers and firewalls remember an idle connection.
 constexpr uint32_t kMaxWaitMs = 30000;
 
 // The views in answers are not remembered: they are large, and a caller that repeats a call wants
@@ -342,7 +342,7 @@ bool Coordinator::RunOnce() {
 
 int64_t Coordinator::NextTimerNanos() const {
   if (!impl_->refusal.ok()) return kNever;
-  // What could not be saved is tried again later, not in a loop.
+  // A change that could not be saved is tried again later, not in a loop.
   const int64_t due = std::min(
       {impl_->leases.NextDueNanos(), impl_->restores.NextDueNanos(), impl_->bars.NextDueNanos()});
   // Without leases nothing depends on how long this has not run.

@@ -1,5 +1,5 @@
 // The inside of a Coordinator, for the files that make it up: coordinator.cc (changes, time,
-// polls), coordinator_calls.cc (what is called).
+// polls), coordinator_calls.cc (calls).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
@@ -27,7 +27,7 @@
 namespace verbena::server {
 
 struct Coordinator::Impl {
-  // What a mutation may change, beside the view, and a failed one gets back.
+  // State beside the view that a mutation may change, and that is restored if the mutation fails.
   struct Undo {
     std::optional<v1::AccessRules> access;  // none: the change has not touched the tokens
     uint64_t next_incarnation = 0;
@@ -48,7 +48,8 @@ struct Coordinator::Impl {
   Leases restores;  // of tables that are being restored, by their ids
   Turns turns;
   LearnerBars bars;
-  std::set<uint64_t> left;            // servers that said so; a late heartbeat does not revive them
+  std::set<uint64_t> left;            // servers that have announced it; a late heartbeat does not
+                                      // revive them
   std::map<uint64_t, int64_t> heard;  // servers, and when the last join or heartbeat was read
   int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   ViewChanges changes;
@@ -58,7 +59,7 @@ struct Coordinator::Impl {
   // not been heard in this term, and their leases go on.
   std::set<uint64_t> unheard;
   uint32_t first_table = 0;  // the least id of a table that is made in this term
-  int64_t next_save_ns = 0;  // after a failed Save() of what time brought
+  int64_t next_save_ns = 0;  // after a failed Save() of changes by time
   absl::Status refusal;      // not OK: a member has proved that this state is an old one
 
   int64_t Now() const { return clock->NowNanos(); }
@@ -69,19 +70,19 @@ struct Coordinator::Impl {
   const v1::ClusterView& view() const { return state.view; }
 
   absl::Status TakeOffice();
-  // Replaces options that are 0 by what the state has.
+  // Replaces options that are 0 by those of the state.
   absl::Status KeepSettings();
   absl::Status BeginTerm();
   // No other start on the state that was loaded gives out the ids that this one does.
   void SkipIds();
   // Whether the operator has named this state as one to go on from, for the first time.
   bool AcceptsState() const;
-  // Whether the state continues what a member has seen; else why it gets no answer. May prove that
-  // the state is an old one.
+  // Whether the state continues the one that a member has seen; else the reason for which the
+  // member gets no answer. May prove that the state is an old one.
   absl::Status CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation);
-  // UNAVAILABLE while the loaded state may be an old one: nothing is made, changed or dropped in it
-  // that its callers would rely on. What keeps partitions available, and what ends something for
-  // whoever it belongs to, is not held up.
+  // UNAVAILABLE while the loaded state may be an old one: meanwhile nothing is made, changed or
+  // dropped in it that callers would rely on. Exempt are calls that keep partitions available, and
+  // calls by which owners end something.
   absl::Status CheckHeard() const;
   template <typename Request>
   absl::Status MayChange(const Request&) const {
@@ -97,11 +98,11 @@ struct Coordinator::Impl {
   void BeginChange();
   void KeepAccess() { undo.access = state.access; }  // before tokens are changed
   void UndoChange();
-  // kWhole: it changed what no record of the editor describes.
+  // kWhole: it changed something that no record of the editor describes.
   enum class Extent { kRecorded, kWhole };
   absl::Status EndChange(CoordinatorState::Answered* answered, Extent extent = Extent::kRecorded);
   void FollowView();
-  // The same, by what is different.
+  // The same, by the difference.
   void FollowChange(const ViewEditor::Change& change);
   void GrantLease(uint64_t incarnation);
   // Read half a lease ago at most, and not right after a pause: it had not waited for long.

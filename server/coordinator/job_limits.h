@@ -1,4 +1,5 @@
-// What a job may take of the cluster: set by an operator, kept here, enforced where it is taken.
+// The limits of a job on the cluster's resources: set by an operator, kept here, enforced by the
+// servers and by CheckLimits().
 //
 // The coordinator counts tables, and refuses dense ones that cannot fit. Lanes and memory are
 // counted by the shards (server/executor/shard_lanes.cc, shard/job_memory.h).
@@ -21,14 +22,14 @@ namespace verbena::server {
 bool SetLimits(const std::string& job, const v1::JobLimits& limits, ViewEditor* view);
 
 // Whether the job may have `table`, too, which is not in the view yet: RESOURCE_EXHAUSTED names the
-// limit, what there is, and what to do. Partitions have been placed. `chunk_memory`: as the view's
-// sums count.
+// limit, the use, and the fix. Partitions have been placed. `chunk_memory`: as the view's sums
+// count.
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
                          const ViewEditor& view);
 
 // Whether the servers have memory for `table` beside all other dense tables: RESOURCE_EXHAUSTED
-// names the server, what it needs and what it has. Copies and rows are not counted: their servers
-// refuse what does not fit.
+// names the server, the memory needed and the memory it has. Replicas and rows are not counted:
+// their servers refuse those that do not fit.
 absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
                                const ViewEditor& view);
 

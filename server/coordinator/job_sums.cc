@@ -14,7 +14,7 @@ uint64_t ContributionsOf(const v1::TableSpec& spec, uint64_t partitions) {
   return chunks + std::min(chunks, partitions);
 }
 
-// Unsigned sums wrap, so that what was added is taken away exactly.
+// Unsigned sums wrap, so that a table's part is subtracted exactly.
 void JobSums::Count(const v1::Table& table, uint32_t partitions, const ChunkMemory& chunk_memory,
                     int64_t sign) {
   const v1::TableSpec& spec = table.spec();

@@ -1,4 +1,5 @@
-// What a job's tables take, as running sums: a new table is judged without adding up the others.
+// The memory of a job's tables, as running sums: a new table is checked without adding up the
+// others.
 //
 // **Thread safety**: one owner thread.
 //
@@ -19,8 +20,8 @@ namespace verbena::server {
 // Bytes that a chunk of a dense table takes on its server.
 using ChunkMemory = std::function<uint64_t(const v1::TableSpec&)>;
 
-// What a worker takes of a sync table: an entry for each chunk, and for each partition. 0: of
-// others.
+// The memory of a worker in a sync table: an entry for each chunk, and for each partition. 0: in
+// other tables.
 uint64_t ContributionsOf(const v1::TableSpec& spec, uint64_t partitions);
 
 struct JobSums {

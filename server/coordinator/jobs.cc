@@ -15,7 +15,8 @@ bool HasDeparted(const v1::Job& job, int32_t rank) {
          job.departed_ranks().end();
 }
 
-// What a rank beyond expected_workers depends on: somebody to train with, and nobody who waits.
+// The condition for a rank beyond expected_workers: a job without sync tables, in which no worker
+// waits for others.
 bool NoSyncTables(const v1::Job& job, const ViewEditor& view) {
   return !view.TablesOf(job.name()).empty() && view.SumsOf(job.name()).sync_tables == 0;
 }
@@ -44,8 +45,8 @@ absl::StatusOr<int32_t> NamedRank(int32_t rank, const v1::Job& job) {
   return rank;
 }
 
-// A rank beyond the expected ones is free again when its worker has gone: no step waits for it. So
-// a run without an end has ranks for all who come.
+// A rank beyond the expected ones is free again when its worker has gone, because no step waits for
+// it. So a run without an end has ranks for all new workers.
 absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
   const auto expected = static_cast<int32_t>(job.expected_workers());
   // One of these is free beyond the expected ones, too.
@@ -108,9 +109,10 @@ absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const ViewEdit
     if (job->expected_workers() == 0) job->set_expected_workers(request.expected_workers());
   }
   if (job->expected_workers() != request.expected_workers()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected_workers is ", request.expected_workers(), ", but job '", job->name(),
-        "' was started with ", job->expected_workers(), "; every member must say the same"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected_workers is ", request.expected_workers(), ", but job '", job->name(),
+                     "' was started with ", job->expected_workers(),
+                     "; every member must give the same number"));
   }
   return CheckContributions(*job, view, nullptr);
 }

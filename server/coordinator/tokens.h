@@ -1,4 +1,4 @@
-// What becomes of the tokens that a cluster knows: made, revoked, ended by their time.
+// Changes of a cluster's tokens: made, revoked, expired.
 //
 // **Thread safety**: pure functions on a state. After an error the state is partly changed.
 //

@@ -347,7 +347,7 @@ void ViewEditor::UndoJob(const std::string& name, OldJob* old) {
   }
 }
 
-// ---- what has changed ---------------------------------------------------------------------------
+// ---- changes ------------------------------------------------------------------------------------
 
 void ViewEditor::AddJobChange(const std::string& name, const OldJob& old,
                               v1::ViewChange* change) const {

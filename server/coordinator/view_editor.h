@@ -33,8 +33,7 @@ class ViewEditor {
  public:
   using Servers = google::protobuf::RepeatedPtrField<v1::Server>;
 
-  // Of one change: what is different.
-  // Who has to hear of a change at once.
+  // The difference of one change, and the callers that have to learn of it at once.
   struct Concern {
     bool everyone = false;
     std::set<std::string> jobs;  // members of these: another run, or other workers
@@ -60,7 +59,8 @@ class ViewEditor {
 
   // ---- look-ups, which do not pass over tables or jobs; null: there is none ----
   const v1::Table* FindTable(uint32_t id) const;
-  // Of one name there may be one that is served and one that is being restored.
+  // The table of that name; a name may have one table that is served and one that is being
+  // restored.
   const v1::Table* FindTable(const std::string& name, bool restoring) const;
   // In the order of their ids.
   const std::map<uint32_t, const v1::Table*>& TablesOf(const std::string& job) const;
@@ -137,7 +137,7 @@ class ViewEditor {
   absl::flat_hash_map<std::string, v1::Job*> jobs_;
   absl::flat_hash_map<uint64_t, v1::Job*> job_of_member_;
 
-  // What the change that has begun has replaced.
+  // Values that the current change has replaced.
   uint64_t old_revision_ = 0;
   uint32_t old_ended_generation_ = 0;
   std::map<uint32_t, std::optional<v1::Table>> old_tables_;  // none: it is new

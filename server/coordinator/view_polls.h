@@ -8,7 +8,8 @@
 //
 // **Invariants**
 //  1. A poll ends when its wait is over at the latest, and each is taken once.
-//  2. What moves data concerns everyone: servers, partitions, and what is lost of a table.
+//  2. Changes that affect the movement of data concern all callers: servers, partitions, and lost
+//     parts of a table.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
 #define VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
 
@@ -28,7 +29,8 @@ namespace verbena::server {
 class ViewPolls {
  public:
   // With this many polls waiting, answering them takes so long that changes which follow each other
-  // within a gap are published together: of at least 20 ms, and four times what answering took.
+  // within a gap are published together. The gap is at least 20 ms, and at least four times the
+  // time of the answers.
   static constexpr size_t kMany = 64;
   static constexpr int64_t kGapNanos = 20 * kNanosPerMilli;
   static constexpr int64_t kLongestGapNanos = 500 * kNanosPerMilli;
@@ -37,7 +39,8 @@ class ViewPolls {
     uint64_t known = 0;  // revision of the caller's view
     int64_t due_ns = 0;
     bool takes_changes = false;
-    std::string job;  // of the worker that waits; empty: of another caller, whom all concerns
+    std::string job;  // of the worker that waits; empty: of another caller, which all changes
+                      // concern
     absl::AnyInvocable<void(absl::StatusOr<v1::GetViewResponse>)> reply;
     bool concerned = false;  // by a change since it was added
   };

@@ -96,8 +96,7 @@ absl::StatusOr<std::unique_ptr<ShardExecutor>> ShardExecutor::Create(
   for (Transport& transport : transports) {
     Impl::Link link;
     const std::string name(transport.endpoint->transport());
-    // Nor with the rails of it that can listen: an operator who names several rails wants all of
-    // them.
+    // Nor with the rails of it that can listen: if several rails are named, all are needed.
     const auto same = [&](const auto& missing) { return missing.transport == name; };
     if (std::any_of(impl->missing.begin(), impl->missing.end(), same)) continue;
     absl::StatusOr<std::string> address = transport.endpoint->Listen();

@@ -69,7 +69,7 @@ class AsyncRows final : public RowConsistency {
   bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
                 Answer* answer) const override {
     if (clocks_.has_value()) {
-      // An observer of another job is not in the roster, and like all observers has no clock.
+      // An observer of another job is not a member, and like all observers has no clock.
       static constexpr Roster::Member kObserver = {-1, UINT32_MAX};
       const Roster::Member* member = roster_.Find(worker);
       return clocks_->Readable(member != nullptr ? *member : kObserver, slice, min_version, answer);

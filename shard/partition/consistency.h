@@ -40,7 +40,7 @@ class Consistency : public ReplicaLog::Owner {
   // Resumes pushes that waited for a buffer. The engine calls it after every Unpin() that freed
   // one, and after a view or a dead lane has removed something that blocked.
   virtual void Retry() = 0;
-  // The table got slices or chunks, or the roster got members.
+  // The table got slices or chunks, or the job members.
   virtual void Resize() = 0;
   // Members came or went. Resize() has been called.
   virtual void RosterChanged() = 0;

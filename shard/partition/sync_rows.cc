@@ -152,7 +152,7 @@ void SyncRows::RosterChanged() {
 
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
-    // Replicas have the record and apply it, whoever the members are now.
+    // Replicas have the record and apply it, also after their workers have gone.
     if (slices_[s].told != 0 && !ApplyTold(s, /*now=*/true)) {
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }

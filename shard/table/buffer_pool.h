@@ -7,7 +7,7 @@
 // A parameter buffer is
 //     current  --(apply while pinned: swapped)-->  retired  --(last unpin)-->  idle spare
 //     current  --(table dropped while pinned)-->   orphan   --(last unpin)-->  freed
-//     lent  --(swapped in)-->  current; what was there is freed, or orphan until its last unpin
+//     lent  --(swapped in)-->  current; the previous one is freed, or orphan until its last unpin
 // and scratch memory
 //     taken  --(PinScratch)-->  on its way out  --(unpin)-->  idle, or freed
 //     taken  --(PinToKeep)-->  on its way out  --(last unpin)-->  kept  --(Forget)-->  idle
