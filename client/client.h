@@ -41,8 +41,7 @@
 //   CANCELLED            Cancel() or Close()
 //   FAILED_PRECONDITION  the client is closed, its lease has ended, or an observer pushes
 //   UNAUTHENTICATED      TLS verification failed, or only one side uses TLS; or the token is
-//   missing
-//                        or not valid. The message has the cause and the fix
+//                        missing or not valid. The message has the cause and the fix
 //   PERMISSION_DENIED    the token does not allow this job or this call
 #ifndef VERBENA_CLIENT_CLIENT_H_
 #define VERBENA_CLIENT_CLIENT_H_

@@ -355,8 +355,8 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
     state_->outstanding.emplace(call, std::move(owned));
     if (readable) {
       call->untrusted =
-          "a token is given and no TLS: beyond this host it would be readable on the way; give "
-          "--tls-ca (ClientOptions::tls), too";
+          "a token is given without TLS: beyond this host it would be readable on the network; "
+          "give --tls-ca (ClientOptions::tls), too";
       call->status = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "");
       state_->Deliver(call);
       return;

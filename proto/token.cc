@@ -27,7 +27,7 @@ bool IsBase64Url(char c) {
 absl::StatusOr<NewToken> MakeToken() {
   unsigned char bytes[kIdBytes + kSecretBytes];
   if (RAND_bytes(bytes, sizeof(bytes)) != 1) {
-    return absl::InternalError("no random bits to be had for a token");
+    return absl::InternalError("no random bits available for a token");
   }
   const absl::string_view all(reinterpret_cast<const char*>(bytes), sizeof(bytes));
   NewToken token;

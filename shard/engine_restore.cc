@@ -244,7 +244,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
                                     uint32_t partition, absl::Span<const uint32_t> which) {
   if (BehindOnCopies(partition)) return absl::UnavailableError("replicas lag behind; retry");
   EmbeddingTable& table = *state->rows.table;
-  if (table.behind()) return absl::UnavailableError("cold rows are still to be written: later");
+  if (table.behind()) return absl::UnavailableError("cold rows are still being written; retry");
   const uint32_t slice = table.slice_of(partition);
   std::vector<uint64_t>& keys = restored.keys;
   std::vector<uint32_t>& numbers = restored.numbers;

@@ -32,9 +32,9 @@ uint64_t NewestOf(const TableState& state, uint32_t slice) {
 
 absl::Status Engine::Impl::CheckSave(const SaveRequest& request) const {
   if (request.id == 0 || saves.contains(request.id) || request.tables.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("save ", request.id, " of ", request.tables.size(),
-                     " tables: it has to have another id than 0 and those there are, and tables"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "save ", request.id, " of ", request.tables.size(),
+        " tables: allowed: an id that is neither 0 nor in use, and at least one table"));
   }
   absl::flat_hash_set<uint32_t> named;
   for (size_t i = 0; i < request.tables.size(); ++i) {
@@ -50,7 +50,7 @@ absl::Status Engine::Impl::CheckSave(const SaveRequest& request) const {
       if (!save->Saves(table)) continue;
       return absl::FailedPreconditionError(
           absl::StrCat("table ", table, " is being saved already, as save ", id,
-                       ", or pieces of that are still out: wait until it is over"));
+                       ", or pieces of that are still being written: wait for its end"));
     }
   }
   return absl::OkStatus();

@@ -146,8 +146,8 @@ void AddCluster(CLI::App* app, Options* o) {
                   "earlier pushes are dropped. 1 to 255")
       ->capture_default_str();
   app->add_option("--row-dtype", o->row_dtype,
-                  "How rows of embedding tables lie in the servers' memory; of 16 bits they are "
-                  "rounded up or down by chance")
+                  "Type of rows of embedding tables in the servers' memory; 16-bit rows are "
+                  "rounded stochastically")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}))
       ->capture_default_str();
   app->add_option(
@@ -165,16 +165,16 @@ void AddCluster(CLI::App* app, Options* o) {
          "GPU for each worker in turn; cuda:N, that GPU; cuda:N,M, these GPUs together")
       ->check(DeviceName())
       ->capture_default_str();
-  app->add_option("--transport", o->transport, "How the data travels; a named one never falls back")
+  app->add_option("--transport", o->transport, "Transport of the data; a named one has no fallback")
       ->check(CLI::IsMember({"auto", "shm", "verbs", "ofi"}))
       ->capture_default_str();
   app->add_option("--job", o->job,
-                  "Name of the job and prefix of its tables, which are then kept: a later run "
-                  "with it goes on from them. Default: a new name, and the tables are dropped")
+                  "Name of the job and prefix of its tables, which are then kept: a later run with "
+                  "it continues from them. Default: a new name, and the tables are dropped")
       ->check(JobName());
   app->add_flag("--resume", o->resume,
-                "Go on after the last step that --job's tables have behind them, be it that they "
-                "were kept or restored from a checkpoint. There must be such tables");
+                "Continue after the last step of --job's tables, which were kept or restored from "
+                "a checkpoint. There must be such tables");
   app->add_option("--rank", o->rank,
                   "Be this one worker of --workers (for launching them separately, such as by "
                   "Slurm; needs --job). Default: launch all of them")
@@ -199,7 +199,7 @@ void AddTls(CLI::App* app, TlsOptions* tls) {
 
 void AddToken(CLI::App* app, std::string* token_file) {
   app->add_option("--token-file", *token_file,
-                  "File of this job's token, where the cluster asks for one")
+                  "File of this job's token, where the cluster requires one")
       ->type_name("FILE");
 }
 
@@ -223,11 +223,9 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma, std::string* gpu_direct) {
                       "Path MTU in bytes, 256 to 4096; 0: that of the path")
           ->check(CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
           ->capture_default_str(),
-      app->add_option("--rdma-timeout", rdma->timeout,
-                      "N: an acknowledgement is waited for 4.096 us x 2^N")
+      app->add_option("--rdma-timeout", rdma->timeout, "N: the ACK timeout is 4.096 us x 2^N")
           ->capture_default_str(),
-      app->add_option("--rdma-retries", rdma->retries,
-                      "Times a packet is sent again before a lane is given up")
+      app->add_option("--rdma-retries", rdma->retries, "Retry count, after which the lane is lost")
           ->capture_default_str(),
       app->add_option("--rdma-memory-windows", rdma->memory_windows,
                       "Guard memory by memory windows, where the device has them")
@@ -238,8 +236,8 @@ void AddRdma(CLI::App* app, RdmaOptions* rdma, std::string* gpu_direct) {
           ->check(CLI::IsMember({"true", "false"}))
           ->capture_default_str(),
       app->add_option("--rdma-gpu-direct", *gpu_direct,
-                      "With --device cuda: the device reads and writes the GPU's memory itself "
-                      "where it can (auto), never, or must")
+                      "With --device cuda: access of the device to the GPU's memory: auto: direct "
+                      "where it works; off: by copies; required: direct, or calls fail")
           ->check(CLI::IsMember({"auto", "off", "required"}))
           ->capture_default_str(),
   };
@@ -296,7 +294,7 @@ void AddTraining(CLI::App* app, Options* o) {
                   "the result; others wait meanwhile, at most --timeout")
       ->capture_default_str();
   app->add_option("--validate-examples", o->validate_examples,
-                  "Examples (text: bytes) of the test data, from its start, to do that on")
+                  "Examples (text: bytes) of the test data, from its start, for a validation")
       ->capture_default_str();
   app->add_option("--early-stop", o->early_stop,
                   "All workers stop once so many validations in a row were no better than the "

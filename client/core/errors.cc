@@ -72,7 +72,7 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
   const std::string server = DescribeServer(session, stream);
   if (const int64_t since = session.SilentSince(stream.server); since != 0) {
     return absl::UnavailableError(
-        absl::StrCat(what, ": ", server, " is silent since ", Seconds(now - since), " ago"));
+        absl::StrCat(what, ": ", server, " has not responded for ", Seconds(now - since)));
   }
   if (!stream.open()) {
     const std::string why = stream.last_error.ok()
@@ -111,8 +111,8 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
   const bool in_turn = entry.type == RecordType::kPush && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
       what, ": ", server, " has not answered a ", Name(entry.type), " for ",
-      Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " is open since ",
-      Seconds(now - stream.changed_at), " ago, something came over it ",
+      Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " has been open for ",
+      Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
       in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : "",
       DescribeDisk(entry)));
@@ -124,7 +124,7 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
     const v1::Job* job = session.OwnJob();
     const uint64_t limit = job == nullptr ? 0 : job->limits().memory_bytes();
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": ", server, " refuses it for want of memory or of operations",
+        what, ": ", server, " refuses it because memory or operations are short",
         limit == 0
             ? ""
             : absl::StrCat("; job '", job->name(), "' has a memory limit of ", limit,
@@ -190,8 +190,8 @@ absl::Status WithSilentServers(const Session& session, const absl::Status& statu
   for (const v1::Server& server : session.view().servers()) {
     const int64_t since = session.SilentSince(server.incarnation());
     if (since == 0) continue;
-    absl::StrAppend(&message, "; ", DescribeServer(server), " is silent since ",
-                    Seconds(now - since), " ago");
+    absl::StrAppend(&message, "; ", DescribeServer(server), " has not responded for ",
+                    Seconds(now - since));
   }
   return {status.code(), message};
 }
@@ -290,8 +290,8 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
     return absl::ResourceExhaustedError(absl::StrCat(
         DescribeEntry(entry), ": partition ", entry.table->parts[part].partition, " at ", server,
         " has as many rows as one partition of a table may have, ", kMaxRowsOfPartition,
-        ", and some of these are new; nothing of this record was applied there. Rows that exist go "
-        "on; make a cluster of more partitions (--partitions), or evict rows"));
+        ", and some of these are new; nothing of this record was applied there. Existing rows can "
+        "be pushed; make a cluster of more partitions (--partitions), or evict rows"));
   }
   if (!of_job && !of_copy && detail == 0 && hot_bytes > 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -312,7 +312,7 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
                    " has reached its memory limit of ", detail, " MiB",
                    of_copy ? " and has to keep a replica of these rows" : ""),
       ", and some of the rows are new; nothing of this record was applied to partition ",
-      entry.table->parts[part].partition, ". Rows that exist go on; ",
+      entry.table->parts[part].partition, ". Existing rows can be pushed; ",
       of_job ? absl::StrCat("raise the job's limit ('verbena limits ", job, " --memory BYTES')")
              : "raise --memory-limit or add servers"));
 }

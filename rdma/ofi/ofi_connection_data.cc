@@ -205,10 +205,10 @@ absl::Status OfiConnection::KnownReason(absl::Status failure) {
 absl::Status OfiConnection::OnArrived(uint64_t data) {
   const uint32_t head = static_cast<uint32_t>(data >> 32) ^ secret_;
   if (head >> 1 != (arrived_ & kNumberMask)) {
-    return absl::DataLossError(absl::StrCat(
-        "ofi: a write out of turn: one was lost with its connection, or this is not the peer's "
-        "(write ",
-        arrived_ & kNumberMask, " was awaited)"));
+    return absl::DataLossError(
+        absl::StrCat("ofi: a write out of order: one was lost with its connection, or this is not "
+                     "the peer's (expected write ",
+                     arrived_ & kNumberMask, ")"));
   }
   ++arrived_;
   if (state_ == State::kJoining) {

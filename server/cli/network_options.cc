@@ -84,12 +84,11 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
                       "Path MTU in bytes, 256 to 4096; 0: that of the path"),
       CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
       ->capture_default_str();
-  add(app->add_option("--rdma-timeout", verbs->timeout,
-                      "N: an acknowledgement is waited for 4.096 us x 2^N"),
+  add(app->add_option("--rdma-timeout", verbs->timeout, "N: the ACK timeout is 4.096 us x 2^N"),
       InRange<int>(1, 31))
       ->capture_default_str();
   add(app->add_option("--rdma-retries", verbs->retries,
-                      "Times a packet is sent again before a lane is given up"),
+                      "Retry count, after which the lane is lost"),
       InRange<int>(0, 7))
       ->capture_default_str();
   add(app->add_option("--rdma-memory-windows", verbs->memory_windows,
@@ -142,9 +141,9 @@ void AddAccessOptions(CLI::App* app, NodeOptions* node) {
       "Coordinator: the operator's token, made when there is no such file. Turns tokens on: from "
       "then on every call needs one ('verbena token create' makes more)");
   add("--token-file", &node->token_file,
-      "The token (role server) that this server joins with, where the cluster asks for one");
+      "The token (role server) with which this server joins a cluster that requires tokens");
   add("--audit-log", &node->audit_log,
-      "Append a line of JSON for each change asked for, and for each call refused (default: the "
+      "Append a line of JSON for each requested change and each refused call (default: the "
       "daemon's log)");
 }
 

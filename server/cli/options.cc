@@ -97,7 +97,7 @@ void AddClusterOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint32_t>(1, 65536))
       ->capture_default_str();
   app->add_option("--lease-ms", node->lease_ms,
-                  "How long a silent member counts as alive, in milliseconds")
+                  "Time for which a member counts as alive without a heartbeat, in milliseconds")
       ->check(InRange<uint32_t>(100, 600'000))
       ->capture_default_str();
   app->add_option(
@@ -120,20 +120,19 @@ void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
                   "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
                   "save')");
   app->add_option("--checkpoint-every", node->checkpoint_every_s,
-                  "How often, in seconds; 0: not by time")
+                  "Interval in seconds; 0: not by time")
       ->check(InRange<uint32_t>(0, 31'536'000))
       ->capture_default_str();
   app->add_option("--checkpoint-every-steps", node->checkpoint_every_steps,
-                  "Also a job whose sync tables have made so many more steps; 0: not "
-                  "by steps")
+                  "Also when a job's sync tables pass a multiple of N steps; 0: not by steps")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--checkpoint-keep-last", node->checkpoint_keep_last,
-                  "How many checkpoints of a job stay")
+                  "Number of a job's newest checkpoints to keep")
       ->check(InRange<uint32_t>(1, 1'000'000))
       ->capture_default_str();
   app->add_option("--checkpoint-keep-every", node->checkpoint_keep_every,
-                  "Besides, of each so many steps the first one; 0: none")
+                  "Also keep the first checkpoint of every N steps; 0: none")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--checkpoint-full-every", node->checkpoint_full_every,
@@ -169,11 +168,12 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
   app->add_option("--replica-log-limit", node->replica_log.shard_bytes,
-                  "Bytes a shard may keep for replicas that have not answered; pushes wait beyond")
+                  "Bytes of records that a shard keeps until replicas acknowledge them; at the "
+                  "limit pushes wait")
       ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option("--replica-log-partition-limit", node->replica_log.partition_bytes,
-                  "The same of one partition; at most --replica-log-limit counts")
+                  "The same for one partition; at most --replica-log-limit")
       ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option(
@@ -191,12 +191,12 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
   app->add_option(
       "--cold-dir", node->cold_dir,
       "Directory on a local disk for cold rows of tables with hot_bytes, created if missing. "
-      "Its contents are of no use after this process (default: none; such tables cannot be "
+      "Its contents do not outlive this process (default: none; such tables cannot be "
       "served)");
   app->add_flag("--pin", node->pin, "Bind each shard's thread to a processor of its own");
   app->add_option(
          "--spin-us", node->spin_us,
-         "Longest a shard looks for work before it sleeps, in microseconds; 0 never spins, "
+         "Longest time that a shard polls before it sleeps, in microseconds; 0 never spins, "
          "-1 takes the measured cost of waking a thread")
       ->check(InRange<int32_t>(-1, 1000))
       ->capture_default_str();

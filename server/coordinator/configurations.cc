@@ -172,18 +172,18 @@ absl::Status CheckConfiguration(const v1::Partition& partition,
   }
   const int copies = partition.followers_size() + partition.learners_size();
   if (partition.primary() == 0) {
-    return copies == 0 ? absl::OkStatus() : Broken(partition, " has copies without a primary");
+    return copies == 0 ? absl::OkStatus() : Broken(partition, " has replicas without a primary");
   }
   const auto primary = servers.find(partition.primary());
   if (primary == servers.end() || partition.shard() >= primary->second->shards()) {
     return Broken(partition, " is on a server that is unknown");
   }
-  if (copies >= static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many copies");
+  if (copies >= static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many replicas");
   for (const Replicas* replicas : {&partition.followers(), &partition.learners()}) {
     for (const v1::Replica& replica : *replicas) {
       const auto server = servers.find(replica.server());
       if (server == servers.end() || replica.shard() >= server->second->shards()) {
-        return Broken(partition, " has a copy on a server that is unknown");
+        return Broken(partition, " has a replica on a server that is unknown");
       }
       if (replica.server() == partition.primary())
         return Broken(partition, " is twice on a server");

@@ -111,7 +111,7 @@ const JobValue kJobValues[] = {
      }},
     {"verbena_job_lanes", "Lanes of a job: granted, open and closing.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.lanes; }},
-    {"verbena_job_lane_limit", "How many lanes of a shard a job may have.",
+    {"verbena_job_lane_limit", "Lanes of a shard that a job may have.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> {
        if (j.lane_limit == 0) return std::nullopt;
        return j.lane_limit;
@@ -163,7 +163,7 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
 
 void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) {
   MetricFamily saved =
-      Family("verbena_checkpoints_total", "Checkpoints that were made by the clock.", kCounter);
+      Family("verbena_checkpoints_total", "Periodic checkpoints that were made.", kCounter);
   Add(&saved, D(c.saved));
   out->push_back(std::move(saved));
   MetricFamily failed =
@@ -171,7 +171,7 @@ void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) 
   Add(&failed, D(c.failed));
   out->push_back(std::move(failed));
   if (!c.age_seconds.has_value()) return;
-  AddGauge("verbena_checkpoint_age_seconds", "Since the last checkpoint was complete.",
+  AddGauge("verbena_checkpoint_age_seconds", "Time since the last checkpoint was complete.",
            *c.age_seconds, out);
   AddGauge("verbena_checkpoint_duration_seconds", "Duration of the last checkpoint.",
            c.duration_seconds, out);
@@ -232,15 +232,15 @@ std::string RenderMetrics(const NodeMetrics& node) {
   AddCounter("verbena_log_lines_left_out_total",
              "Log lines that peers caused faster than they are written.", node.log_lines_left_out,
              &families);
-  AddCounter(
-      "verbena_audit_lines_left_out_total",
-      "Audit lines of refusals beyond a host's rate, and those that the disk was too slow for.",
-      node.audit_lines_left_out, &families);
+  AddCounter("verbena_audit_lines_left_out_total",
+             "Audit lines that were dropped: refusals beyond a host's rate, and lines that the "
+             "disk was too slow for.",
+             node.audit_lines_left_out, &families);
   AddBudgets(node, &families);
   if (node.memory_limit > 0) {
     AddGauge("verbena_memory_limit_bytes", "Limit of memory for tables (--memory-limit).",
              D(node.memory_limit), &families);
-    AddGauge("verbena_memory_reserved_bytes", "Taken from the system for tables.",
+    AddGauge("verbena_memory_reserved_bytes", "Memory taken from the system for tables.",
              D(node.memory_reserved), &families);
   }
   if (!node.shards.empty()) {

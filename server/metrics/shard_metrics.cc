@@ -37,7 +37,7 @@ const ShardValue kShardValues[] = {
     {"verbena_shard_applies_total", "Optimizer applications to chunks.", kCounter,
      [](const ShardCounters& c) { return D(c.engine.applies); }},
     {"verbena_shard_spare_exhausted_total",
-     "Applies that waited because every spare buffer was being written out.", kCounter,
+     "Applies that waited because every shadow buffer was being sent.", kCounter,
      [](const ShardCounters& c) { return D(c.engine.spare_exhausted); }},
     {"verbena_shard_resident_bytes", "Parameters, optimizer state and accumulators.", kGauge,
      [](const ShardCounters& c) { return D(c.engine.resident_bytes); }},
@@ -51,7 +51,7 @@ const ShardValue kShardValues[] = {
      [](const ShardCounters& c) { return D(c.lanes_open); }},
     {"verbena_shard_lanes_opened_total", "Lanes opened.", kCounter,
      [](const ShardCounters& c) { return D(c.lanes_opened); }},
-    {"verbena_shard_lanes_lost_total", "Lanes that ended otherwise than by their worker's wish.",
+    {"verbena_shard_lanes_lost_total", "Lanes that ended without a request of their worker.",
      kCounter, [](const ShardCounters& c) { return D(c.lanes_lost); }},
     {"verbena_shard_write_timeouts_total", "Lanes closed because a write to the worker hung.",
      kCounter, [](const ShardCounters& c) { return D(c.write_timeouts); }},
@@ -68,7 +68,8 @@ const ShardValue kShardValues[] = {
      [](const ShardCounters& c) { return D(c.links.lost); }},
     {"verbena_shard_link_records_total", "Records sent over links.", kCounter,
      [](const ShardCounters& c) { return D(c.links.records); }},
-    {"verbena_shard_link_bytes_total", "Bytes of these, without headers and groups.", kCounter,
+    {"verbena_shard_link_bytes_total",
+     "Bytes of records sent over links, without headers and groups.", kCounter,
      [](const ShardCounters& c) { return D(c.links.payload_bytes); }},
     {"verbena_shard_link_stalls_total", "Times a link had no room for a record.", kCounter,
      [](const ShardCounters& c) { return D(c.links.stalls); }},
@@ -80,16 +81,19 @@ const ShardValue kShardValues[] = {
     {"verbena_shard_replica_log_bytes",
      "Memory of records that replicas of this shard's partitions do not have yet.", kGauge,
      [](const ShardCounters& c) { return D(c.engine.replica_log_bytes); }},
-    {"verbena_shard_replica_log_limit_bytes", "The most of it, of all partitions.", kGauge,
+    {"verbena_shard_replica_log_limit_bytes", "Limit of verbena_shard_replica_log_bytes.", kGauge,
      [](const ShardCounters& c) { return D(c.replica_log.shard_bytes); }},
-    {"verbena_shard_replica_log_partition_bytes", "The same of the partition that has most.",
-     kGauge, [](const ShardCounters& c) { return D(c.engine.replica_log_partition_bytes); }},
-    {"verbena_shard_replica_log_partition_limit_bytes", "The most of a partition.", kGauge,
+    {"verbena_shard_replica_log_partition_bytes",
+     "Memory of such records of the partition that has most.", kGauge,
+     [](const ShardCounters& c) { return D(c.engine.replica_log_partition_bytes); }},
+    {"verbena_shard_replica_log_partition_limit_bytes",
+     "Limit of verbena_shard_replica_log_partition_bytes.", kGauge,
      [](const ShardCounters& c) { return D(c.replica_log.partition_bytes); }},
-    {"verbena_shard_replica_log_waits_total", "Times an apply found no room in these.", kCounter,
+    {"verbena_shard_replica_log_waits_total",
+     "Times that an apply found no room in the replication log.", kCounter,
      [](const ShardCounters& c) { return D(c.engine.replica_log_waits); }},
-    {"verbena_shard_replica_log_waiting", "Requests that wait for room in these.", kGauge,
-     [](const ShardCounters& c) { return D(c.waiting_for_room); }},
+    {"verbena_shard_replica_log_waiting", "Requests that wait for room in the replication log.",
+     kGauge, [](const ShardCounters& c) { return D(c.waiting_for_room); }},
     {"verbena_shard_replica_marks",
      "Workers that replicas here know of, in all tables and partitions.", kGauge,
      [](const ShardCounters& c) { return D(c.engine.replica_marks); }},
@@ -106,16 +110,16 @@ const ShardValue kShardValues[] = {
     {"verbena_shard_admitted_copies_total", "Learners that became followers.", kCounter,
      [](const ShardCounters& c) { return D(c.replication.admitted); }},
     {"verbena_shard_replica_mismatch_total",
-     "Copies that were found not to be equal to this primary, and are made again. Should be 0.",
+     "Replicas that were found to differ from this primary, and are copied again. Should be 0.",
      kCounter, [](const ShardCounters& c) { return D(c.replication.mismatches); }},
     {"verbena_shard_checkpoints_total", "Parts of checkpoints written that were committed.",
      kCounter, [](const ShardCounters& c) { return D(c.saves.committed); }},
     {"verbena_shard_checkpoint_failures_total", "Parts of checkpoints that were given up.",
      kCounter, [](const ShardCounters& c) { return D(c.saves.aborted); }},
-    {"verbena_shard_checkpoint_bytes_total", "Bytes of tables handed to be written.", kCounter,
+    {"verbena_shard_checkpoint_bytes_total", "Bytes of tables passed on to be written.", kCounter,
      [](const ShardCounters& c) { return D(c.saves.bytes); }},
     {"verbena_shard_checkpoint_memory_bytes",
-     "Kept for checkpoints in progress: data that changed before it was written.", kGauge,
+     "Memory of checkpoints in progress: data that changed before it was written.", kGauge,
      [](const ShardCounters& c) { return D(c.saves.memory_bytes); }},
     {"verbena_shard_checkpoint_waits_total",
      "Applies that waited because a checkpoint's memory was spent.", kCounter,
@@ -133,13 +137,13 @@ const ShardValue kShardValues[] = {
      kCounter, [](const ShardCounters& c) { return D(c.cold.dropped_intents); }},
     {"verbena_shard_cold_writes_total", "Rows written to the cold store.", kCounter,
      [](const ShardCounters& c) { return D(c.cold.writes); }},
-    {"verbena_shard_cold_read_bytes_total", "Bytes of rows read from it.", kCounter,
+    {"verbena_shard_cold_read_bytes_total", "Bytes of rows read from the cold store.", kCounter,
      [](const ShardCounters& c) { return D(c.cold.read_bytes); }},
-    {"verbena_shard_cold_written_bytes_total", "Bytes of rows written to it.", kCounter,
+    {"verbena_shard_cold_written_bytes_total", "Bytes of rows written to the cold store.", kCounter,
      [](const ShardCounters& c) { return D(c.cold.written_bytes); }},
     {"verbena_shard_cold_waits_total", "Lookups and applies that waited for rows.", kCounter,
      [](const ShardCounters& c) { return D(c.cold.waits); }},
-    {"verbena_shard_cold_waiting", "That wait now.", kGauge,
+    {"verbena_shard_cold_waiting", "Lookups and applies that wait for rows now.", kGauge,
      [](const ShardCounters& c) { return D(c.cold.waiting); }},
     {"verbena_shard_cold_failures_total",
      "Rows that could not be read back, whose partition is lost.", kCounter,
@@ -149,7 +153,7 @@ const ShardValue kShardValues[] = {
      [](const ShardCounters& c) { return D(c.cold.write_failures); }},
     {"verbena_shard_cold_stored_bytes", "Files of the cold store.", kGauge,
      [](const ShardCounters& c) { return D(c.cold.stored_bytes); }},
-    {"verbena_shard_cold_memory_bytes", "Its own memory: buffers and cache.", kGauge,
+    {"verbena_shard_cold_memory_bytes", "Memory of the cold store: buffers and cache.", kGauge,
      [](const ShardCounters& c) { return D(c.cold.store_memory_bytes); }},
     {"verbena_shard_hot_rows", "Rows of tables with a cold tier that are in memory.", kGauge,
      [](const ShardCounters& c) { return D(c.cold.hot_rows); }},
@@ -198,7 +202,8 @@ constexpr size_t kMostLaneSeries = 32;
 // would be one for each worker that ever connected.
 MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
   MetricFamily family =
-      Family("verbena_lane_transport_info", "Lanes open by how they travel, and why so.", kGauge);
+      Family("verbena_lane_transport_info",
+             "Open lanes by transport, device and rail, with the reason.", kGauge);
   std::map<std::array<std::string, 4>, uint64_t> lanes;
   for (const ShardMetrics& shard : shards) {
     if (!shard.snapshot.has_value()) continue;
@@ -222,7 +227,7 @@ MetricFamily LaneTransports(const std::vector<ShardMetrics>& shards) {
 // device determine them, so there are few.
 MetricFamily TransportSettings(const std::vector<ShardMetrics>& shards) {
   MetricFamily family = Family("verbena_transport_settings_info",
-                               "1 for each set of settings that open lanes travel with.", kGauge);
+                               "1 for each set of transport settings of open lanes.", kGauge);
   std::set<std::array<std::string, 3>> known;
   for (const ShardMetrics& shard : shards) {
     if (!shard.snapshot.has_value()) continue;
@@ -245,10 +250,10 @@ void AddShards(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
       Family("verbena_shard_cpu_seconds_total", "Processor time of the shard's thread.", kCounter);
   MetricFamily sleeps =
       Family("verbena_shard_sleeps_total", "Times the shard's thread went to sleep.", kCounter);
-  MetricFamily spins =
-      Family("verbena_shard_spins_total", "Times it looked for work before that.", kCounter);
+  MetricFamily spins = Family("verbena_shard_spins_total",
+                              "Times that it polled for work before it slept.", kCounter);
   MetricFamily fruitless =
-      Family("verbena_shard_fruitless_spins_total", "Times it found none.", kCounter);
+      Family("verbena_shard_fruitless_spins_total", "Times that polling found no work.", kCounter);
   MetricFamily push = Family("verbena_shard_push_latency_seconds",
                              "From a push's arrival to its reply.", MetricType::Histogram);
   MetricFamily pull = Family("verbena_shard_pull_latency_seconds",

@@ -242,7 +242,7 @@ TEST_CASE("a token never travels readably beyond this host") {
   const Finished cli = Cli({"--cluster", "192.0.2.1:7000", "--token-file", directory.File("token"),
                             "--timeout", "5", "status"});
   CHECK(cli.status == 3);
-  CHECK_THAT(cli.err, Contains("readable on the way") && Contains("--tls-ca"));
+  CHECK_THAT(cli.err, Contains("readable on the network") && Contains("--tls-ca"));
   const Finished daemon = Verbenad({"--coordinator", "--insecure", "--operator-token-file",
                                     directory.File("token"), "--listen", "192.0.2.1:7000"});
   CHECK(daemon.status == 2);

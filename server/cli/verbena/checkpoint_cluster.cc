@@ -289,7 +289,7 @@ void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
   app->add_option_function<std::string>(
          "--limit-rate",
          [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
-         "Write no more than so much a second, all servers together (default: no limit)")
+         "Bytes per second that all servers together write (default: no limit)")
       ->type_name("BYTES")
       ->check(BytesCheck());
   app->add_option_function<std::string>(
@@ -300,16 +300,16 @@ void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
       ->type_name("BYTES")
       ->check(BytesCheck());
   app->add_option("--full-every", options->full_every,
-                  "Save only rows of embedding tables that have changed since the newest\n"
-                  "checkpoint there, but for each so many-th one, which has all (default: 1)")
+                  "Every N-th checkpoint has all rows of embedding tables; the others have only\n"
+                  "the rows that have changed since the newest checkpoint there (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 100).description(""));
   app->add_option("--keep-last", options->retention.keep_last,
-                  "Remove older ones afterwards, but for so many (default: none is removed)")
+                  "Afterwards keep the newest N, and remove older ones (default: none is removed)")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000).description(""));
   app->add_option("--keep-every", options->retention.keep_every,
-                  "With --keep-last: of each so many steps the first stays, too")
+                  "With --keep-last: also keep the first of every N steps")
       ->type_name("N");
 }
 
@@ -322,7 +322,7 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
              options->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
            }
          },
-         "Call a table something else from now on; may be given again")
+         "Give a table another name; may be given again")
       ->type_name("TABLE=NAME")
       ->allow_extra_args(false)
       ->check(RenameCheck());
@@ -332,7 +332,8 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
                                 "Take the place of tables of these names, which stay until all is\n"
                                 "loaded: there has to be memory for both");
   app->add_flag("--drop-first", options->drop_first,
-                "Drop tables of these names first, also if this fails then: for want of memory")
+                "Drop tables of these names first, where memory is short for both; if the restore\n"
+                "fails, they are gone")
       ->excludes(replace);
   app->add_flag("--yes", options->yes,
                 "With --replace or --drop-first: also while workers use these tables");
@@ -357,13 +358,13 @@ std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
     actions.push_back(app);
     return app;
   };
-  AddSave(add("save", ClusterAction::kSave, "Have a cluster write one, while it trains",
+  AddSave(add("save", ClusterAction::kSave, "Save tables of a cluster, while it trains",
               "A directory of checkpoints, which all servers can write",
-              "Whose tables (default: those of the only job)"),
+              "Job of the tables (default: the only job)"),
           options);
-  AddRestore(add("restore", ClusterAction::kRestore, "Have a cluster make its tables from one",
+  AddRestore(add("restore", ClusterAction::kRestore, "Restore tables into a cluster",
                  "A checkpoint, or a directory of checkpoints: its newest; all servers read it",
-                 "Whose the tables are from now on (default: as they were)"),
+                 "Job of the restored tables (default: as in the checkpoint)"),
              options);
   return actions;
 }

@@ -305,7 +305,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
               exported->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
             }
           },
-          "Call a table something else there; may be given again")
+          "Give a table another name there; may be given again")
       ->type_name("TABLE=NAME")
       ->allow_extra_args(false)
       ->check(CheckedText([](const std::string& text) -> std::string {
@@ -341,12 +341,12 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   };
   const char* root = "A directory of checkpoints";
   const char* one = "A checkpoint, or a directory of checkpoints: its newest";
-  add("list", Action::kList, "Those that are complete: step, size, tables", root);
+  add("list", Action::kList, "Complete checkpoints: step, size, tables", root);
   CLI::App* verify =
       add("verify", Action::kVerify, "Read every byte, and check it against its checksum", one);
   verify->add_flag("--all", options->all, "Every checkpoint of a directory");
   add("inspect", Action::kInspect, "Tables and files of a checkpoint", one);
-  CLI::App* prune = add("prune", Action::kPrune, "Remove old ones", root);
+  CLI::App* prune = add("prune", Action::kPrune, "Remove old checkpoints", root);
   prune
       ->add_option("--keep-last", options->retention.keep_last,
                    "Keep the newest N, and the checkpoints that they are based on")
@@ -361,12 +361,12 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
       ->capture_default_str();
   prune
       ->add_option("--job", options->retention.job,
-                   "Whose checkpoints; others stay (default: the only job that has some)")
+                   "Remove checkpoints of this job only (default: the only job that has some)")
       ->type_name("JOB")
       ->check(server::NotEmpty("a job's name"));
   prune
       ->add_option("--keep-every", options->retention.keep_every,
-                   "Besides, of each so many steps the first stays; 0: none")
+                   "Also keep the first of every N steps; 0: none")
       ->type_name("N")
       ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19)
@@ -377,12 +377,12 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
   prune->add_flag("--dry-run", options->dry_run,
                   "List the files that would be removed, and remove nothing");
   CLI::App* compact = add("compact", Action::kCompact,
-                          "Make a full one of the newest and those it is based on", root);
-  CLI::App* exported =
-      add("export", Action::kExport, "Write it for other programs: safetensors or NumPy", one);
+                          "Make a full checkpoint from the newest and its bases", root);
+  CLI::App* exported = add("export", Action::kExport,
+                           "Write a checkpoint for other programs: safetensors or NumPy", one);
   AddExport(exported, options);
   CLI::App* imported = add("import", Action::kImport,
-                           "Make one of safetensors files that others wrote, to be restored",
+                           "Make a checkpoint for restore from other programs' safetensors files",
                            "A file, an index of files, or a directory that has one");
   AddImport(imported, &options->imported);
   for (CLI::App* slow : {verify, compact, exported, imported}) {

@@ -133,7 +133,7 @@ void AddImport(CLI::App* action, ImportCommand* command) {
       ->required();
   action
       ->add_option("--job", options->job,
-                   "Whose the tables are (default: as in --spec, else 'default')")
+                   "Job of the tables (default: as in --spec, else 'default')")
       ->type_name("JOB")
       ->check(server::NotEmpty("a job's name"));
   action
@@ -152,7 +152,7 @@ void AddImport(CLI::App* action, ImportCommand* command) {
           [options](const std::vector<std::string>& names) {
             options->skipped.insert(names.begin(), names.end());
           },
-          "Without this tensor; may be given again")
+          "Leave this tensor out; may be given again")
       ->type_name("TENSOR")
       ->allow_extra_args(false);
   // No table has a '=' in its name, and a tensor may.
@@ -165,7 +165,7 @@ void AddImport(CLI::App* action, ImportCommand* command) {
               options->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
             }
           },
-          "Call the table something else than the tensor; may be given again")
+          "Give the table another name than the tensor; may be given again")
       ->type_name("T=TABLE")
       ->allow_extra_args(false)
       ->check(Allowed(

@@ -164,7 +164,7 @@ std::string CheckRole(std::string& word) {
 
 void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::App*>* actions) {
   command->require_subcommand(1);
-  CLI::App* create = command->add_subcommand("create", "Make a token and print it, this once");
+  CLI::App* create = command->add_subcommand("create", "Make a token and print it once");
   create
       ->add_option_function<std::string>(
           "--role", [token](const std::string& word) { token->role = *ParseRole(word); },
@@ -179,12 +179,11 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
   create
       ->add_option_function<std::string>(
           "--expires", [token](const std::string& text) { token->lifetime = *ParseLifetime(text); },
-          "Good for so long, such as 30d, 12h, 15m (default: until it is revoked)")
+          "Lifetime, such as 30d, 12h, 15m (default: until it is revoked)")
       ->type_name("TIME")
       ->check(Checked(ParseLifetime));
   create->add_option("--note", token->note, "A note for operators: its holder and purpose");
-  create
-      ->add_option("--out", token->out, "Write it to this new file, which its owner alone may read")
+  create->add_option("--out", token->out, "New file for the token, readable only by its owner")
       ->type_name("FILE");
   CLI::App* list = command->add_subcommand("list", "All tokens, without their secrets");
   CLI::App* revoke = command->add_subcommand(
@@ -205,7 +204,8 @@ constexpr RepairText kRepairs[] = {
      "Reset the lost partitions of a table", "TABLE"},
     {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
      "Forget a server that is silent", "NAME"},
-    {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table for ever", "NAME"},
+    {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table with its parameters",
+     "NAME"},
     {Command::kJob, RepairOptions::Action::kForgetJob, "forget", "Forget a job that has ended",
      "NAME"},
 };
@@ -277,7 +277,7 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
   app->add_option("--tls-key", raw->tls.key, "Its private key (default: $VERBENA_TLS_KEY)")
       ->type_name("FILE");
   app->add_option("--token-file", raw->token_file,
-                  "Token to call with, where the cluster asks for one (default: "
+                  "Token to call with, where the cluster requires one (default: "
                   "$VERBENA_TOKEN_FILE)")
       ->type_name("FILE");
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
@@ -311,7 +311,7 @@ void AddLimits(CLI::App* app, RawOptions* raw) {
       app->add_option("--lanes", raw->limits.lanes, "Lanes of one shard, of all its workers")
           ->type_name("N")
           ->check(number)};
-  CLI::Option* none = app->add_flag("--none", raw->limits.none, "Take all limits away");
+  CLI::Option* none = app->add_flag("--none", raw->limits.none, "Remove all limits");
   for (CLI::Option* option : options) none->excludes(option);
 }
 
@@ -403,7 +403,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     AddCommon(command, &raw);
     if (text.command == Command::kShards) {
-      command->add_option("--watch", raw.watch, "Print rates, once in so many seconds")
+      command->add_option("--watch", raw.watch, "Print rates at this interval in seconds")
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
     }
