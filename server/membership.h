@@ -66,7 +66,7 @@ class Membership {
   // The access rules of the last view that was given, which authorize calls to this server; null:
   // calls need no tokens. Changes only together with the view.
   std::shared_ptr<const v1::AccessRules> access() const;
-  // Those that made the view that was given last of the one given before; empty: not known.
+  // The changes from the view given before to the view given last; empty: not known.
   std::shared_ptr<const ViewChangeList> changes() const;
   // How often a change was made in a copy of the view. For tests.
   uint64_t view_copies() const;

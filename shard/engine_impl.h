@@ -137,7 +137,7 @@ struct Engine::Impl {
   absl::Status Place(const v1::Table& table, TableState* state);
   // Whether Place() has something to do.
   bool HasToPlace(const v1::Table& table, const TableState& state) const;
-  // It is here no more: nothing waits for it.
+  // The slice is not served here any more: answers its waiting requests with `why`.
   void LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why);
   void ResetTable(TableState* state);
   void FollowRestore(const v1::Table& table, TableState* state);
@@ -156,7 +156,7 @@ struct Engine::Impl {
   ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
                            const DenseTable::Chunk& chunk) const;
   PushOutcome Push(const PushRequest& request);
-  // The same of requests about rows: the table is an embedding table.
+  // Find() for requests about rows: the table is an embedding table.
   ReplyStatus FindRows(uint64_t worker, uint32_t table, TableState** state,
                        const Roster::Member** member);
   // kOk: *slice is ready and has all the group's keys.
@@ -165,7 +165,7 @@ struct Engine::Impl {
   // Adds the keys of those groups that are served here, which will be looked for in turn.
   void LookAhead(const TableState& state, absl::Span<const Group> groups,
                  absl::Span<const uint64_t> keys, RowLookahead* ahead) const;
-  // As FindRows(), of a table whose steps need norms over several chunks.
+  // FindRows() for a table whose steps need norms over several chunks.
   ReplyStatus FindNorms(uint64_t worker, uint32_t table, TableState** state, shard::Norms** norms);
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);
   GroupsOutcome NoRoom(size_t groups);

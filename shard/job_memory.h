@@ -71,7 +71,7 @@ class JobAccount {
   uint64_t bytes() const;
 
   bool Take(uint64_t bytes, MemoryUse use);
-  // The same, whatever the limit.
+  // Take() without the limit.
   void Count(uint64_t bytes, MemoryUse use);
   void Give(uint64_t bytes, MemoryUse use);
 

@@ -13,12 +13,13 @@
 
 namespace verbena::worker {
 
-// Those of the launcher, if this process has one, else found by going through the files once;
-// progress of a long pass goes to stderr. CANCELLED once `stop`, which may be null, is set.
+// The inputs of the launcher, if this process has one; otherwise they are found by a pass through
+// the files, with progress of a long pass on stderr. CANCELLED once `stop`, which may be null, is
+// set.
 absl::StatusOr<Inputs> OpenInputs(const Options& options, const std::atomic<bool>* stop);
 
-// For child processes: Options::input_index of theirs. They inherit it, and the
-// copies of inputs, which `inputs` keeps open.
+// For child processes: a descriptor for their Options::input_index. They inherit it, and the copies
+// of inputs, which `inputs` keeps open.
 absl::StatusOr<rdma::UniqueFd> ForChildren(const Inputs& inputs);
 
 }  // namespace verbena::worker

@@ -21,7 +21,7 @@ class ClassifierMeasure {
 
   explicit ClassifierMeasure(uint64_t exact_examples = kExactExamples) : exact_(exact_examples) {}
 
-  // As many of both; labels are 0 or 1.
+  // Adds as many probabilities as labels; labels are 0 or 1.
   void Add(absl::Span<const float> probabilities, absl::Span<const float> labels);
   // Without AUC and accuracy where a probability was not finite.
   Quality Result() const;

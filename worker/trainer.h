@@ -107,8 +107,8 @@ absl::Status PullAll(ParameterStore* store);
 // xxHash64 of every tensor's bytes, in order, without the gaps between them.
 uint64_t HashParameters(const Layout& layout, const float* parameters);
 
-// The same, followed by the rows of every key of the training examples: by table, in increasing
-// order of keys, with the store's current values.
+// HashParameters() of the model's tensors, continued over the rows of every key of the training
+// examples: by table, in increasing order of keys, with the store's current values.
 absl::StatusOr<uint64_t> HashModel(Model* model, ParameterStore* store);
 
 }  // namespace verbena::worker

@@ -30,7 +30,7 @@ absl::StatusOr<Effect> AddToken(const v1::CreateTokenRequest& request, int64_t n
 absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, CoordinatorState* state,
                                 ViewEditor* view, v1::RevokeTokenResponse* response);
 
-// Those whose time is over.
+// Ends tokens whose time is over.
 Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view);
 // Workers of all tokens that have ended, also before.
 void RetireEnded(const CoordinatorState& state, ViewEditor* view);

@@ -84,7 +84,7 @@ class ViewEditor {
   void AddJob(const std::string& name);
   v1::Job* EditJob(const std::string& name);  // all but its members
   void AddMember(const std::string& job, const v1::Worker& worker);
-  // Its rank has departed, if steps wait for it.
+  // Removes a member; its rank counts as departed if steps wait for it.
   void RemoveMember(uint64_t incarnation);
   // Removes the job's entry if the job has neither members nor tables nor limits.
   void RemoveIfEnded(const std::string& job);

@@ -47,7 +47,7 @@ class ViewPolls {
 
   void Add(Poll poll);
   void Changed(const ViewEditor::Concern& concern);
-  // Those whose wait is over.
+  // Takes the polls whose wait is over.
   std::vector<Poll> Take(int64_t now);
   std::vector<Poll> TakeAll();
   // Polls that Take() gave at `began` were answered with a newer view by `ended`.

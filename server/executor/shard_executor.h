@@ -151,7 +151,7 @@ struct ShardExecutorOptions {
   std::function<void(const std::string&)> log;
   // Transports that this server does not have, with the reason; reported to workers.
   std::vector<rdma::MissingTransport> missing;
-  // One that cannot listen becomes a missing one, as long as another can.
+  // A transport that cannot listen is reported as missing, as long as another one can listen.
   bool optional_transports = false;
 };
 

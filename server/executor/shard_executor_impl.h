@@ -227,7 +227,7 @@ struct ShardExecutor::Impl final {
   void WaitForRoom(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Handles them again, in order, if there may be room.
   bool RetryWaiting();
-  // Those that have waited for too long.
+  // Refuses requests that have waited for too long.
   bool RefuseWaiting(int64_t now);
   int64_t NextWaitingNanos() const;
   void ForgetWaiting(const Lane* lane);

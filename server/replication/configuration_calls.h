@@ -54,8 +54,8 @@ class ConfigurationCalls {
     bool again = false;  // to be asked again at once, with the ticket that has come
   };
   using Answered = std::function<void(const std::vector<WantedChange>&, Answer)>;
-  // As server `self`; ready() is true, and `wanted` is not empty. `answered` is called with
-  // `wanted` when the coordinator has answered, whether it has made the changes or not.
+  // Requests changes as server `self`; ready() is true, and `wanted` is not empty. `answered` is
+  // called with `wanted` when the coordinator has answered, whether it has made the changes or not.
   void Ask(uint64_t self, std::vector<WantedChange> wanted, absl::Duration timeout,
            Answered answered);
   const ConfigurationCounters& counters() const { return counters_; }

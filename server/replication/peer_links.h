@@ -127,7 +127,7 @@ class PeerLinks {
   // Call it after these: it applies their effects to the links. It calls OnOpen(), OnRoom() and
   // OnDead().
   bool RunOnce();
-  // It may call OnRoom(), too.
+  // May call OnRoom(), too.
   bool RunTimers(int64_t now);
   int64_t NextTimerNanos() const;
 

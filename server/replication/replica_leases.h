@@ -47,7 +47,7 @@ class ReplicaLeases {
            (parts_[partition].serve_from <= now && now < parts_[partition].read_until);
   }
 
-  // The same of all partitions of this shard.
+  // MayRead() for all partitions of this shard.
   bool MayReadAll(int64_t now);
 
   // ---- as the primary ----

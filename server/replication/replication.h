@@ -85,7 +85,7 @@ class Replication final : public PeerListener {
   // host:port. Before that, configurations are not changed from here.
   void SetCoordinator(std::string address) { calls_.SetCoordinator(std::move(address)); }
 
-  // As server `self` of a view that the engine has.
+  // Follows a view that the engine has, as server `self`.
   void Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t self,
               std::shared_ptr<shard::Engine> engine);
   ReplicaLeases& leases() { return leases_; }

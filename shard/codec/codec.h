@@ -30,8 +30,8 @@ void Encode(Isa isa, ElementType type, const float* in, float* residual, std::by
 void Decode(Isa isa, ElementType type, const std::byte* payload, size_t first, float* out,
             size_t n);
 
-// The same for a row of `dim` numbers, to and from RowBytes(type, dim), independent of other rows.
-// `type` is kF32, kBf16, kF16, kInt8, kE4m3 or kE5m2; `out` is aligned to 4.
+// Encodes and decodes a row of `dim` numbers, to and from RowBytes(type, dim), independent of other
+// rows. `type` is kF32, kBf16, kF16, kInt8, kE4m3 or kE5m2; `out` is aligned to 4.
 void EncodeRow(Isa isa, ElementType type, const float* in, std::byte* out, size_t dim);
 void DecodeRow(Isa isa, ElementType type, const std::byte* in, float* out, size_t dim);
 

@@ -141,7 +141,7 @@ float TrustRatio(double squared_weights, double squared_update);
 // known names or the allowed range. An empty name means "sgd". A rate of 0 is allowed (pushes
 // change nothing).
 absl::Status CheckOptimizer(const v1::Optimizer& spec);
-// The same for a table: a row-wise optimizer is refused where there are no rows.
+// CheckOptimizer() for a table: a row-wise optimizer is refused for a dense table.
 absl::Status CheckTableOptimizer(const v1::TableSpec& spec);
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec);
 

@@ -43,7 +43,7 @@ class Clocks {
   // Whether a worker that has ended `clock` steps may read. *answer gets the least clock as
   // version, and the distance to it as detail.
   bool Readable(const Roster::Member& member, uint32_t slice, uint64_t clock, Answer* answer) const;
-  // The same for a deferred request, whose worker may be gone.
+  // Readable() for a deferred request, whose worker may be gone.
   bool Readable(uint64_t worker, uint32_t slice, uint64_t clock, Answer* answer) const {
     const Roster::Member* member = roster_.Find(worker);
     return member != nullptr && Readable(*member, slice, clock, answer);

@@ -26,7 +26,7 @@ namespace verbena::shard {
 
 class CopyRooms {
  public:
-  // The last answer of that replica.
+  // Takes the last answer of that replica.
   void Report(const CopyId& copy, const CopyRoom& room) { Find(copy)->room = room; }
   // Bytes that rows made now may take there, beside those on their way. UINT64_MAX: no limit.
   uint64_t RoomFor(const CopyId& copy) const {
@@ -46,9 +46,9 @@ class CopyRooms {
     return c == nullptr ? 0 : c->room.limit;
   }
 
-  // Rows of the table were made here, which a record that follows will have made there.
+  // Rows of the table were made here, and a record that follows will make them there.
   void Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes);
-  // That record, of the table's rows in the partition.
+  // That record was added, for the table's rows in the partition.
   void Logged(uint32_t partition, uint32_t table, uint64_t sequence);
   // The replica has the partition's records up to that one.
   void Answered(uint32_t partition, uint64_t sequence);

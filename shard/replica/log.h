@@ -82,7 +82,7 @@ class ReplicaLog {
       // Rows from rows_end on were made after kSlice, so that the learner makes them, too; up to
       // rows_made it was sent their keys.
       uint32_t rows_end = 0, rows_made = 0;
-      // It was lost and reset meanwhile: nothing more is to be sent.
+      // The slice was lost and reset meanwhile: nothing more is to be sent.
       bool reset = false;
     };
     uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
@@ -163,7 +163,7 @@ class ReplicaLog {
   }
   // Whether the replica has received the table's slice in that partition, or will not have to.
   bool Told(uint32_t partition, uint32_t table) const;
-  // The same of a chunk, by its local index.
+  // Told() for a chunk, by its local index.
   bool Told(uint32_t partition, uint32_t table, uint32_t chunk) const;
 
   struct Append {
@@ -189,8 +189,8 @@ class ReplicaLog {
   bool HasNotes(uint32_t partition) const { return !partitions_[partition].notes.empty(); }
   // The table is no more.
   void ForgetNotes(uint32_t table);
-  // Its sequence. header.total_bytes of data are sent. The asker, if any, waits for it, if it is of
-  // a worker.
+  // Adds an entry and returns its sequence. header.total_bytes of data are sent. If a worker's
+  // request is being handled, it waits for the entry.
   uint64_t Add(Append append);
   const std::byte* data(uint32_t partition, uint64_t sequence) const {
     return Find(partition, sequence)->data.data;
@@ -223,7 +223,7 @@ class ReplicaLog {
   // wait until TakeRoom(). Once a caller was refused, later callers are refused too, until a
   // quarter of the share is free: requests that wait are then first.
   bool HasRoom(uint32_t partition);
-  // The same for records that catch a learner up, added between BeginCatchUp() and EndCatchUp().
+  // HasRoom() for records that catch a learner up, added between BeginCatchUp() and EndCatchUp().
   bool HasRoomToCatchUp(uint32_t partition) const;
   void BeginCatchUp() { catching_up_ = true; }
   void EndCatchUp() { catching_up_ = false; }
@@ -248,7 +248,7 @@ class ReplicaLog {
     const Partition& p = partitions_[partition];
     return p.required && !planted_bugs().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
   }
-  // They were made here.
+  // New rows were made here.
   void Grow(uint32_t partition, uint32_t table, uint64_t bytes) {
     const Partition& p = partitions_[partition];
     if (p.required) rooms_.Grow(p.copy, partition, table, bytes);
@@ -273,9 +273,10 @@ class ReplicaLog {
   // Moves records to send to the end of *records, at most `most`. Returns whether there were any.
   bool Take(std::vector<ReplicaRecord>* records, size_t most);
   bool HasUnsent() const { return !unsent_.empty(); }
-  // Whatever the answer: `sequence`, and all before it, is read from memory no more.
+  // Memory of `sequence`, and of all records before it, is not read any more, whatever the answer
+  // was.
   void Released(const CopyId& from, uint32_t partition, uint64_t sequence);
-  // It has the entry, and all before it.
+  // The replica has the entry, and all before it.
   void Answered(const CopyId& from, uint32_t partition, uint64_t sequence);
   // Nothing that was sent to it is read from memory any more.
   void ForgetCopy(const CopyId& copy);

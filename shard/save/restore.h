@@ -59,14 +59,15 @@ class Restore {
     at(slice).last_record = last_record;
   }
   bool finished(uint32_t slice) const { return slice < slices_.size() && slices_[slice].finished; }
-  // Its partition was lost, and was reset after the table was served: it has initial values.
+  // The slice's partition was lost, and was reset after the table was served: it has initial
+  // values.
   void SetReset(uint32_t slice) { at(slice).reset = true; }
   bool reset(uint32_t slice) const { return slice < slices_.size() && slices_[slice].reset; }
   // The last record in the replica log that the replica needs.
   uint64_t last_record(uint32_t slice) { return at(slice).last_record; }
   void Forget(uint32_t slice) { at(slice) = {}; }
-  // It was the replica of a primary that is gone. Until a restore begins here, a report that all is
-  // loaded comes from that primary, whose replica had all of it.
+  // The slice was the replica of a primary that is gone. Until a restore begins here, a report that
+  // all is loaded comes from that primary, whose replica had all of it.
   void Inherit(uint32_t slice) { at(slice).inherited = true; }
   bool inherited(uint32_t slice) const {
     return slice < slices_.size() && slices_[slice].inherited;

@@ -31,7 +31,7 @@ class Save {
   Save& operator=(const Save&) = delete;
 
   SaveParts parts();
-  // Its slices are added.
+  // Adds a table with its slices.
   void Add(std::unique_ptr<TableSave> table);
   void Start();
   // Whether it still writes the table.
@@ -50,7 +50,7 @@ class Save {
   // No piece is taken any more.
   void End(bool committed);
   bool ended() const { return ended_; }
-  // Its pieces are no longer used.
+  // Whether the save has ended and none of its pieces is used any more.
   bool over() const { return ended_ && out_.empty(); }
 
   SaveProgress progress() const;

@@ -30,7 +30,7 @@ namespace verbena::shard {
 
 class Admission {
  public:
-  // The others outlive it; `account` may be null.
+  // The other arguments outlive it; `account` may be null.
   Admission(const v1::Admission& spec, uint32_t partitions, BufferPool* pool, JobAccount* account);
   ~Admission();
   Admission(const Admission&) = delete;

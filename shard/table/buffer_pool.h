@@ -50,7 +50,7 @@ class BufferPool {
   Buffer Allocate(size_t bytes, JobAccount* account = nullptr) {
     return Take(bytes, account, MemoryUse::kTables);
   }
-  // The same, of pieces for rows: Allocator::AllocateRows().
+  // Memory for pieces of rows: Allocator::AllocateRows().
   Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
   // Sets the use of memory for tables, until the next call. Memory for replicas counts against its
@@ -101,7 +101,7 @@ class BufferPool {
   // For content that may be wanted again: as TakeScratch(), but when idle and kept buffers have
   // reached their limit, the oldest kept buffer is freed.
   Buffer TakeToKeep(size_t bytes, JobAccount* account = nullptr);
-  // As PinScratch(); but the last Unpin() keeps it, until there is no room.
+  // PinScratch() whose content the last Unpin() keeps until there is no room.
   uint64_t PinToKeep(const Buffer& buffer);
   // Adds a pin to the content that PinToKeep() has pinned. False: it is gone, or the job's limit
   // does not allow it.

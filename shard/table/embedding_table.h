@@ -82,12 +82,12 @@ class EmbeddingTable final : public SlicedTable {
     absl::Span<const uint64_t> refused;
   };
   Admitted Admit(uint32_t slice, absl::Span<const uint64_t> keys, absl::Span<const float> rows);
-  // They were refused, and the push, or its step, counts.
+  // Counts keys of a push that were refused, once the push, or its step, counts.
   void CountRefused(uint32_t slice, absl::Span<const uint64_t> keys) {
     admission_.Count(slice, keys);
     counters().refused_keys += keys.size();
   }
-  // Where a slice has no rows: so many will come, perhaps.
+  // Prepares a slice without rows for about so many rows.
   void Expect(uint32_t slice, uint64_t rows) { slices_[slice].rows->Expect(rows); }
   // The rows of keys, made where there is none. False, with nothing changed: no memory for them.
   // `guesses` and `growth` as in RowStore.
@@ -117,9 +117,9 @@ class EmbeddingTable final : public SlicedTable {
   absl::Status PrepareNow(uint32_t slice, absl::Span<const uint32_t> rows);
   // The apply will not be made.
   void Unprepare(uint32_t slice);
-  // They will be named soon.
+  // Starts to read rows that will be named soon.
   void Fetch(uint32_t slice, absl::Span<const uint32_t> rows);
-  // Their rows will be asked for soon.
+  // Starts to read the rows of keys that will be looked up soon.
   void Intend(uint32_t slice, absl::Span<const uint64_t> keys);
   // A caller that fills rows without waiting has to come again later.
   bool behind() const { return hot_ != nullptr && hot_->behind(); }
@@ -137,7 +137,7 @@ class EmbeddingTable final : public SlicedTable {
   ApplyStamp Stamp(
       uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
       Eviction::Waiting waiting = [](std::vector<Eviction::WaitingRow>*) {});
-  // As the other, of the rows that the apply drops.
+  // Prepare() for the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);
   // Whether numbers of rows that were dropped become other rows'.
   void SetReuses(uint32_t slice, bool reuses) { slices_[slice].rows->set_reuses(reuses); }

@@ -42,7 +42,7 @@ class HotKeys {
     }
     skip_ -= keys.size();
   }
-  // One that is looked at.
+  // Adds a sampled key.
   void Add(uint64_t key);
 
   // At most `most`, those with the highest counts first.

@@ -74,7 +74,7 @@ class RowArena {
   };
 
   void Push(Piece piece, std::byte* data);
-  // As many of the missing ones as the block has room for.
+  // Cuts as many of the missing pieces as the block has room for.
   void Cut(Piece piece, uint64_t wanted);
   bool Enough(const Counts& pieces) const;
   bool NewBlock(Piece piece);

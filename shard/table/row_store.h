@@ -167,7 +167,7 @@ class RowStore {
     Prefetch(p->row, p->row_at);
   }
   uint32_t Finish(const Probe& p) const { return GuessedRight(p) ? p.row : FindAgain(p); }
-  // Its content; null: the key has no row. Not of a tiered table.
+  // The content of the probed row; null: the key has no row. Not for tiered tables.
   const std::byte* FinishContent(const Probe& p) const {
     if (GuessedRight(p)) return p.row_at + shape_.header;
     const uint32_t row = FindAgain(p);
@@ -232,7 +232,7 @@ class RowStore {
   const float* Widened(uint32_t row, float* wide) const {
     return WidenedContent(content(row), wide);
   }
-  // The same, and the state, of content that is anywhere.
+  // Parameters, as f32, and state of any row content.
   const float* WidenedContent(const std::byte* of, float* wide) const {
     if (!shape_.narrow()) return reinterpret_cast<const float*>(of);
     Widen(BestIsa(), shape_.type, reinterpret_cast<const uint16_t*>(of), wide, shape_.dim);
@@ -317,7 +317,7 @@ class RowStore {
     return p.row_at != nullptr && KeyAt(p.row_at) == p.key;
   }
   uint32_t FindAgain(const Probe& p) const { return size_ == 0 ? kNone : FindOne(p.key, p.hash); }
-  // As Find(), of keys whose rows are in the cache where the guesses are right.
+  // Find() for keys whose rows are in the cache if the guesses are right.
   void FindGuessed(absl::Span<const uint64_t> keys, absl::Span<const uint32_t> guesses,
                    uint32_t* rows) const;
   uint32_t FindOne(uint64_t key, uint64_t hash) const {
@@ -331,8 +331,8 @@ class RowStore {
   uint64_t FewFor(uint64_t number) const;
   bool Reserve(uint32_t more);
   void FillEarly();
-  // Its number. kNone: there is no memory after all. At least `coming` rows are to follow, most
-  // likely.
+  // Inserts a row and returns its number. kNone: no memory. At least `coming` more rows follow,
+  // most likely.
   uint32_t Insert(uint64_t key, Fresh fresh, uint64_t coming);
   bool MakeRoom(uint64_t coming);
   void FillChunk();

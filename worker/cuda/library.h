@@ -20,8 +20,8 @@ namespace verbena::worker {
 absl::StatusOr<void*> OpenCudaLibrary(const std::string& what, const char* variable,
                                       const std::vector<std::string>& names);
 
-// Its function of this name, into *function; where there is none, the name into *missing, unless
-// one is there.
+// Sets *function to the library's function of this name. If there is none, sets *missing to the
+// name, unless it names one already.
 template <typename Function>
 void FindFunction(void* library, const char* name, Function** function, const char** missing) {
   *function = reinterpret_cast<Function*>(dlsym(library, name));

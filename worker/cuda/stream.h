@@ -33,7 +33,7 @@ class GpuStream {
   absl::Status Wait() {
     return Wait([] { return absl::OkStatus(); });
   }
-  // The same, or until `check`, which is called again and again, returns an error.
+  // Wait() that also ends when `check`, which is called repeatedly, returns an error.
   absl::Status Wait(const std::function<absl::Status()>& check);
 
  private:

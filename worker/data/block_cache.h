@@ -68,7 +68,7 @@ class BlockCache {
     }
   }
 
-  // It will be got soon. Does not wait.
+  // Starts to read a block that will be used soon. Does not wait.
   void Want(uint64_t block) {
     const std::lock_guard lock(mutex_);
     const auto found = entries_.find(block);

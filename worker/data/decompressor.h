@@ -17,7 +17,7 @@ namespace verbena::worker {
 
 enum class Encoding { kPlain, kGzip, kZstd };
 
-// As many bytes of an input's start are enough to know.
+// Bytes of an input's start that determine its encoding.
 inline constexpr size_t kEncodingBytes = 8;
 
 // By the first bytes; fewer than kEncodingBytes are the whole input. INVALID_ARGUMENT for
