@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fails when libverbena.so shows a symbol that is not public.
 
-    exports_test.py LIBRARY INCLUDE     checks what nm lists; INCLUDE holds verbena/
-    exports_test.py --self-test         expects planted symbols to be told apart
+    exports_test.py LIBRARY INCLUDE     checks the symbols listed by nm; INCLUDE holds verbena/
+    exports_test.py --self-test         expects planted symbols to be distinguished
 """
 import os
 import re
@@ -13,7 +13,7 @@ import sys
 CLASSES = ("Client", "Region", "RowScan", "Table", "Ticket")
 # Its functions outside of classes, of half.h.
 FUNCTIONS = ("FloatsFromBFloat16s", "BFloat16sFromFloats", "FloatsFromHalves", "HalvesFromFloats")
-# Of the messages that client.h shows, generated code also has these, outside of any class.
+# For the messages that client.h shows, generated code also has these, outside of any class.
 MESSAGES = re.compile(
     r"(verbena::v1::\w+\* )?google::protobuf::Arena::CreateMaybeMessage<verbena::v1::\w+>\("
     r"google::protobuf::Arena\*\)$")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the simulator's scenarios under faults with many seeds. `--help` tells the options.
+# Runs the simulator's scenarios under faults with many seeds. `--help` lists the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts in place works without the tree it was built from: a project outside
+# The files of `cmake --install` work without the tree it was built from: a project outside
 # finds the package, builds the examples in C++ and C against the shared library and the archive,
 # and they train against a cluster of the installed daemon.
 set -euo pipefail
@@ -34,7 +34,7 @@ done
 library=$(find "$prefix" -name "libverbena.so.$version")
 [ -n "$library" ] || fail "not installed: libverbena.so.$version"
 readelf -d "$library" | grep -q "SONAME.*\[libverbena.so.${version%%.*}\]" || fail "no SONAME"
-# Only what users need, and no word of where it was built.
+# Only files that users need, without the path of the build.
 if grep -rlE "$source_dir|$build_dir|$here/prefix" "$prefix/include" "$prefix"/lib*/cmake \
   "$prefix"/lib*/*/cmake 2>/dev/null; then
   fail "these name the tree they were built in"
@@ -48,7 +48,7 @@ run build cmake --build "$here/outside"
 run configure_c cmake -S "$outside/c_only" -B "$here/c_only" "${common[@]}"
 run build_c cmake --build "$here/c_only"
 
-# What there is not is said, not found.
+# Missing components are reported, not found.
 refused() {  # TEXT OPTION...
   local text=$1
   shift
@@ -89,7 +89,7 @@ for program in outside/cpp_shared outside/cpp_static outside/c_shared outside/c_
   [ "$said" = "weights[0] = 0.6513 after 10 steps" ] || fail "$program: $said"
   stop_cluster
   linked=$(ldd "$here/$program")
-  # Found at run time, by those who ask for ofi: loading it takes 0.2 s and signals.
+  # Found at run time, when ofi is used: loading it takes 0.2 s and signals.
   case "$linked" in *libfabric*) fail "$program starts with libfabric: $linked" ;; esac
   case "$program" in
     *_static) case "$linked" in *libverbena*) fail "$program needs the shared library" ;; esac ;;

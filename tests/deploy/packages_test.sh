@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# packages.sh: finds what is missing, and without root names exactly that in one command line.
+# packages.sh: finds missing packages, and without root names exactly that in one command line.
 set -eu
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The batch script, run with a stand-in for srun where there is no Slurm: the steps it starts, what
-# it hands them, and that all are stopped at the end.
+# The batch script, run with a stand-in for srun where there is no Slurm: the steps it starts, their
+# arguments and environment, and that all are stopped at the end.
 set -eu
 root=$1
 bash -n "$root/deploy/verbena.sbatch"

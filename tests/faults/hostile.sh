@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs hostile with one seed after the other, for as long as it is given. `--help` tells the options.
+# Runs hostile with one seed after the other, for as long as it is given. `--help` lists the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs random_faults with one seed after the other. `--help` tells the options.
+# Runs random_faults with one seed after the other. `--help` lists the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests and the benchmark on a GPU. `--help` tells the options.
+# The tests and the benchmark on a GPU. `--help` lists the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 

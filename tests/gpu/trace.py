@@ -4,7 +4,7 @@
     trace.py LIBVERBENA HOST:PORT TRACE.json
 
 While a stream computes, a step that depends on it is pushed and pulled, and the stream is given more to
-do. Checked: the call returns before the gradient is written; what is pulled has the right bits; the caller's
+do. Checked: the call returns before the gradient is written; pulled parameters have the right bits; the caller's
 kernels run on between the first copy and the last; no call of CUDA's runtime or driver synchronizes while the
 push is started. Printed: how fast both were. The trace (chrome://tracing, ui.perfetto.dev) stays.
 """
@@ -129,7 +129,7 @@ def spans(events, accept):
 
 
 def look(events):
-    """What the trace of one step shows; exits with 1 where it is not as it must be."""
+    """The figures of one step's trace; exits with 1 if one of them is wrong."""
     copies = spans(events, lambda e: e.get("cat") == "gpu_memcpy" and "Pinned" in e["name"] and
                    e["args"].get("bytes", 0) >= 65536)
     products = spans(events, lambda e: e.get("cat") == "kernel" and "gemm" in e["name"])

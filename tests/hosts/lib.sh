@@ -25,7 +25,7 @@ port() { if [ "$2" = 0 ]; then echo "port$1"; else echo "rail$1"; fi; }
 # HOST [NETWORK]: its cable is out; of the first network (0) unless the second (1) is meant.
 cut() { ip -n "$NET-0" link set "$(port "$1" "${2:-0}")" down; }
 mend() { ip -n "$NET-0" link set "$(port "$1" "${2:-0}")" up; }
-throttle() {  # HOST RATE [NETWORK]: in both directions, as tc-tbf(8) says
+throttle() {  # HOST RATE [NETWORK]: in both directions, in the syntax of tc-tbf(8)
   tc -n "$NET-$1" qdisc replace dev "eth${3:-0}" root tbf rate "$2" burst 256kb latency 400ms
   tc -n "$NET-0" qdisc replace dev "$(port "$1" "${3:-0}")" root tbf rate "$2" burst 256kb latency 400ms
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs tests on several hosts without having them: network namespaces on one bridge, each with an
-# address of its own. `--help` tells the options, README.md how to add a case.
+# address of its own. `--help` lists the options, README.md how to add a case.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source_folder=$(cd "$here/../.." && pwd)

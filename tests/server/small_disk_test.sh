@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# small_disk_test.sh SIZE PROGRAM read-only|none: its tests of a disk that is small, then, if it says so,
+# small_disk_test.sh SIZE PROGRAM read-only|none: its tests of a small disk, then, with read-only,
 # of one that cannot be written to, on a tmpfs of that size (1m, for example) that only this process and its
 # children see. 77: this user may not mount.
 set -eu

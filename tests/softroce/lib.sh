@@ -13,8 +13,8 @@
 # completer_retry_err, rcvd_seq_err.
 counter() { cat "/sys/class/infiniband/${2:-$DEVICE}/ports/1/hw_counters/$1"; }
 
-# rdma_resources: what programs hold in the kernel's RDMA stack, one a line. (What the kernel itself
-# holds has no pid.)
+# rdma_resources: objects of programs in the kernel's RDMA stack, one a line. (Objects of the kernel
+# itself have no pid.)
 rdma_resources() {
   local line
   printf 'resource show %s\n' qp cq mr pd cm_id ctx srq | rdma -f -b - 2>/dev/null |
@@ -44,7 +44,7 @@ port_open() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 
 # ---- two guests ----------------------------------------------------------------------------------
 # The wire under test is eth0: 10.78.0.GUEST, fd78::GUEST. A second wire, eth1 (10.80.0.GUEST), is
-# never impaired. What follows uses neither.
+# never impaired. The functions below use neither.
 if [ "$GUEST" -ne 0 ]; then
   OTHER=$((3 - GUEST))
   # shellcheck disable=SC2034  # for cases
@@ -77,7 +77,7 @@ barrier() {
   fetch "barrier-$1-$OTHER" "${2:-60}" >/dev/null
 }
 
-# impair SPEC...: what this guest sends on the wire under test suffers, as tc-netem(8) says: "loss
+# impair SPEC...: disturbs packets of this guest on the wire under test, as in tc-netem(8): "loss
 # 1%", "loss 100%", "delay 10ms". Again: replaces. restore: no more.
 impair() { tc qdisc replace dev eth0 root netem limit 10000 "$@"; }
 restore() { tc qdisc del dev eth0 root; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs tests on a real RDMA stack without a NIC: boots Debian's kernel in qemu, with soft-RoCE
 # (rdma_rxe), this machine's root file system (read-only, changes in memory) and the programs that
-# were built here. `--help` tells the options, README.md how to add a case.
+# were built here. `--help` lists the options, README.md how to add a case.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 source_folder=$(cd "$here/../.." && pwd)

@@ -4,7 +4,7 @@
 # field SERVER MEMBER: of the ready file that it wrote.
 field() { sed -nE "s/.*\"$2\" *: *\"?([^\",}]+)\"?.*/\1/p" "$1.ready" | head -n 1; }
 is_ready() { [ -s "$1.ready" ] && grep -q '}' "$1.ready"; }
-# What to start programs under, such as prlimit with its options.
+# The command to start programs with, such as prlimit with its options.
 under=()
 daemon() {  # NAME HOST OPTIONS...: listens at that address; its log is NAME.log
   local name=$1 host=$2
@@ -58,9 +58,8 @@ train() {
   train_start "$@"
   train_wait
 }
-# The same in two parts, for what is to happen meanwhile.
-# A case that nothing disturbs in mid-training wants its bytes moved, not its time spent: nor does it
-# want the model tested on more than a few bytes.
+# train() in two parts, for actions in between.
+# An undisturbed case has to move bytes, not to spend time: its model is tested on a few bytes only.
 train_timeout=120 train_batch=128 train_steps=12
 train_start() {
   local coordinator=$1 transport=$2 file=$3
@@ -99,11 +98,11 @@ lanes_opened() {
 servers_say() {  # TEXT: every server's log
   grep -qF -- "$1" server-0.log && grep -qF -- "$1" server-1.log
 }
-# result FILE MEMBER: of what train() wrote.
+# result FILE MEMBER: a member of the JSON that train() wrote.
 result() { sed -nE "s/.*\"$2\" *: *\"?([^\",}]+)\"?.*/\1/p" "$1"; }
 
 # Pushes that are counted (tests/faults/push_counter.cc), in the background; count_end checks that
-# each was applied exactly once, and says what it took in `count_pushes`, `count_lost` (lanes) and
+# each was applied exactly once, and sets `count_pushes`, `count_lost` (lanes) and
 # `count_resent` (records).
 count_start() {  # COORDINATOR
   rm -f count.stop

@@ -71,8 +71,8 @@ class Group:
 
 
 class Row:
-    """`refusal`: what stderr may say where a program does not work; WORKS: it must. `options`: of
-    verbenad; `says`: what it logs besides; `only`: no other program is run."""
+    """`refusal`: text on stderr if a program does not work; WORKS: it must. `options`: of
+    verbenad; `says`: a text in its log; `only`: no other program is run."""
 
     def __init__(self, name, environment, refusal=WORKS, full=False, options=(), says="", only=""):
         self.name, self.environment, self.refusal = name, environment, refusal
@@ -217,14 +217,14 @@ class Matrix:
         ready = p.wait_ready(daemon, folder)
         if ready is None and daemon.process.poll() is None and row.refusal is not WORKS \
                 and re.search(row.refusal, daemon.err()):
-            daemon.kill()  # a server that cannot join goes on trying, and says why
+            daemon.kill()  # a server that cannot join goes on trying, and logs the reason
             return None
         if ready is None:
             return self.judge(row, "verbenad", daemon.wait(1), "is not ready")
         asked = Program(p.cli_argv(ready["address"]), Environment(), p.new_folder()).wait(20)
         if asked.status != 0:
             self.fail(row, "verbenad", f"is not healthy: {asked.err}", asked)
-        # Of a wrapper that forks, the program is the last of the group.
+        # With a wrapper that forks, the program is the last of the group.
         os.killpg(daemon.process.pid, signal.SIGTERM)
         ended = daemon.wait(programs.STOP_SECONDS)
         problem = "" if ended.status in (0, None) else f"ends with status {ended.status}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""With umask 000, nothing that the programs make may be read or written by another user, but what a
+"""With umask 000, no file of the programs may be read or written by another user, except those that a
 user asked for by name: that may be read, and never written.
 
     modes_test.py BUILD
@@ -24,7 +24,7 @@ GIVEN = ("state", "cold-dir", "checkpoint-dir")
 
 
 def problems_of_files(folder):
-    """Of all files below `folder`, and of the directories that were made there."""
+    """The modes of all files below `folder`, and of the directories that were made there."""
     found = []
     for root, folders, files in os.walk(folder):
         for name in folders + files:
@@ -37,7 +37,7 @@ def problems_of_files(folder):
                 found.append(f"{path}: mode {stat.S_IMODE(status.st_mode):o}")
             if status.st_uid != os.geteuid():
                 found.append(f"{path}: of user {status.st_uid}")
-        # What is below a closed directory is closed.
+        # Files below a closed directory are closed.
         folders[:] = [name for name in folders
                       if os.lstat(os.path.join(root, name)).st_mode & 0o077]
     return found
@@ -106,7 +106,7 @@ def problems_of_process(pid):
 
 
 def files_of_users(folder):
-    """What lies in the shared folders for temporary files, but folders of tests."""
+    """The entries of the shared folders for temporary files, without folders of tests."""
     return {entry.path for place in ("/tmp", "/dev/shm", "/var/tmp") if os.path.isdir(place)
             for entry in os.scandir(place)
             if entry.path != folder and not entry.name.startswith("verbena-test-")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the programs are given as the name of an output is written to and stays what it is: a device,
+"""An output of the programs is written to and keeps its kind: a device,
 a pipe, a link, stdout. A ready file that an earlier process left goes at the start.
 
     outputs_test.py BUILD"""

@@ -7,8 +7,8 @@
 Checked: every call of proto/verbena/v1/*.proto and every HTTP path has a row in the table of calls, whose
 budgets are rows of the table of budgets; an audited call has the audit's budget; every bound names a
 constant or an option that exists, a metric that exists, and a test that exists; every budget that is counted
-(server/access/budget.h) has a row; every log statement of the daemon is behind a PeerLog, or says with a
-comment that begins "Once" why there is one line and no more; libraries have no log statements of their own.
+(server/access/budget.h) has a row; every log statement of the daemon is behind a PeerLog, or has a
+comment that begins "Once" with the reason for one line and no more; libraries have no log statements of their own.
 """
 import re
 import sys

@@ -112,7 +112,7 @@ class Parser:
 def declarations(text):
     parser = Parser(without_comments(text))
     parser.scope("namespace", False)
-    # A macro but the guard; what is defined twice is documented once.
+    # A macro but the guard; a macro that is defined twice is documented once.
     macros = set()
     for match in re.finditer(r"^#define (\w+)(?!\w)[^\n]*", text, re.MULTILINE):
         if match.group(1).endswith("_H_") or match.group(1) in macros:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""guarantees_test.py ROOT: docs/guarantees.md names tests; fails when one is not where it says."""
+"""guarantees_test.py ROOT: docs/guarantees.md names tests; fails when one is not at the given place."""
 
 import pathlib
 import re

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Fails on an include that goes against the arrows of the rooms.
+"""Fails on an include against the dependencies of the modules.
 
     includes_test.py ROOT              checks the tree
     includes_test.py ROOT --self-test  plants forbidden includes in a copy and expects each found
 
 CMake makes most of these fail to compile too; this names the rule, and covers what CMake cannot
-see (a header-only use, a system header in a pure room).
+see (a header-only use, a system header in a pure module).
 """
 import os
 import re
@@ -15,7 +15,7 @@ import tempfile
 
 import tree
 
-# Who may include whom. A room not named here (tests, bench) may include all.
+# The modules that a module may include. A module not named here (tests, bench) may include all.
 ARROWS = {
     "proto": {"proto"},
     "rdma": {"proto", "rdma"},

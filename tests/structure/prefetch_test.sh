@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # usage: prefetch_test.sh ROOT COMPILER
 # Prefetches of the shard reach the processor: a compiler may find a function of them alone to be
-# without effect and drop its calls (shard/kernel/prefetch.h), which nothing but speed would tell.
+# without effect and drop its calls (shard/kernel/prefetch.h), which only shows in the speed.
 set -euo pipefail
 cd "$1"
 compiler=$2

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every shell script parses, and shellcheck has nothing to say about it.
+# Every shell script parses, and shellcheck finds nothing.
 set -u
 cd "$1" || exit 1
 mapfile -t scripts < <(

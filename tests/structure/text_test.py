@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What holds for the text of the tree; one rule a ctest test:
+"""Rules for the text of the tree; one rule a ctest test:
 
     text_test.py ROOT markers   no marker of unfinished work
     text_test.py ROOT readmes   a README of 10 to 30 lines in every top-level folder
     text_test.py ROOT example   documents show the files they name as they are compiled
     text_test.py ROOT links     files that the documents name exist, and have the headings that links
                                 name
-    text_test.py ROOT headers   every header says its purpose and its thread safety, has an
+    text_test.py ROOT headers   every header states its purpose and its thread safety, has an
                                 include guard, and comes first in the source of its name
 """
 import os

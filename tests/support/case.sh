@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# For test cases in bash, sourced by the lib.sh of tests/softroce and tests/hosts: what a case says,
-# and what it expects.
+# For test cases in bash, sourced by the lib.sh of tests/softroce and tests/hosts: messages of a case,
+# and its assertions.
 
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 1; }
 note() { printf -- '-- %s\n' "$*"; }
@@ -11,7 +11,7 @@ assert() {
   shift
   "$@" || fail "$message (failed: $*)"
 }
-# assert_at_least WHAT VALUE LEAST, assert_at_most WHAT VALUE MOST, assert_equal WHAT VALUE WANTED:
+# assert_at_least NAME VALUE LEAST, assert_at_most NAME VALUE MOST, assert_equal NAME VALUE EXPECTED:
 # integers (assert_equal: any text).
 assert_at_least() { [ "$2" -ge "$3" ] || fail "$1 is $2; expected at least $3"; }
 assert_at_most() { [ "$2" -le "$3" ] || fail "$1 is $2; expected at most $3"; }

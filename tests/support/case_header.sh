@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# For the runners of tests/softroce and tests/hosts: what a case file says of itself in lines such as
+# For the runners of tests/softroce and tests/hosts: the header of a case file, in lines such as
 # "# limit: 60". Reads $here/cases.
 
 header() {  # CASE FIELD DEFAULT

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What verbena-train says and how it exits, as far as that needs no cluster.
+# Messages and exit status of verbena-train, as far as they need no cluster.
 set -u
 train=$1
 work=$(mktemp -d)

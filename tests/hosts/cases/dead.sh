@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The cable of a server stays out. Its lease ends, its partitions are lost, and the workers say so
+# The cable of a server stays out. Its lease ends, its partitions are lost, and the workers report it
 # instead of waiting for ever.
 # limit: 90
 # when: full

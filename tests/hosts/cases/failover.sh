@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every partition has two copies, on two of three servers. Each server's cable is out in turn, and one
-# server is stopped, all for longer than a lease: training goes on meanwhile, what was away is brought
-# up again, and the bits are those of a run that nothing disturbed.
+# Every partition has two replicas, on two of three servers. Each server's cable is out in turn, and one
+# server is stopped, all for longer than a lease: training goes on meanwhile, the server that was
+# away catches up, and the bits are those of an undisturbed run.
 # limit: 240
 # when: full
 # shellcheck source=tests/hosts/lib.sh
@@ -26,7 +26,7 @@ wait_for 60 trained_steps 5
 for host in "${server_hosts[@]}"; do
   wait_for 60 replicated
   cut "$host"
-  sleep $((2 * lease_ms / 1000))  # how long it is out is what the case is about
+  sleep $((2 * lease_ms / 1000))  # the duration is the subject of the case
   goes_on
   mend "$host"
 done

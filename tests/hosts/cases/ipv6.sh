@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The same with IPv6 addresses alone; auto finds that ofi is what works between hosts.
+# The same with IPv6 addresses alone; auto selects ofi, which works between hosts.
 # limit: 60
 # shellcheck source=tests/hosts/lib.sh
 . "$HOSTS/lib.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Between hosts with mutual TLS: training as before; a worker without a certificate, or with one of
-# another authority, is told why it is not let in.
+# another authority, is refused with the reason.
 # limit: 90
 # shellcheck source=tests/hosts/lib.sh
 . "$HOSTS/lib.sh"
@@ -22,7 +22,7 @@ certificate stranger 5 theirs
 security=(--tls-ca ours.pem --tls-cert host-%N%.pem --tls-key host-%N%.key)
 start_cluster
 
-refused() {  # WHAT OPTIONS...: of a worker; what it says is in WHAT.log
+refused() {  # NAME OPTIONS...: of a worker; its output is in NAME.log
   local what=$1
   shift
   if on 5 "$BUILD/verbena-train" --cluster 10.77.0.1:7000 --transport ofi --timeout 10 --steps 1 \

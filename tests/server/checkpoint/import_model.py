@@ -21,7 +21,7 @@ def model():
     random = numpy.random.default_rng(20260131)
     normal = random.standard_normal
     keys = random.choice(2**40, ROWS, replace=False).astype("<i8")
-    keys[::3] *= -1  # as PyTorch hashes them: uint64 is what servers take the bits for
+    keys[::3] *= -1  # as PyTorch hashes them: servers read the bits as uint64
     tensors = {
         "tower.weight": normal((700, 131)).astype("<f4"),  # of several chunks
         "tower.bias": normal(131).astype("<f2"),
@@ -34,7 +34,7 @@ def model():
 
 
 def write(path, expected):
-    """What workers pull is what is here, to the bit."""
+    """Workers pull these numbers, to the bit."""
     tensors, bfloat16 = model()
     safetensors_numpy.save(path, tensors, {"format": "pt"}, bfloat16)
     for name, array in tensors.items():

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """read_checkpoint.py CHECKPOINT EXPECTED [pulled]
 
-Reads a checkpoint with json and NumPy alone, as docs/checkpoint-format.md says, and compares every
-array with the files of EXPECTED; with `pulled`, what workers pull: TABLE.parameters, and
+Reads a checkpoint with json and NumPy alone, by docs/checkpoint-format.md, and compares every
+array with the files of EXPECTED; with `pulled`, the parameters that workers pull: TABLE.parameters, and
 TABLE.values in the order of the keys. Where PyTorch and safetensors are installed, with these too.
 """
 import json
@@ -15,7 +15,7 @@ import safetensors_numpy
 
 
 def partition(table, key, partitions):
-    """Of the bytes of a key: by splitmix64's finalizer."""
+    """The partition of a key, by splitmix64's finalizer."""
     mask = 2**64 - 1
     x = int.from_bytes(key, "little") + table.get("id", 0) * 0x9E3779B97F4A7C15 & mask
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & mask
@@ -103,7 +103,7 @@ def main():
         if array == "rows":
             got = b"".join(key + rows[table][key] for key in keys)
         elif array == "values":
-            # First of what a row has.
+            # The first array of a row.
             got = b"".join(rows[table][key][:dims[table] * 4] for key in keys)
         else:
             got = parts[table, array]

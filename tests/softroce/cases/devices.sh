@@ -17,7 +17,7 @@ assert_at_least "free huge pages" "$(awk '/^HugePages_Free/ { print $2 }' /proc/
 assert "no /dev/shm" touch /dev/shm/probe
 rm /dev/shm/probe
 
-# What rping writes by RDMA WRITE and reads by RDMA READ, it compares.
+# rping compares the data that it writes by RDMA WRITE and reads by RDMA READ.
 for address in 10.77.0.1 fd77::1 10.79.0.1; do
   rping -s -a "$address" -p 7174 -C 10 -V &
   server=$!

@@ -10,7 +10,7 @@
 
 export VERBENA_TEST_TRANSPORT=verbs
 export VERBENA_VERBENAD=$BUILD/verbenad VERBENA_TRAIN=$BUILD/verbena-train
-# What arithmetic gives does not depend on what carries it: other transports' tests are enough.
+# Results of arithmetic do not depend on the transport: other transports' tests are enough.
 for program in client_faults_test equivalence_test training_test; do
   "$BUILD/tests/faults/$program" --durations yes "~[arithmetic]"
 done

@@ -4,14 +4,14 @@
 # when: full
 # needs: verbenad verbena-train
 # A memlock limit too small for a whole worker, and for a whole server: calls end with an error that
-# says what limit is in force and what to do, under auto shared memory carries the data, and the
+# names the limit in force and the fix, under auto shared memory carries the data, and the
 # same servers work once the limit is raised.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"
 # shellcheck source=tests/softroce/training.sh
 . "$SOFTROCE/training.sh"
 
-# RLIMIT_MEMLOCK counts for those alone who lack the capability to pass over it.
+# RLIMIT_MEMLOCK applies only to processes without the capability to exceed it.
 limited=(prlimit --memlock=1048576:1048576 setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock)
 in_force="RLIMIT_MEMLOCK in force: 1048576 bytes"
 advice="raise the limit (ulimit -l unlimited; systemd: LimitMEMLOCK=infinity"

@@ -4,9 +4,9 @@
 # when: full
 # needs: verbenad verbena-train tests/faults/push_counter
 # Two servers in one guest, two workers in the other, and no packet passes in mid-training: for less
-# time than the retry budget, then for more. Both end with the bits of a run that nothing disturbed.
-# Within the budget no lane is lost. Beyond it the servers say which and why; the workers connect
-# again and send what was not answered, which then counts once; the same servers train anew.
+# time than the retry budget, then for more. Both end with the bits of an undisturbed run.
+# Within the budget no lane is lost. Beyond it the servers name the lanes and the reason; the workers connect
+# again and resend unanswered requests, which then count once; the same servers train anew.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"
 # shellcheck source=tests/softroce/training.sh
@@ -16,8 +16,8 @@ train_batch=64
 timed_out="transport retry counter exceeded"
 any_server_says() { grep -qF -- "$1" server-*.log; }
 
-# Nothing passes for that long. The servers' packets are cut off first: what the workers have sent
-# still comes, so the servers answer what nobody acknowledges.
+# Nothing passes for that long. The servers' packets are cut off first: requests of the workers
+# still arrive, so the servers send answers that are not acknowledged.
 cut() {  # NAME SECONDS
   [ "$GUEST" -eq 2 ] || impair loss 100%
   barrier "cut-$1" 120

@@ -2,7 +2,7 @@
 # guests: 1
 # limit: 90
 # when: full
-# What the stack itself can do: the figure ours are compared with. No threshold.
+# The speed of the stack itself, with which our figures are compared. No threshold.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"
 

@@ -2,8 +2,8 @@
 # guests: 1
 # limit: 300
 # needs: tests/server/shard_executor_test
-# Who gets a lane over verbs: wrong, replayed and late tokens, those of a worker that is gone, and
-# what is no hello at all are refused with the reason, and the shard works on.
+# Lanes over verbs: wrong, replayed and late tokens, tokens of a worker that is gone, and data that
+# is no hello are refused with the reason, and the shard works on.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"
 

@@ -2,7 +2,7 @@
 # guests: 1
 # limit: 900
 # needs: tests/rdma/rdma_verbs_test tests/rdma/rdma_memory_test
-# What only a real device can show: isolation of lanes, limits and their messages (also those of
+# Properties that only a real device has: isolation of lanes, limits and their messages (also those of
 # other providers, by a shim), lanes under load, 256 of them at a time, 1,000 that leave nothing
 # behind; and memory in huge pages.
 # shellcheck source=tests/softroce/lib.sh

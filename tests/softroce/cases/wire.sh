@@ -19,7 +19,7 @@ ping_other() {  # ADDRESS PORT
 }
 
 write_other() {  # PORT: 32 MB; perftest talks over the other wire, writes over this one
-  # -u 14: what is lost is sent again after 67 ms. Less is exceeded by chance on a busy machine,
+  # -u 14: lost packets are sent again after 67 ms. Less is exceeded by chance on a busy machine,
   # and a needless resend can end in an error of rxe's own (README.md).
   local command=(ib_write_bw -d "$DEVICE" -s 65536 -n 500 -u 14 -F -p "$1")
   if [ "$GUEST" -eq 1 ]; then

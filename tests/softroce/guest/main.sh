@@ -4,7 +4,7 @@
 # (which reads results there) and with the other guest:
 #
 #     plan                    one case a line: NAME LIMIT-SECONDS FILE
-#     environment             what cases find in their environment
+#     environment             the environment of the cases
 #     NAME/log.GUEST          its output
 #     NAME/result.GUEST       "ok SECONDS" or "FAILED SECONDS REASON", when it has ended
 #     NAME/shared/KEY         see share() in lib.sh

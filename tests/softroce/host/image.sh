@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a guest boots into: an initramfs of busybox, the kernel modules, and copies of the programs
+# The initial file system of a guest: an initramfs of busybox, the kernel modules, and copies of the programs
 # under test. Sourced by run.sh.
 #
 # A guest's root is this machine's, over 9p. Every page that a program touches first is then a round
@@ -24,11 +24,11 @@ overlay_add() {
   real=$(realpath "$2") || return
   [ ! -e "$1$real" ] || return 0
   mkdir -p "$1${real%/*}"
-  # What strip does not understand (scripts) goes as it is; so does a system with no strip.
+  # Files that strip does not understand (scripts) are copied unchanged, and all files without strip.
   strip --strip-debug -o "$1$real" "$real" 2>/dev/null || cp "$real" "$1$real"
 }
 
-# overlay_fill FOLDER PROGRAM...: the tools, these programs, and what they are linked with.
+# overlay_fill FOLDER PROGRAM...: the tools, these programs, and their libraries.
 overlay_fill() {
   local folder=$1 path name
   local files=()

@@ -37,7 +37,7 @@ kernel_find() {
 # kernel_download FOLDER: the package, unpacked to FOLDER/root.
 kernel_download() {
   local package attempt
-  # As root, apt downloads as the user _apt, who cannot write here, and says so at length.
+  # As root, apt downloads as the user _apt, who cannot write here, and prints long warnings.
   local apt=(apt-get -qq -o Acquire::Retries=3 -o Acquire::http::Timeout=30)
   [ "$(id -u)" -ne 0 ] || apt+=(-o APT::Sandbox::User=root)
   kernel_package() {
@@ -51,14 +51,14 @@ kernel_download() {
       return 0
     fi
     rm -rf "$1/root" "$1"/*.deb
-    # A fresh machine has no package lists, an old one such that name what is gone.
+    # A fresh machine has no package lists; those of an old one name packages that are gone.
     if [ "$attempt" -eq 1 ] && [ "$(id -u)" -eq 0 ]; then "${apt[@]}" update >&2 || true; fi
     sleep "$attempt"
   done
   return 1
 }
 
-kernel_make() {  # FOLDER: what goes into the cache ends up in FOLDER/done
+kernel_make() {  # FOLDER: the files for the cache end up in FOLDER/done
   local root=$1/root release module path
   say "downloading Debian's kernel (about 70 MB, once)"
   if ! command -v apt-get >/dev/null || ! kernel_download "$1"; then
@@ -71,7 +71,7 @@ kernel_make() {  # FOLDER: what goes into the cache ends up in FOLDER/done
   depmod -b "$root" "$release"
   mkdir -p "$1/done/modules"
   for module in "${softroce_modules[@]}"; do
-    # "insmod FILE" lines, what it needs first; "builtin NAME" needs no loading.
+    # "insmod FILE" lines, dependencies first; "builtin NAME" needs no loading.
     modprobe -d "$root" -S "$release" -D "$module" || exit
   done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$1/files" || return
   while read -r path; do
@@ -88,7 +88,7 @@ kernel_make() {  # FOLDER: what goes into the cache ends up in FOLDER/done
   printf '%s\n' "$release" >"$1/done/release"
 }
 
-# kernel_accelerator: prints kvm or tcg. That /dev/kvm opens does not say that a guest runs: inside
+# kernel_accelerator: prints kvm or tcg. A /dev/kvm that opens is no proof that a guest runs: inside
 # some virtual machines it hangs at the first instruction. So it is tried, once after every boot of
 # this machine, with the kernel alone: it panics at once (there is no root) and qemu ends.
 kernel_accelerator() {
