@@ -1,5 +1,5 @@
-// What tests of the C API share: handles that free themselves, a cluster with a table, and how an
-// error is looked at.
+// Shared by tests of the C API: handles that free themselves, a cluster with a table, and checks of
+// errors.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_C_API_SUPPORT_H_

@@ -1,4 +1,4 @@
-// What tests of memory of a device (fake_device.h) share: pushes and pulls of tables of f32 chunks.
+// Shared by tests of device memory (fake_device.h): pushes and pulls of tables of f32 chunks.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_DEVICE_CALLS_H_
@@ -19,7 +19,7 @@ inline bool All(const float* numbers, size_t count, float value) {
   return std::all_of(numbers, numbers + count, [value](float n) { return n == value; });
 }
 
-// What pulls of the table's chunks bring from now on.
+// Sets the values that pulls of the table's chunks return from now on.
 inline void Store(FakeCluster* cluster, uint32_t table, uint32_t chunks, float value) {
   for (const auto& server : cluster->servers) {
     for (uint32_t c = 0; c < chunks; ++c) {
@@ -34,8 +34,8 @@ inline void OpenLane(FakeCluster* cluster, uint32_t table) {
   REQUIRE(cluster->Wait(cluster->Pull(table, cluster->Memory(table, 0.0f))));
 }
 
-// Pushes other numbers for each element from the device, and ends the step; they have arrived, and
-// are what is pulled.
+// Pushes other numbers for each element from the device, and ends the step. The numbers have
+// arrived, and pulls return them.
 inline client::ClientCore::Slice PushCounting(FakeCluster* cluster, uint32_t table,
                                               uint32_t chunks) {
   auto gradient = cluster->DeviceMemory(table, 1.0f);
@@ -56,7 +56,7 @@ inline client::ClientCore::Slice PushCounting(FakeCluster* cluster, uint32_t tab
   return gradient;
 }
 
-// Pulls to the device what PushCounting() has pushed.
+// Pulls to the device the numbers that PushCounting() has pushed.
 inline void PullCounting(FakeCluster* cluster, uint32_t table, uint32_t chunks) {
   auto parameters = cluster->DeviceMemory(table, -1.0f);
   auto pull = cluster->Pull(table, parameters);

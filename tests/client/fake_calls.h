@@ -1,4 +1,4 @@
-// What tests of the client core begin and end with.
+// The begin and the end of tests of the client core.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_CALLS_H_

@@ -1,8 +1,8 @@
 // A device whose memory the host cannot touch and whose copies take as long as a test says.
 //
-// Its addresses are mapped without any access, so that who reads or writes them by mistake crashes;
-// the bytes are in another mapping. A copy moves them when it is done, not when it is started: who
-// does not wait for it sees what was there before.
+// Its addresses are mapped without any access, so that code that reads or writes them by mistake
+// crashes; the bytes are in another mapping. A copy moves them when it is done, not when it is
+// started: code that does not wait for it sees the old bytes.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_DEVICE_H_

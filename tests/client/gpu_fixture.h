@@ -1,5 +1,5 @@
-// What tests of the public client with regions on a GPU share: a cluster of daemons, and a driver
-// that is imitated (tests/rdma/fake_cuda), whose memory the host cannot touch.
+// Shared by tests of the public client with regions on a GPU: a cluster of daemons, and an imitated
+// driver (tests/rdma/fake_cuda), whose memory the host cannot touch.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_GPU_FIXTURE_H_
@@ -58,7 +58,8 @@ struct GpuFixture {
     REQUIRE(status.ok());
   }
 
-  // Three push-pulls of a sync table whose rate is 1: what is pulled is less what was pushed.
+  // Three push-pulls of a sync table whose rate is 1: pulled values are those before less the
+  // pushed ones.
   void TrainThreeSteps() {
     const Region gradient = OnGpu(), parameters = OnGpu();
     std::vector<float> expected(kElements);

@@ -1,6 +1,6 @@
 // A hub that has joined over shm, with a fake server in a thread of its own.
 //
-// **Thread safety**: the hub's; the rest is for the test's threads as it says.
+// **Thread safety**: the hub's; other members as stated at each.
 #ifndef VERBENA_TESTS_CLIENT_HUB_WORLD_H_
 #define VERBENA_TESTS_CLIENT_HUB_WORLD_H_
 
@@ -56,7 +56,7 @@ class SharedControl final : public ControlChannel {
   std::atomic<int>* const sent_;
 };
 
-// Registers memory when the test lets it. What that is, is set before the first registration.
+// Registers memory when the test lets it. The condition is set before the first registration.
 class SlowEndpoint final : public rdma::ForwardingEndpoint {
  public:
   using ForwardingEndpoint::ForwardingEndpoint;

@@ -1,6 +1,7 @@
-// What the tables of a checkpoint scenario must hold, on servers and in checkpoints. Gradients are
-// integers: a sync table is, bit for bit, a function of how many steps are in it, whichever table
-// of the cluster they were made on; an async one tells how many pushes of each worker it has.
+// The contents that the tables of a checkpoint scenario must have, on servers and in checkpoints.
+// Gradients are integers: a sync table is, bit for bit, a function of the number of steps in it,
+// whichever table of the cluster they were made on; an async one shows the number of pushes of each
+// worker in it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_CHECKPOINT_MODEL_H_
@@ -35,14 +36,14 @@ struct TableLife {
   uint32_t id = 0;
   size_t table = 0;       // which of the four
   int restore = 0;        // that made it; 0: a worker did
-  uint64_t steps = 0;     // sync: in what it began with
-  TableValues base = {};  // async: what it began with
+  uint64_t steps = 0;     // sync: in its initial contents
+  TableValues base = {};  // async: its initial contents
   bool served = false, gone = false;
   GroupCounts attempted = {}, acknowledged = {};
   PushCounts failed = {};
 };
 
-// What a checkpoint was seen to hold.
+// The contents of a checkpoint, as read.
 struct CheckpointContent {
   std::array<uint64_t, kCheckpointTables> steps = {};
   std::array<TableValues, kCheckpointTables> values = {};
@@ -60,19 +61,20 @@ class CheckpointModel {
   uint64_t numbers(size_t table) const;
   const std::vector<uint64_t>& keys() const { return keys_; }
 
-  // What `rank` pushes: of sync rows in step `step`, which does not name all keys, see StepKeys().
+  // The gradient of `rank`: for sync rows in step `step`, which does not name all keys, see
+  // StepKeys().
   float Gradient(size_t table, size_t rank, uint64_t step, uint64_t number) const;
   // Indices of the keys that step `step` names.
   std::vector<size_t> StepKeys(uint64_t step) const;
-  // What the next push of `rank` to an async table names, and the indices of the keys of that.
+  // The keys of the next push of `rank` to an async table, and their indices.
   size_t NextGroup(const TableLife& life, size_t rank) const;
   std::vector<size_t> GroupKeys(size_t group) const;
 
   std::map<uint32_t, TableLife>& lives() { return lives_; }
 
-  // Whether `values` is what the table may hold; says where it is not. Sync: after `steps` steps in
-  // all. Async: at least these pushes of those that it was given, and no more than were attempted;
-  // `one_moment`: of each partition what was there at one moment, as checkpoints have it.
+  // Whether `values` is a valid state of the table; names the first difference. Sync: after `steps`
+  // steps in all. Async: at least the given pushes, and no more than were attempted; `one_moment`:
+  // each partition as of one moment, as in checkpoints.
   std::string Check(const TableLife& life, const TableValues& values, uint64_t steps,
                     const GroupCounts& least, bool one_moment);
 

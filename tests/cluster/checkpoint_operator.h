@@ -1,5 +1,5 @@
-// Who saves and restores in a checkpoint scenario: savers and restorers one after the other, which
-// may die at any moment, on a disk that fails; and who looks at the disk.
+// The operators of a checkpoint scenario: programs that save and restore one after the other, which
+// may die at any moment, on a disk that fails; and the checks of the disk.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_CHECKPOINT_OPERATOR_H_
@@ -63,16 +63,17 @@ class CheckpointOperator {
   int64_t saver_dies_at_ = 0, restorer_dies_at_ = 0;
   int64_t next_save_ = 0, next_restore_ = 0, reboot_at_ = 0;
   bool restore_wanted_ = false;
-  bool after_faults_ = false;  // the save that is under way began when they had stopped
+  bool after_faults_ = false;  // the current save began when they had stopped
   bool proved_ = false;
   uint64_t actors_ = 0;                      // for seeds
   int restores_ = 0;                         // the last one that was begun
-  const CheckpointContent* from_ = nullptr;  // what it restores
+  const CheckpointContent* from_ = nullptr;  // the source of the restore
   uint64_t revision_ = 0;
   std::map<uint32_t, GroupCounts> least_;  // acknowledged when the last save began
-  // What was compacted since then: new checkpoints have the same. Null: nothing was.
+  // The checkpoint that was compacted since then: new checkpoints have the same contents. Null:
+  // none was.
   const CheckpointContent* compacts_ = nullptr;
-  std::string reported_;  // the newest that was said to be saved
+  std::string reported_;  // the newest checkpoint that was reported complete
   // By name and checksum of the manifest: names that a crash took away are used again.
   std::map<std::pair<std::string, std::string>, CheckpointContent> known_;
 };

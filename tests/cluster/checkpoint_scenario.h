@@ -1,16 +1,16 @@
 // A job that trains while its tables are saved and restored, and while servers, the coordinator,
-// who saves and restores, and the disk fail, all from one seed. Checked all the while:
+// the programs that save and restore, and the disk fail, all from one seed. Checked all the while:
 //
-//  1. Whenever the disk can be looked at, also after it has lost what was not synced, every
-//     committed checkpoint is whole and has of a sync table exactly its steps, of an async or ssp
-//     one each push that was acknowledged before the save began, none twice and of each partition
-//     a prefix.
-//  2. What was said to be saved is there until a newer one is.
-//  3. A restored table has exactly what the checkpoint has; before, nothing is read of it. The last
-//     checkpoint is restored onto another cluster, too, with another number of servers.
-//  4. With incremental saves all this is so of chains, too, also while they are compacted and what
-//     is old is removed: a compacted checkpoint has what the chain has, and what one that is kept
-//     is based on stays.
+//  1. Whenever the disk can be looked at, also after it has lost unsynced data, every committed
+//     checkpoint is whole. Of a sync table it has exactly its steps; of an async or ssp table it
+//     has each push that was acknowledged before the save began, none twice, and a prefix in each
+//     partition.
+//  2. A checkpoint that was reported complete is there until a newer one is.
+//  3. A restored table has exactly the contents of the checkpoint; before, it cannot be read. The
+//     last checkpoint is restored onto another cluster, too, with another number of servers.
+//  4. With incremental saves all this holds for chains, too, also while they are compacted and old
+//     checkpoints are removed: a compacted checkpoint has the contents of the chain, and the bases
+//     of a kept checkpoint stay.
 //  5. A save alone makes no call fail; training, saves and restores go on when the faults stop, and
 //     after a save nothing is left of those before.
 //
@@ -35,7 +35,7 @@ struct CheckpointOptions {
 
 struct CheckpointResult {
   std::vector<std::string> violations;      // empty when everything held
-  int saved = 0, saves_failed = 0;          // as savers said
+  int saved = 0, saves_failed = 0;          // as the programs reported
   int savers_died = 0, restorers_died = 0;  // at a random moment
   int checked = 0;                          // checkpoints, wholly
   int uneven = 0;                           // of these, with sync tables at different steps

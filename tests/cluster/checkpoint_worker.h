@@ -17,7 +17,7 @@
 
 namespace verbena::test {
 
-// What all parts of the scenario share.
+// State shared by all parts of the scenario.
 struct CheckpointState {
   CheckpointOptions options;
   CheckpointResult result;
@@ -26,7 +26,8 @@ struct CheckpointState {
   SimCluster* cluster = nullptr;
   std::set<uint32_t> said_lost;  // ids of tables that a worker got DATA_LOSS for
   bool faults_stopped = false;
-  bool expired = false;  // a worker's lease has ended: what is in a step from then on is unknown
+  bool expired = false;  // a worker's lease has ended: the contents of steps from then on are
+                         // unknown
 
   void Violation(const std::string& what) { result.violations.push_back(what); }
   int64_t now() const { return cluster->now(); }
@@ -54,7 +55,7 @@ class TableUse {
   TableLife& life() { return state_->model.lives().at(id_); }
   int64_t Deadline();
   int64_t Begin();  // of a call of which there is one at a time
-  // Of any call. False: what it was about has to be tried again, or the table has ended.
+  // Handles the end of any call. False: it has to be tried again, or the table has ended.
   bool End(const absl::Status& status);
   void Leave();
   void Open();

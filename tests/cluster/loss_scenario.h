@@ -1,4 +1,4 @@
-// Servers that hold the only copies of what they hold die and come back empty, under load, with
+// Servers with the only replicas of their partitions die and come back empty, under load, with
 // faults of the network and of the control plane, from one seed.
 //
 // Each worker has a job of its own with some async tables of one chunk, and is the only one that
@@ -6,7 +6,7 @@
 //
 //  1. A pull that is answered holds every push that was acknowledged before it began, none that was
 //     not attempted, and whole chunks: so never initial values in the place of lost ones.
-//  2. DATA_LOSS is said only where a copy was lost, and from then on nothing else is answered until
+//  2. DATA_LOSS is returned only where a replica was lost, and from then on no other status until
 //     the table is dropped.
 //  3. An operation ends by its deadline.
 //  4. Tables that lost nothing go on, and so do those that are created anew.
@@ -31,7 +31,7 @@ struct LossOptions {
 struct LossResult {
   std::vector<std::string> violations;  // empty when everything held
   int crashed = 0;                      // servers
-  int lost = 0;                         // tables whose worker was told so
+  int lost = 0;                         // tables whose worker got DATA_LOSS
   int checked = 0;                      // pulls
   int unavailable = 0;                  // operations that ended without an answer
 };

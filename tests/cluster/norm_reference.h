@@ -37,7 +37,7 @@ class NormReference {
     }
   }
 
-  // Returns what is wrong with a commit, or an empty string.
+  // Returns the error of a commit, or an empty string.
   std::string Commit(size_t table, uint32_t chunk, uint64_t step, std::vector<int> ranks,
                      uint32_t divisor) {
     auto& commits = tables_[table].commits[chunk];
@@ -50,7 +50,7 @@ class NormReference {
     return "";
   }
 
-  // Whether `data` is version `version` of the table, bit for bit; says where it is not.
+  // Whether `data` is version `version` of the table, bit for bit; names the first difference.
   std::string Check(size_t table, const std::vector<float>& data, uint64_t version) {
     while (tables_[table].versions.size() <= version) {
       if (!Step()) return "step " + std::to_string(steps_) + kOpen;

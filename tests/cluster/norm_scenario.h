@@ -1,5 +1,5 @@
-// Training with norms over several tables under faults in the simulator: what workers pull equals
-// the single-process reference bit for bit, and the job goes on whoever comes and goes.
+// Training with norms over several tables under faults in the simulator: pulled values equal the
+// single-process reference bit for bit, and the job goes on whichever workers come and go.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_NORM_SCENARIO_H_

@@ -1,4 +1,4 @@
-// The sequential reference: what each chunk holds after each commit, from the recorded
+// The sequential reference: the contents of each chunk after each commit, from the recorded
 // contributors alone.
 //
 // **Thread safety**: one thread.
@@ -27,10 +27,11 @@ class SyncReference {
   explicit SyncReference(const ScenarioTable* table, bool replicated = false)
       : table_(*table), replicated_(replicated), chunks_(table->chunks()) {}
 
-  // Step `step` of `chunk` was committed with the contributions of `ranks`. Returns what is wrong
-  // with that (a step out of order), or an empty string. With copies it is told when the commit is
-  // certain to be that, or nothing: a primary that dies, or is none any more, may have told of one
-  // that nobody will ever see. So a step may be told of again, and any of these may be it.
+  // Step `step` of `chunk` was committed with the contributions of `ranks`. Returns the error (a
+  // step out of order), or an empty string. With replicas it is called when the commit is certain
+  // to be that or none: a primary that dies, or is replaced, may have reported a commit that no
+  // worker will ever see. So a step may be reported again, and any of these reports may be the
+  // right one.
   std::string Commit(uint32_t chunk, uint64_t step, absl::Span<const int> ranks) {
     auto& versions = chunks_[chunk];
     if (versions.empty()) {
@@ -54,8 +55,8 @@ class SyncReference {
     return "";
   }
 
-  // Whether `data` (the whole table) is version `version` of every chunk; says where it is not.
-  // What was seen once is what there was.
+  // Whether `data` (the whole table) is version `version` of every chunk; names the first
+  // difference. A version that was seen once is the right one from then on.
   std::string Check(absl::Span<const float> data, uint64_t version) {
     for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
       if (table_.first(chunk) == table_.end(chunk)) continue;  // no key: nobody asked there
@@ -86,12 +87,12 @@ class SyncReference {
 
   const ScenarioTable& table_;
   const bool replicated_;
-  // [chunk][version]: what it may be
+  // [chunk][version]: possible contents
   std::vector<std::vector<std::vector<std::vector<float>>>> chunks_;
 };
 
 // async: worker r adds 256^r to every element with each push, so a chunk is uniform and its value
-// tells how many pushes of each worker it holds.
+// shows the number of pushes of each worker in it.
 inline float AsyncGradient(int rank) { return static_cast<float>(1 << (8 * rank)); }
 inline uint32_t AsyncCount(float value, int rank) {
   return (static_cast<uint32_t>(-value) >> (8 * rank)) & 0xff;

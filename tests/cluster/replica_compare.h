@@ -1,5 +1,5 @@
-// Compares what a primary and a copy of a partition hold, table by table: rows or chunks with the
-// optimizer's state, and what is known of workers' progress.
+// Compares the contents of a primary and a replica of a partition, table by table: rows or chunks
+// with the optimizer's state, and the known progress of workers.
 //
 // **Thread safety**: where neither engine runs.
 #ifndef VERBENA_TESTS_CLUSTER_REPLICA_COMPARE_H_
@@ -39,12 +39,13 @@ uint64_t RevisionOf(const shard::Engine& engine);
 std::optional<uint32_t> RowsPushed(const shard::Engine& primary, uint64_t revision, uint32_t table,
                                    uint32_t partition);
 
-// What a checkpoint has of a row or a chunk: how often it was applied to (8 bytes), its parameters,
-// of rows as f32, the optimizer's arrays, and the f32 copies of a dense table's 16-bit parameters.
+// The contents of a row or a chunk in a checkpoint: its number of applies (8 bytes), its parameters
+// (of rows as f32), the optimizer's arrays, and the f32 copies of a dense table's 16-bit
+// parameters.
 using UnitContent = std::string;
 // By key of a row, or number of a chunk. Rows that no push has changed are not in it.
 using TableContent = std::map<uint64_t, UnitContent>;
-// What the engine has of the table in partitions that it leads, by partition.
+// The engine's contents of the table in partitions that it leads, by partition.
 std::map<uint32_t, TableContent> ReadTable(const shard::Engine& primary, uint32_t table);
 
 }  // namespace verbena::test

@@ -1,7 +1,7 @@
 // Training under faults in the simulator, with the invariants checked after every seed.
 //
-// Gradients are integers, the rate is 1 and sums are exact, so what a chunk must hold follows from
-// the commits alone, bit for bit.
+// Gradients are integers, the rate is 1 and sums are exact, so the right contents of a chunk follow
+// from the commits alone, bit for bit.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SCENARIO_H_
@@ -55,14 +55,14 @@ struct ScenarioOptions {
   bool tight_log = false;  // of odd seeds: logs for copies have room for few records
 };
 
-// What was found wrong; empty when every invariant held.
+// Violations; empty when every invariant held.
 struct ScenarioResult {
   std::vector<std::string> violations;
   int commits = 0;
   int crashed = 0;
   int stalled = 0;
   int joined = 0;  // of those that came later
-  int hung = 0;    // of what was posted on the lanes of a process, nothing moved any more
+  int hung = 0;    // processes whose posted records on lanes did not move any more
   int partitioned = 0;
   int servers_killed = 0, servers_stalled = 0;
   int outlived = 0;  // leases, by a server that the others had given up

@@ -22,7 +22,7 @@ namespace verbena::test {
 
 class ScenarioWorker;
 
-// What all workers of a scenario share.
+// State shared by all workers of a scenario.
 struct ScenarioState {
   ScenarioOptions options;
   ScenarioResult* result = nullptr;
@@ -30,7 +30,7 @@ struct ScenarioState {
   std::unique_ptr<ScenarioTable> table;
   std::unique_ptr<SyncReference> reference;
   std::vector<std::unique_ptr<ScenarioWorker>> workers;
-  // (host, block) of every buffer that its worker was told is its own again.
+  // (host, block) of every buffer that was returned to its worker.
   std::set<std::pair<std::string, uint64_t>> settled;
   void Violation(const std::string& what) { result->violations.push_back(what); }
 };
@@ -91,7 +91,7 @@ class ScenarioWorker {
                                                  client::ClientCore::Done done);
   void CheckPull(const Use& use);
   void CheckStaleness();
-  // async, ssp: what the last pull has of everybody's pushes.
+  // async, ssp: the pushes of all workers in the last pull.
   void CheckCounts(absl::Span<const float> data);
   void Leave();
   void Settle();

@@ -1,4 +1,5 @@
-// A test of many seeds: which it runs, as its environment says, and how one is replayed that fails.
+// A test of many seeds: its seeds, from the environment, and the command that replays a failing
+// one.
 #ifndef VERBENA_TESTS_CLUSTER_SEEDS_H_
 #define VERBENA_TESTS_CLUSTER_SEEDS_H_
 

@@ -36,7 +36,7 @@ inline constexpr uint32_t kSimChunkBytes = 4096;
 inline constexpr uint32_t kSimPartitions = 16;
 inline constexpr char kCoordinatorAddress[] = "coordinator:1";
 
-// What the network calls a rail of a process: each is cut and stalled by itself.
+// The network's name of a rail of a process: each is cut and stalled by itself.
 std::string RailHost(const std::string& host, uint32_t rail);
 // The process that a rail is of.
 std::string ProcessOf(const std::string& rail_host);
@@ -54,7 +54,7 @@ struct ClusterOptions {
   uint32_t small_slots = 8;
   uint32_t large_slots = 2;
   uint32_t operations = 16;
-  uint32_t spare_buffers = 16;  // of a shard, for what is changed while it is pulled
+  uint32_t spare_buffers = 16;  // of a shard, for chunks that are changed while they are pulled
   shard::ReplicaLogLimits replica_log;
   uint64_t memory_limit = 0;  // of each server, for tables; 0: none
   server::AuditTunables audit;
@@ -67,8 +67,7 @@ struct ClusterOptions {
   std::function<void(const v1::BeginRestoreRequest&)> restore_begun;
   // Called when the coordinator's view has changed, at times several times in a turn; may be empty.
   std::function<void()> view_changed;
-  // Each shard has a cold store, which does something of what it was asked for that often; 0: none
-  // has one.
+  // Each shard has a cold store, which completes some requests that often; 0: none has one.
   int64_t cold_io_ns = 0;
   rdma::SimFaults network;
   ControlFaults control;
@@ -135,13 +134,13 @@ class SimServer {
   int64_t stalled_until_ = 0;
   int64_t pace_ns_ = 0;
   int64_t cold_at_ = 0;                      // when the cold stores do something next
-  std::vector<std::deque<FileWork>> files_;  // by shard: what its thread for files has to do
+  std::vector<std::deque<FileWork>> files_;  // by shard: the work of its file thread
   std::vector<std::unique_ptr<shard::FakeColdStore>> cold_;  // by shard, which they outlive
   std::vector<std::unique_ptr<server::ShardExecutor>> shards_;
   std::unique_ptr<server::Membership> membership_;
 };
 
-// A worker process: a ClientCore and what it runs in.
+// A worker process: a ClientCore and its environment.
 class SimWorker {
  public:
   struct Options {
@@ -163,7 +162,7 @@ class SimWorker {
   const client::ClientCore& core() const { return *core_; }
   bool RunOnce();
   const std::string& host() const { return host_; }
-  // What its own clock shows when the network's shows `ns`: deadlines are by that one.
+  // The time of its own clock when the network's shows `ns`: deadlines use that clock.
   int64_t At(int64_t ns) const { return clock_.FromNetwork(ns); }
   int64_t NextTimerNanos() const;
   uint32_t rails() const { return static_cast<uint32_t>(endpoints_.size()); }
@@ -204,7 +203,7 @@ class SimCluster {
   explicit SimCluster(const ClusterOptions& options);
   ~SimCluster();
 
-  // One with a rail more or less than the servers have uses what both have.
+  // A worker with a rail more or less than the servers have uses the common rails.
   SimWorker* AddWorker(const std::string& host, const SimWorker::Options& options);
   void CrashWorker(SimWorker* worker);
   void CrashServer(int index);

@@ -1,4 +1,4 @@
-// An in-process control plane on virtual time: calls are delayed, and lost, as a seed says.
+// An in-process control plane on virtual time: calls are delayed, and lost, by a seed.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SIM_CONTROL_H_
@@ -30,7 +30,7 @@ struct ControlFaults {
 
 class SimChannel : public ControlChannel {
  public:
-  // Whether a call has ended and its owner was not told.
+  // Whether a call has ended and its owner was not notified.
   virtual bool pending() const = 0;
 };
 
@@ -47,8 +47,8 @@ class SimControl {
   void Stop(const std::string& address) { handlers_.erase(address); }
   // Of the process of that name.
   std::unique_ptr<SimChannel> NewChannel(const std::string& host);
-  // Nothing that `from` sends reaches `to` any more (or again): requests and answers alike, those
-  // of calls under way included. Who waits is not told.
+  // Nothing that `from` sends reaches `to` any more (or again): requests and answers alike, also of
+  // calls in flight. Callers that wait are not notified.
   void Cut(const std::string& from, const std::string& to, bool cut);
   void set_faults(const ControlFaults& faults) { faults_ = faults; }
   // Called with each request when it is sent, and the process that sends it.
@@ -56,7 +56,7 @@ class SimControl {
                                       const google::protobuf::Message& request)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
-  // Does what is due. Returns whether anything was.
+  // Does all work that is due. Returns whether there was any.
   bool RunOnce();
   int64_t NextTimerNanos() const;
 

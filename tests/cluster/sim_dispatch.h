@@ -1,4 +1,4 @@
-// Calls of the simulated control plane: what the gRPC services do in a real process.
+// Calls of the simulated control plane: the work of the gRPC services of a real process.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SIM_DISPATCH_H_

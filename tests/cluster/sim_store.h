@@ -28,7 +28,7 @@ class SimStore final : public server::Store {
   explicit SimStore(std::function<void(int64_t ns)> block) : block_(std::move(block)) {}
 
   void set_faults(const StoreFaults& faults) { faults_ = faults; }
-  // What has been saved; and to put an older copy of it back under a stopped coordinator.
+  // The saved state; and to put an older copy of it back under a stopped coordinator.
   const server::CoordinatorState& state() const { return state_; }
   void set_state(server::CoordinatorState state) { state_ = std::move(state); }
 

@@ -48,7 +48,7 @@ class HonestUsers {
   bool Start();
   // The times since the last look.
   std::string Times();
-  // Ends them, and compares the sums. Returns what is wrong.
+  // Ends them, and compares the sums. Returns the difference.
   std::string Stop();
   uint64_t steps() const { return steps_; }
 

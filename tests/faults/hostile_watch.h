@@ -1,5 +1,5 @@
-// What the daemons of a hostile run take: memory, descriptors, threads, log and audit bytes, each
-// with its bound while peers are hostile, and with the value that it returns to afterwards.
+// Resources of the daemons of a hostile run: memory, descriptors, threads, log and audit bytes,
+// each with its bound while peers are hostile, and with the value that it returns to afterwards.
 //
 // **Thread safety**: one owner thread; a thread of its own samples meanwhile.
 #ifndef VERBENA_TESTS_FAULTS_HOSTILE_WATCH_H_
@@ -28,9 +28,9 @@ class HostileWatch {
 
   // Before the sampling begins. `audit`: its audit log.
   void Add(const std::string& name, pid_t pid, const std::string& audit);
-  // What has been sampled so far is the quiet value.
+  // Takes the samples so far as the quiet values.
   void Begin();
-  // Peers are hostile no more. Empty once all is as before; otherwise what is not.
+  // Peers are hostile no more. Empty once all is as before; otherwise the resources that are not.
   std::string NotBack() const;
   std::string Report() const;
 

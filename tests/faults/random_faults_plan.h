@@ -52,8 +52,8 @@ struct FaultOptions {
   int quiet_s = 5;        // under load and without a fault, before the first one
   int slack_mib = 16;     // memory that each process may have beyond 1.5 times its quiet value
   int limit_s = 0;        // of the whole run; 0: from the number of faults
-  // Of verbenad, with spaces between. By default the replica log of a server takes 256 MiB while a
-  // follower is silent, many times what these tables take.
+  // Options of verbenad, with spaces between. By default the replica log of a server takes 256 MiB
+  // while a follower is silent, many times the size of these tables.
   std::string server_options = "--replica-log-limit 16777216";
   std::string keep;  // directory for logs of a failed run; empty: none is kept
 };

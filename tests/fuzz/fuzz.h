@@ -1,4 +1,4 @@
-// What every fuzz target is made of: libFuzzer's entry point, seeds, and checks that end the run.
+// The parts of every fuzz target: libFuzzer's entry point, seeds, and checks that end the run.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_FUZZ_FUZZ_H_

@@ -32,8 +32,8 @@ class SmallAllocator final : public shard::Allocator {
   size_t left_;
 };
 
-// A sync table has an entry for each chunk and worker, and an index one for each chunk: what is
-// allowed of them (server/coordinator/jobs.h) takes too long for a target that runs often.
+// A sync table has an entry for each chunk and worker, and an index one for each chunk: the allowed
+// number of them (server/coordinator/jobs.h) takes too long for a target that runs often.
 inline bool TooManyContributions(const v1::ClusterView& view) {
   constexpr uint64_t kMost = 1 << 16;
   uint64_t chunks = 0, workers = 1;

@@ -10,8 +10,8 @@
 
 namespace verbena::worker {
 
-// To be called again after fake_cuda_reset(). A kernel that reads or writes what is not there loses
-// its device, as on a GPU (CUDA_ERROR_ILLEGAL_ADDRESS).
+// To be called again after fake_cuda_reset(). A kernel that accesses memory that does not exist
+// loses its device, as on a GPU (CUDA_ERROR_ILLEGAL_ADDRESS).
 void DefineFakeKernels();
 // Those of the text model alone (worker/cuda/text_elements.h).
 void DefineFakeTextKernels();

@@ -1,6 +1,5 @@
-// What imitated kernels do their work with: their parameters, and copies of the imitated devices'
-// memory. What reads or writes memory that is not there loses the devices, as on a GPU
-// (CUDA_ERROR_ILLEGAL_ADDRESS).
+// Tools of imitated kernels: their parameters, and copies of the imitated devices' memory. An
+// access to memory that does not exist loses the devices, as on a GPU (CUDA_ERROR_ILLEGAL_ADDRESS).
 //
 // **Thread safety**: functions without state.
 #ifndef VERBENA_TESTS_GPU_FAKE_MEMORY_H_

@@ -1,5 +1,5 @@
 // A GPU as the tests of this folder use it, real or imitated: numbers put on it and fetched from
-// it, streams, and waiting for what was enqueued.
+// it, streams, and waiting for enqueued work.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_GPU_GPU_H_

@@ -1,5 +1,5 @@
-// A stream of a real GPU that is held: what is enqueued behind waits until it is released, however
-// fast the GPU is. (The imitation's own controls hold its streams: tests/rdma.)
+// A stream of a real GPU that is held: work that is enqueued behind waits until it is released,
+// however fast the GPU is. (The imitation's own controls hold its streams: tests/rdma.)
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_GPU_HELD_STREAM_H_

@@ -1,4 +1,4 @@
-// What tests of copies to and from CUDA devices share.
+// Shared by tests of copies to and from CUDA devices.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_RDMA_CUDA_COPYING_H_

@@ -1,5 +1,5 @@
-// What the tests of CUDA devices share: the imitated driver as it was at the start, and proof at
-// the end that everything was given back to it.
+// Shared by tests of CUDA devices: the imitated driver as it was at the start, and proof at the end
+// that everything was given back to it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_RDMA_CUDA_FIXTURE_H_
@@ -44,7 +44,7 @@ inline bool Says(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
 }
 
-// Asks until `number` copies are done; bounded, for a test of what is never done.
+// Polls until `number` copies are done; bounded, for tests of copies that never complete.
 inline bool Finish(Device& device, Device::Direction direction, uint64_t number) {
   for (int i = 0; i < 10'000; ++i) {
     const auto done = device.CopiesDone(direction);

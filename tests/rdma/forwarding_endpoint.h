@@ -1,4 +1,5 @@
-// An endpoint that does as another one does, but for its name, its device and what tests make fail.
+// An endpoint that behaves like another one, except for its name, its device and failures ordered
+// by tests.
 //
 // **Thread safety**: as the one behind it.
 #ifndef VERBENA_TESTS_RDMA_FORWARDING_ENDPOINT_H_
@@ -34,7 +35,7 @@ class ForwardingEndpoint : public Endpoint {
   // or, each before_exposure_step() once, in Expose(). Set before the first of them.
   int exposure_steps = 0;
   std::function<void(uint64_t block)> before_exposure_step;
-  bool never_dead = false;  // what is closed stays so, as long as this is true
+  bool never_dead = false;  // closed connections stay closing as long as this is true
   // ---- what happened ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()

@@ -30,8 +30,8 @@ inline std::byte PatternByte(uint64_t id, size_t i) {
 void FillPattern(uint64_t id, std::byte* to, size_t bytes);
 bool IsPattern(uint64_t id, const std::byte* data, size_t bytes);
 
-// The shard's side: accepts lanes whose token names them, checks what arrives, answers at some
-// later time in some order. The record says what it expects: group.sequence is its id.
+// The shard's side: accepts lanes whose token names them, checks records that arrive, answers at
+// some later time in some order. The record states the expected answer: group.sequence is its id.
 class LaneServer {
  public:
   LaneServer(Endpoint* endpoint, const LaneConfig& config, uint64_t seed);
@@ -96,7 +96,7 @@ class LaneUser {
   WorkerLane* lane() { return lane_.get(); }
   uint64_t posted() const { return next_id_ - 1; }
   uint64_t answered() const { return answered_.size(); }
-  // Whether the answered and the unanswered are exactly what was posted, the latter in order.
+  // Whether the answered and the unanswered are exactly the posted records, the latter in order.
   bool Accounted() const;
   const std::vector<std::string>& violations() const { return violations_; }
   size_t memory_bytes() const { return buffer_->size(); }  // beside its lane's
@@ -161,7 +161,7 @@ struct LanePair {
   LaneWorld world;
 };
 
-// What its steps are bounded by.
+// The bound of its steps.
 inline constexpr uint64_t kLanePairSteps = 5'000'000;
 
 // Few of everything, so that most is waited for.

@@ -45,7 +45,7 @@ class ScriptedEndpoint final : public Endpoint {
   // ---- what the test decides ----
   bool dead_after_close = true;
   absl::Status next_write;  // returned by the next PostWrite() unless OK
-  ExposurePieces pieces;    // SIZE_MAX: as most_exposed says
+  ExposurePieces pieces;    // SIZE_MAX: by most_exposed
   size_t most_exposed = SIZE_MAX;
 
   // Consumes a receive, as a peer's write with immediate does.

@@ -1,4 +1,4 @@
-// The conformance suite of rdma/transport.h: what every transport must do, tested the same way.
+// The conformance suite of rdma/transport.h: the contract of every transport, tested the same way.
 //
 // A transport joins by adding itself to TransportsUnderTest() (transport_list.cc).
 //
@@ -15,7 +15,7 @@
 
 namespace verbena::rdma {
 
-// What a transport needs around it in a test.
+// The environment of a transport in a test.
 class TransportHarness {
  public:
   virtual ~TransportHarness() = default;

@@ -1,5 +1,5 @@
-// What tests of the verbs transport share: an endpoint on the test device, and what the kernel says
-// about it.
+// Shared by tests of the verbs transport: an endpoint on the test device, and the kernel's
+// information about it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_RDMA_VERBS_FIXTURE_H_

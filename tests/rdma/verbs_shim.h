@@ -1,6 +1,6 @@
 // Limits and delays of other providers, laid over the device that there is: linked into a test
 // program, it stands before libibverbs and before the device's work requests (ibv_context_ops), and
-// passes on what it does not refuse.
+// passes on calls that it does not refuse.
 //
 // **Thread safety**: set while no endpoint is in use; on_registration is called from any thread.
 #ifndef VERBENA_TESTS_RDMA_VERBS_SHIM_H_

@@ -54,7 +54,7 @@ class TokenCluster {
     const Finished made = Operate(command);
     INFO(made.err);
     REQUIRE(made.status == 0);
-    CHECK(made.out == "");  // what is in the file is nowhere else
+    CHECK(made.out == "");  // the file's contents are nowhere else
     return File(name);
   }
   void Revoke(const std::string& token_file) const {

@@ -1,4 +1,4 @@
-// What the operator's program has read of a cluster.
+// Cluster states as the operator's program reads them.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SERVER_CLI_STATES_H_

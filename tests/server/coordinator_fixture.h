@@ -23,7 +23,7 @@ class ManualClock final : public Clock {
  public:
   int64_t NowNanos() const override { return now_; }
   void AdvanceMs(int64_t ms) { AdvanceTo(now_ + ms * 1000000); }
-  // What is driven takes its turns on the way, but not the one at the end.
+  // Machines take their turns on the way, but not the one at the end.
   void AdvanceTo(int64_t now) {
     int64_t turn = 0;
     while (next_turn_ && (turn = std::max(next_turn_(), now_ + 1)) < now) {
@@ -64,7 +64,7 @@ class FaultyStore final : public Store {
   MemoryStore inner_;
 };
 
-// What a call answered; empty while it waits (GetView).
+// The answer of a call; empty while it waits (GetView).
 template <typename Response>
 using Answer = std::shared_ptr<std::optional<absl::StatusOr<Response>>>;
 
@@ -81,7 +81,7 @@ class TestCoordinator {
   }
   TestCoordinator(const TestCoordinator&) = delete;  // its clock runs it
 
-  // What a killed and restarted process does: only the store survives. Its servers are heard.
+  // As a killed and restarted process: only the store survives. Its servers are heard.
   void Restart() {
     RestartUnheard();
     for (const v1::Server& server : view().servers()) {
@@ -156,7 +156,7 @@ class TestCoordinator {
     return Call(&Coordinator::JoinWorker, WorkerRequest(job, expected, rank, observer));
   }
 
-  // `view`: what the member has seen; null: it does not say.
+  // `view`: the view that the member has seen; null: not given.
   absl::StatusOr<v1::HeartbeatResponse> Heartbeat(uint64_t incarnation,
                                                   const v1::ClusterView* view = nullptr,
                                                   bool server = false) {

@@ -11,7 +11,7 @@
 
 namespace verbena::test {
 
-// Runs to the end; for what is refused.
+// Runs to the end; for refused options.
 inline Finished Verbenad(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), VerbenadPath());
   return RunProgram(arguments, absl::Seconds(60));

@@ -1,5 +1,5 @@
-// A peer that speaks HTTP/2 to a gRPC server and takes what it is given: many streams with messages
-// that it announces and never completes.
+// A peer that speaks HTTP/2 to a gRPC server and uses all that it is granted: many streams with
+// messages that it announces and never completes.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_TESTS_SERVER_HTTP2_PEER_H_
@@ -27,7 +27,7 @@ class Http2Peer {
   // Sends all but the last byte of each message, as far as the server's windows allow, until all
   // is sent, the server has ended every call, or the time is over.
   void Flood(std::chrono::milliseconds at_most);
-  // Answers what the server sends meanwhile.
+  // Answers the server's frames meanwhile.
   void Listen(std::chrono::milliseconds at_most);
 
   uint64_t sent() const { return sent_; }

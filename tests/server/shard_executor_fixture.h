@@ -92,7 +92,7 @@ class TestWorker {
     if (lane_ != nullptr) lane_->RunOnce();
   }
 
-  // Of what is sent from now on.
+  // For records sent from now on.
   void set_epoch(uint64_t epoch) { epoch_ = epoch; }
   float* values() { return reinterpret_cast<float*>(block_->data()); }
   float* pulled() { return reinterpret_cast<float*>(block_->data() + 2048); }

@@ -28,7 +28,7 @@ constexpr uint32_t kTable = 7;
 constexpr uint64_t kFirstWorker = 1000;  // incarnation of rank 0
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A heap that can run out and that counts what is out.
+// A heap that can run out, and counts the buffers given out.
 class LimitedAllocator final : public Allocator {
  public:
   Buffer Allocate(size_t bytes) override {
@@ -233,7 +233,7 @@ class Fixture {
     std::memcpy(values.data(), chunk.buffer.data, chunk.bytes);
     return values;
   }
-  // What a pull by some member sees now; empty when refused.
+  // The values of a pull by some member now; empty when refused.
   std::vector<float> Read(uint32_t chunk, uint64_t* version = nullptr) {
     const PullOutcome out = Pull(job()->members(0).incarnation(), chunk, 0);
     if (out.kind != PullOutcome::Kind::kReady) return {};

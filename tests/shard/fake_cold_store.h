@@ -1,5 +1,5 @@
-// A cold store in memory that takes its time: what it is asked for is done later, reads in any
-// order, writes in theirs; and it fails when it is told to.
+// A cold store in memory that takes its time: requests are done later, reads in any order, writes
+// in order; and it fails when a test orders it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SHARD_FAKE_COLD_STORE_H_
@@ -31,11 +31,11 @@ class FakeColdStore final : public ColdStore {
     writes_.push_back({key, cookie, {content.begin(), content.end()}});
   }
   void Read(uint64_t key, uint64_t cookie) override {
-    // Its content was written before: what is not in memory anywhere is nowhere.
+    // Its content was written before: a row that is not in memory must be in the store.
     if (!rows_.contains(key)) ++misses;
     reads_.push_back({key, cookie, {}});
   }
-  // Something of what was asked for; all of it, when it is not slow.
+  // Completes some of the requests; all of them, when it is not slow.
   bool TakeDone(std::vector<Done>* done) override {
     if (stopped) return false;
     const size_t before = done->size();

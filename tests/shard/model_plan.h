@@ -1,4 +1,4 @@
-// What the engine's random tests share: a cluster made from a seed and the gradients pushed to it.
+// Shared by the engine's random tests: a cluster made from a seed and the gradients pushed to it.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_TESTS_SHARD_MODEL_PLAN_H_
@@ -41,7 +41,7 @@ inline Plan MakePlan(uint32_t seed, v1::Consistency consistency) {
   return plan;
 }
 
-// What a worker pushes: a function of who, where and when. Integers add without rounding in any
+// A worker's gradient: a function of rank, table and step. Integers add without rounding in any
 // order, so async has one right answer too; sync gets fractions, where the order shows.
 inline std::vector<float> Gradient(const Plan& plan, uint32_t rank, uint32_t chunk,
                                    uint64_t sequence, uint32_t n) {

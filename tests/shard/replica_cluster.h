@@ -1,6 +1,6 @@
-// Several engines that keep copies of each other's partitions, links between them that lose and
-// delay, and workers that send again what was not answered: what the executor, the coordinator and
-// the client do around an engine, as far as it matters to it.
+// Several engines with replicas of each other's partitions, links between them that lose and delay,
+// and workers that resend unanswered requests: the parts of executor, coordinator and client that
+// matter to an engine.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SHARD_REPLICA_CLUSTER_H_
@@ -53,7 +53,7 @@ class ReplicaCluster {
   explicit ReplicaCluster(const ReplicaPlan& plan);
   // Until all workers have done all steps. False: no end in sight.
   bool Run();
-  // What the primaries have: by chunk, or by key.
+  // The primaries' contents: by chunk, or by key.
   std::map<uint64_t, std::vector<float>> Contents();
   // Every copy takes the place of its primary; all copies are followers that have everything.
   void PromoteAll();
@@ -124,7 +124,7 @@ class ReplicaCluster {
   Node* Find(uint64_t server);
   bool Alive(uint64_t server) { return Find(server) != nullptr; }
 
-  // What may happen next.
+  // Makes a random next event.
   void Fault();
   void Kill(Node* node);
   bool MayPromote(uint32_t partition);
@@ -161,7 +161,7 @@ class ReplicaCluster {
   std::vector<std::vector<Stream>> streams_;               // by worker, by partition
   std::map<uint32_t, Asked> asked_;                        // by operation
   std::map<uint32_t, Parked> parked_;                      // by operation
-  // Of all pushes: engines may still hold what came on lanes that are closed.
+  // Of all pushes: engines may still hold records that came on closed lanes.
   std::vector<std::shared_ptr<std::vector<float>>> payloads_;
   uint32_t next_operation_ = 0;
   uint32_t promotions_ = 0, admitted_ = 0;

@@ -27,7 +27,7 @@ inline constexpr uint32_t kLoadKeys = 2048;
 inline constexpr uint32_t kLoadPushKeys = 4;
 inline constexpr uint32_t kGrowingPushKeys = 32;
 inline constexpr uint64_t kLoadCopy = kServer + 1;
-// Of one record, at most: a chunk, or a group of rows, with what the log has of it.
+// Limit of one record: a chunk, or a group of rows, with its part in the log.
 inline constexpr uint64_t kLoadRecord = 2048;
 
 struct LoadPlan {
@@ -141,7 +141,7 @@ class Load {
     FAIL("something is never answered");
   }
 
-  // Every number is the sum of what was pushed.
+  // Every number is the sum of the pushes.
   void CheckSums(Engine* engine) {
     for (uint32_t chunk = 0; chunk < kLoadChunks; ++chunk) {
       PullRequest r;
@@ -429,7 +429,7 @@ class Load {
     }
     return true;
   }
-  // One record of each kind, applies' and catch-up's, may be what goes beyond.
+  // One record of each kind, applies' and catch-up's, may exceed the bound.
   void CheckBounds() {
     const EngineCounters counters = primary_->counters();
     most_bytes_ = std::max(most_bytes_, counters.replica_log_bytes);

@@ -252,7 +252,7 @@ class RowFixture {
   Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows) const {
     return RowsOf(of, rows, pull_type);
   }
-  // What a lookup by some member sees now; empty when refused.
+  // The rows of a lookup by some member now; empty when refused.
   Rows Read(const std::vector<uint64_t>& of) {
     const PullOutcome out = Lookup(job()->members(0).incarnation(), of, 0);
     if (out.kind != PullOutcome::Kind::kReady) return {};

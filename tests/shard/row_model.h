@@ -1,5 +1,5 @@
-// What an embedding table must hold, simple enough to be believed: a std::map of rows, each changed
-// by a plain loop over the contributions to it.
+// The right contents of an embedding table, by a simple model: a std::map of rows, each changed by
+// a plain loop over the contributions to it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SHARD_ROW_MODEL_H_
@@ -72,7 +72,7 @@ class RowModel {
   }
 
  private:
-  // To what a table of 16 bits can have.
+  // To a number that a table of 16 bits can have.
   void Round(Row* row) const {
     for (float& x : *row) {
       if (options_.row_dtype == v1::DTYPE_BF16) x = FloatFromBFloat16(BFloat16FromFloat(x));

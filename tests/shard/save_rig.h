@@ -83,7 +83,7 @@ class SaveRig {
   Engine& engine(size_t i) { return *engines_[i]; }
   size_t engines() const { return engines_.size(); }
   v1::ClusterView& view() { return view_; }
-  // All engines are told.
+  // Passes the view to all engines.
   void ApplyView();
 
   // Workers push up to that step (async: that many pushes each).
@@ -103,7 +103,7 @@ class SaveRig {
   // At a later step, if that one is over.
   absl::Status Begin(uint64_t step, uint64_t memory_bytes = 1 << 20);
   uint64_t step() const { return step_; }  // that it began with
-  // Takes or releases a piece, or nothing; what was released is in saved().
+  // Takes or releases a piece, or nothing; released pieces are in saved().
   void ActSave();
   bool SaveComplete();
   // Goes on with workers and save in random order until both are done.
@@ -116,10 +116,10 @@ class SaveRig {
   std::vector<SavePiece> Out() const;  // taken, not released
 
   // ---- restores: of a plan that says so ----
-  // Loads what was saved, cut at random, into all engines.
+  // Loads saved contents, cut at random, into all engines.
   void Load(const Saved& saved, ElementType dtype, uint64_t version, bool state = true);
   absl::Status FinishRestore();
-  // The view says that it is done.
+  // Applies the view in which the restore is done.
   void Serve();
   // All records for copies arrive.
   void DeliverAll();

@@ -1,5 +1,5 @@
-// What a sync table must hold, simple enough to be believed: contributions are kept as they came
-// and a step's result is computed by a plain loop once the step is complete.
+// The right contents of a sync table, by a simple model: contributions are kept as they came and a
+// step's result is computed by a plain loop once the step is complete.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SHARD_SYNC_MODEL_H_

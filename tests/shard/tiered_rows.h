@@ -14,7 +14,7 @@
 
 namespace verbena::shard {
 
-// For RowFixture: one worker, one partition. The store does at once what it is asked for.
+// For RowFixture: one worker, one partition. The store completes requests at once.
 inline RowOptions Tiered(FakeColdStore* store,
                          v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
   RowOptions o;
@@ -28,7 +28,7 @@ inline RowOptions Tiered(FakeColdStore* store,
   return o;
 }
 
-// All that happens: what waits may have to wait for a frame, then for its row.
+// All that happens: a waiting request may have to wait for a frame, then for its row.
 inline std::vector<Event> Drain(RowFixture* f) {
   std::vector<Event> events;
   for (int i = 0; i < 40; ++i) f->engine->TakeEvents(&events);

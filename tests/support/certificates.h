@@ -1,4 +1,5 @@
-// Certificates for tests, made by OpenSSL's library: an authority, and what it issues.
+// Certificates for tests, made by OpenSSL's library: an authority, and the certificates that it
+// issues.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_TESTS_SUPPORT_CERTIFICATES_H_

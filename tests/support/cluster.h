@@ -17,8 +17,8 @@ std::string VerbenadPath();
 std::string TrainPath();
 std::string CliPath();
 
-// VERBENA_TEST_TRANSPORT, or "auto": what the cluster's servers and its users are told to use, so
-// that the same tests run over shm here and over verbs where there is an RDMA device.
+// VERBENA_TEST_TRANSPORT, or "auto": the transport of the cluster's servers and its users, so that
+// the same tests run over shm here and over verbs where there is an RDMA device.
 std::string TestTransport();
 
 // 127.0.0.1 and a port that nobody listens on, outside the range of outgoing connections: those
@@ -60,14 +60,14 @@ class ProcessCluster {
   void RestartServer(int index);
   // SIGKILL; returns once the process is gone.
   void KillServer(int index);
-  // Waits until every server answers as what the view says it is, and every partition has all of
-  // its copies, none of them a learner. Needs a table: partitions are placed with the first.
+  // Waits until every server answers under its incarnation in the view, and every partition has all
+  // of its replicas, none of them a learner. Needs a table: partitions are placed with the first.
   bool WaitReplicated(absl::Duration at_most = absl::Seconds(30));
   // Whether it is so now.
   bool CheckReplicated();
-  // What `verbena status --json` printed when one of the two last looked.
+  // The last output of `verbena status --json` that one of these two has seen.
   const std::string& status() const { return status_; }
-  // The ends of what the coordinator and the servers have printed.
+  // The last output of the coordinator and the servers.
   std::string logs() const;
   // The sum of a metric over all servers and shards.
   double Metric(const std::string& name) const;

@@ -1,4 +1,4 @@
-// What a test cannot go on without.
+// Conditions without which a test cannot go on.
 //
 // **Thread safety**: as Catch2: the test's thread alone.
 #ifndef VERBENA_TESTS_SUPPORT_GOOD_H_

@@ -44,7 +44,7 @@ class CriteoGenerator {
   std::array<double, kCriteoIntegers> slopes_;
 };
 
-// The AUC that is expected, over all draws of the labels, of whoever knows the probabilities: no
+// The expected AUC, over all draws of the labels, of a ranking by the true probabilities: no
 // ranking has a higher one (Clemencon, Lugosi and Vayatis, 2008).
 double BayesAuc(const std::vector<float>& probabilities);
 

@@ -1,5 +1,5 @@
-// Synchronous training of several workers, each a thread, on one local store: what the servers do,
-// a mean in rank order (of counters the sum) once all have ended the step.
+// Synchronous training of several workers, each a thread, on one local store: like the servers, a
+// mean in rank order (for counters the sum) once all have ended the step.
 //
 // **Thread safety**: a SharedStore belongs to its rank's thread.
 #ifndef VERBENA_TESTS_WORKER_SHARED_STORE_H_
@@ -22,7 +22,7 @@ namespace verbena::worker {
 
 class SharedStore;
 
-// What the ranks share.
+// State shared by the ranks.
 class SharedJob {
  public:
   SharedJob(LocalStore* store, size_t workers)

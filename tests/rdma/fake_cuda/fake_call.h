@@ -1,5 +1,5 @@
-// What every function of the imitated driver begins with: the lock, a failure that a test has
-// ordered, the context that is current, whether its device is lost.
+// The begin of every function of the imitated driver: the lock, a failure that a test has ordered,
+// the context that is current, whether its device is lost.
 //
 // **Thread safety**: a call belongs to its thread.
 #ifndef VERBENA_TESTS_RDMA_FAKE_CUDA_FAKE_CALL_H_
@@ -11,7 +11,7 @@
 
 namespace verbena::rdma::cuda {
 
-// Declared here, so that the definitions agree with what the library under test calls.
+// Declared here, so that the definitions agree with the calls of the library under test.
 #define FAKE_CUDA_DECLARE(name, parameters) FAKE_CUDA_EXPORT Result name parameters;
 VERBENA_CUDA_FUNCTIONS(FAKE_CUDA_DECLARE)
 VERBENA_CUDA_NEWER_FUNCTIONS(FAKE_CUDA_DECLARE)
@@ -39,7 +39,7 @@ class FakeCall {
     error = on().lost;
     return *this;
   }
-  // What may not be done while a graph is captured, but in relaxed mode.
+  // For calls that are not allowed while a graph is captured, except in relaxed mode.
   FakeCall& Unsafe() {
     if (error == kSuccess && gpus.captures > 0 && fake_capture_mode != kCaptureModeRelaxed) {
       ++gpus.counts.broken_captures;

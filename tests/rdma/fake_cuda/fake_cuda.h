@@ -2,9 +2,9 @@
 // two GPUs whose memory the host cannot touch (a page without any access), so that a hidden access
 // ends the test.
 //
-// Work in a stream is done only while somebody asks: at the second query of any event of that
-// device after it was enqueued, so that nothing is ever done at once. What holds a stream back here
-// holds all behind it.
+// Work in a stream is done only at queries: at the second query of any event of that device after
+// it was enqueued, so that nothing is ever done at once. Work that holds a stream back here holds
+// all behind it.
 //
 // **Thread safety**: thread-safe.
 #ifndef VERBENA_TESTS_RDMA_FAKE_CUDA_FAKE_CUDA_H_
@@ -17,7 +17,7 @@
 
 namespace verbena::rdma {
 
-// What is there, and what went wrong that a real driver would not tell.
+// Objects that exist, and errors that a real driver would not report.
 struct FakeCudaCounts {
   // To be given back.
   size_t allocations;
@@ -27,20 +27,20 @@ struct FakeCudaCounts {
   size_t modules;
   size_t contexts;       // how often they are retained
   size_t current_depth;  // of this thread's stack of contexts
-  bool mode_changed;     // this thread's mode about captures is not what it was
+  bool mode_changed;     // this thread's mode about captures has changed
   // Done.
   size_t copies;
   size_t batches;  // of copies, started by one call
   size_t exports;  // of dma-bufs
-  size_t flushes;  // of what other devices wrote
+  size_t flushes;  // of other devices' writes
   // Wrong.
   size_t unpinned_copies;  // of host memory that was not page-locked: they block
   size_t stale_copies;     // of host memory that was no longer page-locked when their turn came
-  size_t stray_copies;     // in batches, of what no device has: a real driver crashes
+  size_t stray_copies;     // in batches, of memory that no device has: a real driver crashes
   size_t broken_captures;  // calls that end the capture of a graph by another thread
 };
 FAKE_CUDA_EXPORT FakeCudaCounts fake_cuda_counts();
-// Everything as at the start, but for what is still to be given back.
+// Everything as at the start, except for objects that were not given back.
 FAKE_CUDA_EXPORT void fake_cuda_reset();
 
 // ---- time ---------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ FAKE_CUDA_EXPORT void fake_cuda_set_pin_limit(size_t bytes);           // of one
 // cuDeviceGetAttribute(); at the start dma-bufs and GPUDirect RDMA are supported, and writes of
 // others must be flushed.
 FAKE_CUDA_EXPORT void fake_cuda_set_attribute(int device, int attribute, int value);
-// What a driver of a NIC finds behind an exported descriptor: where it begins, and for how many
-// bytes it goes on. False: it is none.
+// A NIC driver's view of an exported descriptor: the start and the number of bytes. False: it is no
+// such descriptor.
 FAKE_CUDA_EXPORT bool fake_cuda_dma_buf(int fd, uint64_t* base, uint64_t* bytes);
 // The bytes of the range as the host can map them; null: it is not all one allocation.
 FAKE_CUDA_EXPORT void* fake_cuda_bytes(const void* address, size_t bytes);
@@ -95,8 +95,9 @@ FAKE_CUDA_EXPORT bool fake_cuda_enqueue(uintptr_t stream, void (*work)(void*), v
 // The stream is captured into a graph, by another thread.
 FAKE_CUDA_EXPORT void fake_cuda_capture(uintptr_t stream, bool on);
 
-// What a module's function of this name does: called with copies of the launch's parameters, whose
-// sizes are given, when its turn comes. It reaches device memory by fake_cuda_read() and _write().
+// The work of a module's function of this name: called with copies of the launch's parameters,
+// whose sizes are given, when its turn comes. It reaches device memory by fake_cuda_read() and
+// _write().
 using FakeCudaKernel = void (*)(unsigned blocks, unsigned threads, void** parameters);
 FAKE_CUDA_EXPORT void fake_cuda_define_kernel(const char* name, FakeCudaKernel kernel,
                                               const size_t* sizes, size_t count);

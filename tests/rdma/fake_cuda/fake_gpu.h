@@ -1,4 +1,4 @@
-// The state of the imitated driver: devices, their memory, and what is enqueued in their streams.
+// The state of the imitated driver: devices, their memory, and the work enqueued in their streams.
 //
 // **Thread safety**: everything under FakeGpus::mutex.
 #ifndef VERBENA_TESTS_RDMA_FAKE_CUDA_FAKE_GPU_H_
@@ -100,7 +100,7 @@ struct FakeGpus {
 
   StreamObject* FindStream(Stream stream, int device);  // null: no live stream
   void Enqueue(StreamObject* stream, WorkKind kind, std::function<void()> run);
-  // Does what is due. `all`: what is not due, too.
+  // Does the work that is due; `all`: also the work that is not.
   void Run(int device, bool all);
   // Waits, with the lock given up, until the stream (null: all of the device) is empty.
   void Drain(std::unique_lock<std::recursive_mutex>* lock, int device, const StreamObject* only);

@@ -1,4 +1,4 @@
-// What tests over the fake device share: endpoints on a fresh device, and what they have logged.
+// Shared by tests over the fake device: endpoints on a fresh device, and their logs.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_RDMA_FAKE_VERBS_FAKE_WORLD_H_

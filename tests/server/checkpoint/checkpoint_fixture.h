@@ -1,4 +1,4 @@
-// Models of random bits, saved as daemons would save them, and compared with what is read.
+// Models of random bits, saved as daemons would save them, and compared with the data that is read.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SERVER_CHECKPOINT_CHECKPOINT_FIXTURE_H_

@@ -1,4 +1,4 @@
-// safetensors files made by hand, and what they become.
+// safetensors files made by hand, and the tables that they become.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SERVER_CHECKPOINT_IMPORT_FIXTURE_H_
@@ -20,7 +20,7 @@
 
 namespace verbena::checkpoint::test {
 
-// Of a file made by hand, as the format says.
+// A tensor of a file made by hand, by the format.
 struct Tensor {
   std::string name, dtype, shape, bytes;
 };

@@ -1,9 +1,9 @@
-// A file system in memory that keeps no more than POSIX promises: what was not synced may be lost,
-// torn or reordered by a crash, which comes at any operation; a full disk; bits that flip.
+// A file system in memory that keeps no more than POSIX promises: unsynced data may be lost, torn
+// or reordered by a crash, which comes at any operation; a full disk; bits that flip.
 //
 // A crash at operation N: that one is done in part (of a write any of its sectors), all later ones
-// are UNAVAILABLE until Reboot(). What was written and not synced is then kept sector by sector or
-// not, as the seed says; entries of directories that were not synced, one change by one change.
+// are UNAVAILABLE until Reboot(). Unsynced data is then kept or lost sector by sector, by the seed;
+// unsynced entries of directories change by change.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_SERVER_CHECKPOINT_SIM_DISK_H_
@@ -34,9 +34,9 @@ class SimDisk final : public Disk {
   void SetCapacity(uint64_t bytes) { capacity_ = bytes; }
   void FlipBit(const std::string& path, uint64_t bit);
   void Truncate(const std::string& path, uint64_t size);
-  // The n-th Sync() of a file or directory from now on says EIO, once.
+  // The n-th Sync() of a file or directory from now on returns EIO, once.
   void FailSync(uint64_t n) { fail_sync_ = n; }
-  // From now on Sync() of a file says OK and does nothing: a crash shows who relies on it.
+  // From now on Sync() of a file returns OK and does nothing: a crash shows code that relies on it.
   void IgnoreSyncs() { ignores_syncs_ = true; }
 
   std::string Content(const std::string& path);

@@ -38,7 +38,7 @@ class SpyEndpoint final : public rdma::ForwardingEndpoint {
   };
   std::vector<Arrived> arrived;
   rdma::LaneConfig config = PeerLaneConfig();  // of the lanes that it accepted
-  absl::Status write_status;                   // of writes; OK: as the transport says
+  absl::Status write_status;                   // of writes; OK: the transport's status
   int destroyed_alive = 0;                     // connections that were not dead
 
   absl::Status Prepare(rdma::ConnectionId connection,
@@ -63,7 +63,7 @@ class SpyEndpoint final : public rdma::ForwardingEndpoint {
   std::map<rdma::ConnectionId, std::byte*> rings_;
 };
 
-// What a shard's links told.
+// Records the calls of a shard's links.
 struct PeerRecorder final : PeerListener {
   struct Answered {
     PeerId peer;
@@ -83,7 +83,7 @@ struct PeerRecorder final : PeerListener {
 
 class PeerWorld {
  public:
-  // A shard of a server; servers are told apart by their incarnation.
+  // A shard of a server; servers are distinguished by their incarnation.
   struct Node {
     PeerId id;
     std::string address;
@@ -108,10 +108,10 @@ class PeerWorld {
   // `replicates`: its links serve copies, instead of its recorder. small_slots: of lanes to it.
   Node& Add(const PeerId& id, bool replicates = false,
             uint32_t small_slots = PeerLaneConfig().small_slots);
-  // As by a crash: nobody is told but by the transport and by calls that fail.
+  // As by a crash: peers learn of it only from the transport and from calls that fail.
   void Remove(Node* node);
 
-  // The next view: these servers and whoever was added, and a partition for each configuration.
+  // The next view: these servers and those that were added, and a partition for each configuration.
   std::shared_ptr<v1::ClusterView> View(const std::vector<Configuration>& partitions,
                                         const std::set<uint64_t>& silent = {});
   // Every shard learns of it.
