@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 5;
+inline constexpr uint16_t kWireVersion = 6;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -49,7 +49,8 @@ enum class RecordType : uint8_t {
                 // group, and for each of the partition's chunks in order, NormNumbers() f64 are
                 // written to `destination`. kDuplicate: the step is already committed, and nothing
                 // is written
-  kTotals = 9,  // the sums of all chunks' partial norms. The first one received counts
+  kTotals = 9,  // payload = TotalsPayload: the sums of all chunks' partial norms. The first one
+                // received counts
   // Between servers: the sender is the partition's primary, the receiver is a replica.
   kReplicate = 10,  // one group, whose `sequence` numbers the partition's records from 1; payload =
                     // ReplicaHeader, then data by its kind. kOk: the record is applied;
@@ -71,6 +72,14 @@ enum class NormKind : uint8_t {
 };
 inline constexpr uint32_t kNormKinds = 2;
 constexpr uint32_t NormNumbers(NormKind kind) { return kind == NormKind::kGradient ? 1 : 2; }
+
+// The payload of a kTotals.
+struct TotalsPayload {
+  double totals[2];  // the first NormNumbers() count
+  uint8_t reserved[48];
+};
+static_assert(sizeof(TotalsPayload) == kRecordAlignment &&
+              std::is_trivially_copyable_v<TotalsPayload>);
 
 // The values equal those of verbena.v1.DType and, from kInt8 on, those of verbena.v1.Codec. Types
 // from kInt8 on are encoded in blocks (below). Types after kE5m2 occur only in pushes to dense
@@ -225,9 +234,8 @@ struct RecordHeader {
   uint32_t payload_bytes;
   uint32_t bags;             // kLookupBags: number of requested vectors. Others: 0
   uint64_t destination;      // pull: remote address to write to. push by reference: remote address
-                             // to read from. totals: the bits of the first f64
-  uint64_t destination_key;  // pull, push by reference: remote key of that memory. totals: the bits
-                             // of the second f64, or 0
+                             // to read from
+  uint64_t destination_key;  // remote key of that memory
   uint64_t min_version;      // pull, await: lowest version that may be answered. ssp pull and
                              // end-step: the worker's clock, the number of steps it has ended
 };

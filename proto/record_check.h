@@ -50,6 +50,9 @@ absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
 absl::Status CopyBagUses(const Record& record, absl::Span<const std::byte> payload,
                          std::vector<BagUse>* uses);
 
+// The totals that a kTotals record has which CopyRecord() has returned.
+TotalsPayload CopyTotals(absl::Span<const std::byte> payload);
+
 // Copies the header of a kReplicate that CopyRecord() has returned, and makes all checks that do
 // not need the table. On success *data is the payload after the header.
 absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte> payload,
@@ -65,7 +68,6 @@ absl::StatusOr<LaneHello> ParseHello(std::string_view private_data);
 // Validates a grant copied out of the mailbox. ring_bytes: from the lane's configuration.
 absl::Status CheckGrant(const LaneGrant& grant, uint32_t generation, size_t ring_bytes);
 
-std::string_view RecordTypeName(RecordType type);
 std::string_view ReplyStatusName(ReplyStatus status);
 
 }  // namespace verbena

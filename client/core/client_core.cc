@@ -93,7 +93,7 @@ void ClientCore::Cancel(OperationId id) {
   Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr || !operation->live) return;
   impl_->WithdrawPatience();
-  impl_->journal.End(operation, absl::CancelledError("the operation was cancelled"));
+  impl_->journal.settlement.End(operation, absl::CancelledError("the operation was cancelled"));
 }
 
 bool ClientCore::BufferReleased(OperationId id) const {
@@ -120,12 +120,12 @@ bool ClientCore::RunOnce() {
   c.missed = false;
   bool worked = c.options.control->RunOnce();
   worked |= c.lanes.Poll();
-  if (c.lanes.RunMemory()) c.journal.OnMemoryReady();
+  if (c.lanes.RunMemory()) c.journal.staging.OnMemoryReady();
   const int64_t now = c.options.clock->NowNanos();
   worked |= c.session.RunOnce(now);
   worked |= c.lanes.RunTimers(now);
   worked |= c.journal.RunTimers(now);
-  worked |= c.journal.Pump();
+  worked |= c.journal.poster.Pump();
   worked |= c.operations.Deliver();
   return worked;
 }
@@ -155,7 +155,7 @@ bool ClientCore::Arm() {
   // With one operation, only the last reply can end anything that a thread waits for.
   const Operation* const only = impl_->operations.first_live();
   const bool patient = only != nullptr && Operations::next_live(only) == nullptr &&
-                       impl_->journal.OnlyAnswersLeft(only);
+                       impl_->journal.poster.OnlyAnswersLeft(only);
   const bool armed =
       impl_->lanes.Arm(patient ? rdma::SleepUntil::kLastAnswer : rdma::SleepUntil::kAnything);
   impl_->patient = patient && armed;
@@ -191,7 +191,7 @@ const v1::ClusterView& ClientCore::view() const { return impl_->session.view(); 
 
 CoreStatistics ClientCore::statistics() const {
   static constexpr const char* kStates[] = {"idle", "asking", "opening", "open", "closing"};
-  const JournalCounters& journal = impl_->journal.counters();
+  const JournalCounters& journal = impl_->journal.counters;
   const LaneCounters lanes = impl_->lanes.counters();
   CoreStatistics statistics;
   statistics.bytes_pushed = journal.bytes_pushed;
@@ -203,7 +203,7 @@ CoreStatistics ClientCore::statistics() const {
   statistics.direct_bytes = journal.direct_bytes;
   statistics.referenced_bytes = journal.referenced_bytes;
   statistics.rail_moves = journal.rail_moves;
-  statistics.tables = impl_->journal.tables();
+  statistics.tables = impl_->journal.tables.size();
   statistics.staleness = journal.staleness;
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;

@@ -28,10 +28,10 @@ struct ClientCore::Impl {
 
   void OnView(const ViewDifference& what) {
     lanes.OnView();
-    journal.OnView(what);
+    journal.tables.OnView(what);
   }
   void Close(const absl::Status& status) {
-    journal.EndAll(status);
+    journal.settlement.EndAll(status);
     lanes.CloseAll(status);
   }
 
@@ -71,13 +71,13 @@ struct ClientCore::Impl {
                                    Done done);
   OperationId Started(Operation* operation) {
     journal.Started(operation);
-    journal.Pump();
+    journal.poster.Pump();
     return operations.IdOf(*operation);
   }
 
   // Ends an operation that has no work.
   OperationId EndedAtOnce(Operation* operation) {
-    journal.End(operation, absl::OkStatus());
+    journal.settlement.End(operation, absl::OkStatus());
     return operations.IdOf(*operation);
   }
 

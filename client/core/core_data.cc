@@ -96,7 +96,7 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, 
   if (push && options.observer) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": an observer only pulls"));
   }
-  TableState* table = journal.FindTable(id);
+  TableState* table = journal.tables.FindTable(id);
   if (table != nullptr) {
     if (absl::Status s = session.CheckJob(table->info); !s.ok()) {
       return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
@@ -161,9 +161,10 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   if (!target.ok()) return target.status();
   auto operation = c.Start(Operation::Kind::kPush, target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.CheckLost(*target->table, target->first, target->chunks);
+  const absl::Status lost =
+      c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.End(*operation, lost);
+    c.journal.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   (*operation)->blocks[0] = slice.block;
@@ -171,12 +172,13 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   size_t offset = slice.offset;
   if (absl::Status s = c.Encoded(*target, slice, std::move(encoded), *operation, &offset);
       !s.ok()) {
-    c.journal.End(*operation, s);
+    c.journal.settlement.End(*operation, s);
     return c.operations.IdOf(**operation);
   }
-  c.journal.AddPushes(*operation, target->first, target->chunks, offset);
+  c.journal.requests.push.Add(*operation, target->first, target->chunks, offset);
   if (target->table->sync) {
-    c.journal.WaitForCommit(*operation, target->first, target->chunks, target->table->step + 1);
+    c.journal.commits.WaitForCommit(*operation, target->first, target->chunks,
+                                    target->table->step + 1);
   }
   return c.Started(*operation);
 }
@@ -189,16 +191,17 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
   if (!target.ok()) return target.status();
   auto operation = c.Start(Operation::Kind::kPull, target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.CheckLost(*target->table, target->first, target->chunks);
+  const absl::Status lost =
+      c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.End(*operation, lost);
+    c.journal.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   const uint64_t version = min_version.value_or(target->table->VersionToPull());
   (*operation)->version = version;
   (*operation)->blocks[1] = slice.block;
   (*operation)->marks[1] = slice.after;
-  c.journal.AddPulls(*operation, target->first, target->chunks, slice.offset, version);
+  c.journal.requests.pull.Add(*operation, target->first, target->chunks, slice.offset, version);
   return c.Started(*operation);
 }
 
@@ -220,13 +223,13 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   TableState* state = target->table;
   const bool ends_step = state->sync && target->chunks == state->chunks();
   if (ends_step) {
-    if (absl::Status s = c.journal.CheckNormStep("push-pull", *state); !s.ok()) return s;
+    if (absl::Status s = c.journal.norms.CheckNormStep("push-pull", *state); !s.ok()) return s;
   }
   auto operation = c.Start(Operation::Kind::kPushPull, state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.CheckLost(*state, target->first, target->chunks);
+  const absl::Status lost = c.journal.tables.CheckLost(*state, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.End(*operation, lost);
+    c.journal.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   const uint64_t version = state->sync ? state->step + 1 : state->VersionToPull();
@@ -238,14 +241,14 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   size_t offset = gradient.offset;
   if (absl::Status s = c.Encoded(*target, gradient, std::move(encoded), *operation, &offset);
       !s.ok()) {
-    c.journal.End(*operation, s);
+    c.journal.settlement.End(*operation, s);
     return c.operations.IdOf(**operation);
   }
-  c.journal.AddPushPulls(*operation, target->first, target->chunks, offset, destination.offset,
-                         version);
+  c.journal.requests.push.AddWithPulls(*operation, target->first, target->chunks, offset,
+                                       destination.offset, version);
   if (ends_step) {
     (*operation)->ends_step = true;
-    c.journal.AddEndStep(state, nullptr, false);
+    c.journal.requests.end_step.Add(state, nullptr, false);
   }
   return c.Started(*operation);
 }
@@ -260,17 +263,17 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
         absl::StrCat("end-step: ", kMaxStepsAhead, " steps of table '", state->name(),
                      "' are ended and not committed; wait for them"));
   }
-  if (absl::Status s = c.journal.CheckNormStep("end-step", *state); !s.ok()) return s;
+  if (absl::Status s = c.journal.norms.CheckNormStep("end-step", *state); !s.ok()) return s;
   auto operation = c.Start(Operation::Kind::kEndStep, state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.CheckLost(*state, 0, state->chunks());
+  const absl::Status lost = c.journal.tables.CheckLost(*state, 0, state->chunks());
   // The remaining parts of the table continue: the step still ends there.
-  c.journal.AddEndStep(state, *operation, state->sync);
+  c.journal.requests.end_step.Add(state, *operation, state->sync);
   if (!lost.ok()) {
-    c.journal.End(*operation, lost);
+    c.journal.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
-  if (state->sync) c.journal.WaitForCommit(*operation, 0, 0, state->step);
+  if (state->sync) c.journal.commits.WaitForCommit(*operation, 0, 0, state->step);
   return c.Started(*operation);
 }
 

@@ -115,7 +115,7 @@ std::unique_ptr<KeyPlan> ClientCore::Impl::PlanOf(absl::Span<const uint64_t> key
   std::unique_ptr<KeyPlan> plan = operations.NewPlan();
   // Each plan becomes a spare one when its call ends, so that each takes the place of a spare one.
   if (sorted != nullptr) return sorted->TakePlan();
-  plan->Build(keys, table.id(), table.partitions, journal.key_scratch());
+  plan->Build(keys, table.id(), table.partitions, &journal.key_scratch);
   return plan;
 }
 
@@ -131,7 +131,7 @@ std::unique_ptr<KeySort> ClientCore::StartBags(uint32_t table, const BagKeys& ba
   if (bags.keys.size() < KeySort::kManyKeys) return nullptr;
   auto state = impl_->CheckBags(table, bags, sums);
   if (!state.ok()) return nullptr;  // the call returns the error
-  return std::make_unique<KeySort>(bags, impl_->journal.BagLimits(**state),
+  return std::make_unique<KeySort>(bags, impl_->journal.requests.lookup_bags.BagLimits(**state),
                                    KeySort::Of{table, (*state)->partitions});
 }
 
@@ -146,13 +146,14 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
-    c.journal.End(operation, lost);
+  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+      !lost.ok()) {
+    c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->blocks[0] = gradients.block;
-  c.journal.AddRowPushes(operation, gradients.offset);
-  if ((*state)->sync) c.journal.WaitForRows(operation, (*state)->step + 1);
+  c.journal.requests.push_rows.Add(operation, gradients.offset);
+  if ((*state)->sync) c.journal.commits.WaitForRows(operation, (*state)->step + 1);
   return c.Started(operation);
 }
 
@@ -169,13 +170,14 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
-    c.journal.End(operation, lost);
+  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+      !lost.ok()) {
+    c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
   operation->blocks[1] = rows.block;
-  c.journal.AddLookups(operation, rows.offset, operation->version);
+  c.journal.requests.lookup.Add(operation, rows.offset, operation->version);
   return c.Started(operation);
 }
 
@@ -197,15 +199,17 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   if (sorted != nullptr) {
     operation->bags = sorted->TakeBags();
   } else {
-    operation->bags->Build(bags, table, (*state)->partitions, c.journal.BagLimits(**state),
-                           c.journal.key_scratch());
+    operation->bags->Build(bags, table, (*state)->partitions,
+                           c.journal.requests.lookup_bags.BagLimits(**state),
+                           &c.journal.key_scratch);
   }
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->bags->ranges()); !lost.ok()) {
-    c.journal.End(operation, lost);
+  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->bags->ranges());
+      !lost.ok()) {
+    c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
-  c.journal.AddBagLookups(operation, operation->version);
+  c.journal.requests.lookup_bags.AddBags(operation, operation->version);
   return c.Started(operation);
 }
 
@@ -221,11 +225,12 @@ absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const 
   // Without a cold tier all rows are in memory. Without keys there is no work either.
   if (HotBytes((*state)->info.spec()) == 0 || keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.CheckRowsLost(**state, operation->plan->ranges()); !lost.ok()) {
-    c.journal.End(operation, lost);
+  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+      !lost.ok()) {
+    c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
-  c.journal.AddIntents(operation);
+  c.journal.requests.intent.Add(operation);
   return c.Started(operation);
 }
 
@@ -243,12 +248,12 @@ absl::StatusOr<OperationId> ClientCore::Scan(uint32_t table, uint32_t partition,
   auto started = c.Start(Operation::Kind::kScan, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  if (absl::Status lost = c.journal.CheckLost(**state, partition, 1); !lost.ok()) {
-    c.journal.End(operation, lost);
+  if (absl::Status lost = c.journal.tables.CheckLost(**state, partition, 1); !lost.ok()) {
+    c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->scan = std::move(result);
-  c.journal.AddScan(operation, partition, cursor);
+  c.journal.requests.scan.Add(operation, partition, cursor);
   return c.Started(operation);
 }
 

@@ -28,6 +28,7 @@ struct TableLane;
 struct Operation;
 struct ScanResult;
 class DeviceStaging;
+class RequestHandler;
 class Staging;
 
 // One record, from its creation until it is settled.
@@ -57,7 +58,7 @@ struct Entry {
 
   uint32_t index = 0;  // index in the pool: the cookie of its record
   State state = State::kFree;
-  RecordType type = RecordType::kPush;
+  RequestHandler* handler = nullptr;  // of its operation
   bool numbered = false;      // async: its sequence is assigned; sync push: counted in `pushed`
   bool holds_buffer = false;  // counted in the operation's `buffers`
   uint32_t posts = 0;
@@ -65,13 +66,14 @@ struct Entry {
 
   Operation* operation = nullptr;  // null: of the protocol itself, or of an operation that is gone
   TableState* table = nullptr;
-  Stream* stream = nullptr;            // the stream on which it is queued or posted; kKept: null
-  uint32_t part = 0;                   // push, pull, scan: index in table->parts
-  uint32_t chunk = 0;                  // norms, totals: their kind. bags: their number, after
-                                       // posting
-  uint64_t norm = 0;                   // norms, totals: id of their NormStep
-  uint64_t step = 0;                   // sync: step. async: sequence, after numbering; pull:
-                                       // sequence of the push that it follows, or 0. scan: cursor
+  Stream* stream = nullptr;  // the stream on which it is queued or posted; kKept: null
+  uint32_t part = 0;         // push, pull, scan: index in table->parts
+  uint32_t chunk = 0;        // push, pull: of the table
+  uint32_t bags = 0;         // lookup of bags: their number, after posting
+  NormKind norm_kind = NormKind::kGradient;  // norms, totals
+  uint64_t norm = 0;                         // norms, totals: id of their NormStep
+  uint64_t step = 0;                         // sync: step. async: sequence, after numbering; pull:
+                      // sequence of the push that it follows, or 0. scan: cursor
   uint64_t min_version = 0;            // pull, await
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when redirected to
                                        // staging
@@ -141,13 +143,6 @@ struct Entry {
     move(&firsts, rest == nullptr ? nullptr : &rest->firsts);
   }
 };
-
-// Whether a record uses the queue of pulls: the server may defer it, and it changes no data.
-inline bool IsPull(RecordType type) {
-  return type == RecordType::kPull || type == RecordType::kAwait || type == RecordType::kLookup ||
-         type == RecordType::kLookupBags || type == RecordType::kIntent ||
-         type == RecordType::kScan;
-}
 
 using EntryQueue = List<Entry, &Entry::queue_links>;
 using EntryList = List<Entry, &Entry::operation_links>;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/operations/request_handler.h"
 #include "client/staging/device_staging.h"
 #include "proto/cold_tier_spec.h"
 #include "proto/record_check.h"
@@ -14,7 +15,7 @@ namespace {
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 
-std::string Name(RecordType type) { return std::string(RecordTypeName(type)); }
+std::string Name(const Entry& entry) { return std::string(entry.handler->name()); }
 
 absl::string_view Name(ReplyStatus status) {
   const std::string_view name = ReplyStatusName(status);
@@ -89,8 +90,7 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
 absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
                           int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
-  const bool pull = entry.type == RecordType::kPull || entry.type == RecordType::kLookup ||
-                    entry.type == RecordType::kLookupBags;
+  const bool pull = TraitsOf(entry).reads;
   if (pull && entry.table->ssp) {
     const uint32_t bound = entry.table->info.spec().staleness();
     return absl::DeadlineExceededError(
@@ -100,7 +100,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
                      "; ", DescribeRoster(session), DescribeDisk(entry)));
   }
   if (pull && entry.min_version > 0) {
-    const bool chunk = entry.type == RecordType::kPull;
+    const bool chunk = TraitsOf(entry).chunk;
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": waiting for version ", entry.min_version,
                      chunk ? " of chunk " : " of partition ", chunk ? entry.chunk : entry.parts[0],
@@ -108,9 +108,9 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
   }
   const Stream& stream = *entry.stream;
   // Contributions are summed in rank order, so a push is answered after those of lower ranks.
-  const bool in_turn = entry.type == RecordType::kPush && entry.table->sync;
+  const bool in_turn = PushesChunk(entry) && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": ", server, " has not answered a ", Name(entry.type), " for ",
+      what, ": ", server, " has not answered a ", Name(entry), " for ",
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " has been open for ",
       Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
@@ -144,7 +144,7 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
 }
 
 bool MarkPassed(const Entry& entry) {
-  const auto& mark = entry.operation->marks[entry.type == RecordType::kPush ? 0 : 1];
+  const auto& mark = entry.operation->marks[TraitsOf(entry).contributes ? 0 : 1];
   const absl::StatusOr<bool> passed = mark == nullptr ? true : mark->Passed();
   return !passed.ok() || *passed;
 }
@@ -154,12 +154,12 @@ bool WaitsForCopy(const Entry& entry) {
   // It waits for its lane; the stream's mark is checked below.
   if (entry.direct) return !MarkPassed(entry);
   if (entry.state == Entry::State::kCopying) return true;
-  return entry.type == RecordType::kPush && entry.state == Entry::State::kQueued &&
+  return PushesChunk(entry) && entry.state == Entry::State::kQueued &&
          entry.copy != Entry::Copy::kDone;
 }
 
 absl::Status CopyStatus(const std::string& what, const Entry& entry) {
-  const bool push = entry.type == RecordType::kPush;
+  const bool push = PushesChunk(entry);
   const std::string name = entry.device->device().name();
   if (!MarkPassed(entry)) {
     return absl::DeadlineExceededError(
@@ -174,10 +174,10 @@ absl::Status CopyStatus(const std::string& what, const Entry& entry) {
 
 bool WaitsForStep(const Entry& entry) {
   if (!entry.table->sync || entry.state != Entry::State::kQueued) return false;
-  if (entry.type == RecordType::kPush) {
+  if (PushesChunk(entry)) {
     return entry.table->chunk_version[entry.chunk] < entry.step;
   }
-  return entry.type == RecordType::kPushRows &&
+  return TraitsOf(entry).contributes &&
          std::any_of(entry.parts.begin(), entry.parts.end(), [&](uint32_t part) {
            return entry.table->parts[part].committed < entry.step;
          });
@@ -226,17 +226,17 @@ std::string DescribeServer(const Session& session, const Stream& stream) {
 }
 
 std::string DescribeEntry(const Entry& entry) {
-  std::string text(RecordTypeName(entry.type));
-  if (entry.type == RecordType::kScan) {
-    absl::StrAppend(&text, " of partition ", entry.part);
-  } else if (entry.parts.empty()) {
-    absl::StrAppend(&text, " of chunk ", entry.chunk);
+  std::string text = Name(entry);
+  if (entry.parts.empty()) {
+    const bool chunk = TraitsOf(entry).chunk;
+    absl::StrAppend(&text, chunk ? " of chunk " : " of partition ",
+                    chunk ? entry.chunk : entry.part);
   }
   absl::StrAppend(&text, " of table '", entry.table->name(), "'");
-  if (IsPull(entry.type)) return text;
+  if (IsPull(entry)) return text;
   if (entry.table->sync) {
     absl::StrAppend(&text, " in step ", entry.step);
-  } else if (entry.type == RecordType::kPush) {
+  } else if (PushesChunk(entry)) {
     absl::StrAppend(&text, ", sequence ", entry.step);
   }
   return text;

@@ -1,10 +1,11 @@
 // Records to the engine, its answers to the lanes.
 #include <algorithm>
-#include <bit>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/record_check.h"
+#include "proto/wire/operations.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -13,11 +14,17 @@ using rdma::ShardLane;
 
 namespace {
 
-bool OfServers(RecordType type) {
-  return type == RecordType::kReplicate || type == RecordType::kBeacon;
-}
-
 absl::string_view Text(std::string_view text) { return {text.data(), text.size()}; }
+
+// "replicate, beacon": what comes on lanes of servers, or of workers.
+std::string Allowed(bool between_servers) {
+  std::string names;
+  for (const wire::OperationTraits& operation : wire::kOperations) {
+    if (operation.between_servers != between_servers) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", Text(operation.name));
+  }
+  return names;
+}
 
 }  // namespace
 
@@ -73,39 +80,27 @@ void ShardExecutor::Impl::Unpin(Lane* lane, const std::vector<uint64_t>& cookies
   for (const uint64_t pin : cookies) lane->engine->Unpin(pin);
 }
 
-ShardExecutor::Impl::Kind ShardExecutor::Impl::KindOf(RecordType type) {
-  switch (type) {
-    case RecordType::kPush:
-    case RecordType::kPushRows:
-      return Kind::kPush;
-    case RecordType::kPull:
-    case RecordType::kLookup:
-    case RecordType::kLookupBags:
-      return Kind::kPull;
-    default:
-      return Kind::kOther;
-  }
-}
-
 void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
   const rdma::LaneConfig& config = lane->lane->params().config;
   if (header.operation >= lane->operations.size() || record.slot >= config.slots() ||
-      lane->operations[header.operation].kind != Kind::kNone) {
+      lane->operations[header.operation].in_use) {
     // The lane checks the first two; a peer that reuses an operation breaks the protocol.
     Close(lane, absl::InvalidArgumentError("operation used again before it was answered"));
     return;
   }
-  if (OfServers(header.type) != lane->peer.server) {
-    return Close(lane, absl::InvalidArgumentError(absl::StrCat(
-                           "record.type is ", static_cast<uint32_t>(header.type), " (",
-                           Text(RecordTypeName(header.type)), "); allowed on a ",
-                           lane->peer.server ? "server's lane: replicate, beacon"
-                                             : "worker's lane: all but replicate, beacon")));
+  const wire::OperationTraits& traits = wire::OperationOf(header.type);
+  if (traits.between_servers != lane->peer.server) {
+    return Close(lane,
+                 absl::InvalidArgumentError(absl::StrCat(
+                     "record.type is ", static_cast<uint32_t>(header.type), " (", Text(traits.name),
+                     "); allowed on a ", lane->peer.server ? "server's lane: " : "worker's lane: ",
+                     Allowed(lane->peer.server))));
   }
   Operation& operation = lane->operations[header.operation];
   operation = {.arrived_ns = now_ns,
-               .kind = KindOf(header.type),
+               .in_use = true,
+               .latency = traits.latency,
                .parked = false,
                .group_count = header.group_count};
   const bool large = record.slot >= config.small_slots;
@@ -123,33 +118,14 @@ void ShardExecutor::Impl::Handle(Lane* lane, const ShardLane::Arrival& record) {
     return Refuse(lane, record, ReplyStatus::kNotReady);
   }
   if (IsBehindWaiting(record.record)) return WaitForRoom(lane, record);
-  switch (header.type) {
-    case RecordType::kPush:
-      return Push(lane, record);
-    case RecordType::kPull:
-      return Pull(lane, record);
-    case RecordType::kEndStep:
-    case RecordType::kAwait:
-      return Groups(lane, record);
-    case RecordType::kNorms:
-      return Norms(lane, record);
-    case RecordType::kTotals:
-      return Totals(lane, record);
-    case RecordType::kPushRows:
-      return PushRows(lane, record);
-    case RecordType::kLookup:
-    case RecordType::kLookupBags:
-      return Lookup(lane, record);
-    case RecordType::kIntent:
-      return Intend(lane, record);
-    case RecordType::kScan:
-      return Scan(lane, record);
-    case RecordType::kReplicate:
-      return Replicate(lane, record);
-    case RecordType::kBeacon:
-      return Beacon(lane, record);
-  }
-  Close(lane, absl::InvalidArgumentError("unknown record type"));
+  if (header.type == RecordType::kReplicate) return Replicate(lane, record);
+  if (header.type == RecordType::kBeacon) return Beacon(lane, record);
+  const shard::Request request = {.token = {lane->id, header.operation, record.slot},
+                                  .worker = lane->peer.incarnation,
+                                  .record = record.record,
+                                  .payload = record.payload,
+                                  .may_park = MayPark(*lane)};
+  Act(lane, record, shard::HandleRequest(lane->engine.get(), request, &scratch));
 }
 
 namespace {
@@ -172,19 +148,30 @@ ShardLane::Answer AnswerAndSlot(const shard::Answer& answer, uint32_t operation,
 
 }  // namespace
 
-void ShardExecutor::Impl::Push(Lane* lane, const ShardLane::Arrival& record) {
+void ShardExecutor::Impl::Act(Lane* lane, const ShardLane::Arrival& record,
+                              const shard::Outcome& outcome) {
+  using OutcomeKind = shard::Outcome::Kind;
   const RecordHeader& header = record.record.header;
-  shard::PushRequest request;
-  request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->peer.incarnation;
-  request.table = header.table;
-  request.group = record.record.groups[0];
-  request.dtype = header.dtype;
-  request.payload = record.payload;
-  const shard::PushOutcome outcome = lane->engine->Push(request);
-  if (outcome.no_room) return WaitForRoom(lane, record);
-  if (outcome.deferred) return ReturnSlot(lane, record.slot);
-  if (!outcome.held) Reply(lane, AnswerAndSlot(outcome.answer, header.operation, record.slot));
+  switch (outcome.kind) {
+    case OutcomeKind::kHeld:
+      return;
+    case OutcomeKind::kDeferred:
+      return ReturnSlot(lane, record.slot);
+    case OutcomeKind::kParked:
+      return Park(lane, header.operation, record.slot);
+    case OutcomeKind::kNoRoom:
+      return WaitForRoom(lane, record);
+    case OutcomeKind::kMalformed:
+      return Close(lane, outcome.malformed);
+    case OutcomeKind::kAnswer:
+    case OutcomeKind::kWrite:
+      break;
+  }
+  ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
+  answer.group_count = header.group_count;
+  answer.group_status = outcome.group_status;
+  if (outcome.kind == OutcomeKind::kAnswer) return Reply(lane, answer);
+  WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
 }
 
 void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
@@ -202,89 +189,6 @@ void ShardExecutor::Impl::RelieveParked(Lane* lane, int64_t now) {
   });
 }
 
-void ShardExecutor::Impl::Pull(Lane* lane, const ShardLane::Arrival& record) {
-  const RecordHeader& header = record.record.header;
-  shard::PullRequest request;
-  request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->peer.incarnation;
-  request.table = header.table;
-  request.group = record.record.groups[0];
-  request.dtype = header.dtype;
-  request.min_version = header.min_version;
-  request.destination = header.destination;
-  request.destination_key = header.destination_key;
-  request.may_park = MayPark(*lane);
-  OnPullOutcome(lane, record, lane->engine->Pull(request));
-}
-
-void ShardExecutor::Impl::OnPullOutcome(Lane* lane, const ShardLane::Arrival& record,
-                                        const shard::PullOutcome& outcome) {
-  const RecordHeader& header = record.record.header;
-  if (outcome.kind == shard::PullOutcome::Kind::kParked) {
-    return Park(lane, header.operation, record.slot);
-  }
-  ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
-  answer.group_count = header.group_count;
-  answer.group_status = outcome.group_status;
-  // A scan that is at its end writes nothing.
-  if (outcome.kind == shard::PullOutcome::Kind::kAnswer || outcome.view.bytes == 0) {
-    return Reply(lane, answer);
-  }
-  WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
-}
-
-void ShardExecutor::Impl::Groups(Lane* lane, const ShardLane::Arrival& record) {
-  const RecordHeader& header = record.record.header;
-  const bool await = header.type == RecordType::kAwait;
-  shard::GroupsRequest request;
-  request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->peer.incarnation;
-  request.table = header.table;
-  request.groups = record.record.group_span();
-  request.min_version = header.min_version;
-  request.may_park = MayPark(*lane);
-  const shard::GroupsOutcome outcome =
-      await ? lane->engine->Await(request) : lane->engine->EndStep(request);
-  if (outcome.parked) return Park(lane, header.operation, record.slot);
-  ReplyToGroups(lane, record, outcome);
-}
-
-void ShardExecutor::Impl::ReplyToGroups(Lane* lane, const ShardLane::Arrival& record,
-                                        const shard::GroupsOutcome& outcome) {
-  if (outcome.no_room) return WaitForRoom(lane, record);
-  if (outcome.deferred) return ReturnSlot(lane, record.slot);
-  const RecordHeader& header = record.record.header;
-  ShardLane::Answer answer = AnswerAndSlot(outcome.answer, header.operation, record.slot);
-  answer.group_count = header.group_count;
-  answer.group_status = outcome.group_status;
-  Reply(lane, answer);
-}
-
-void ShardExecutor::Impl::Norms(Lane* lane, const ShardLane::Arrival& record) {
-  const RecordHeader& header = record.record.header;
-  shard::NormsRequest request;
-  request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->peer.incarnation;
-  request.table = header.table;
-  request.groups = record.record.group_span();
-  request.destination = header.destination;
-  request.destination_key = header.destination_key;
-  request.may_park = MayPark(*lane);
-  OnPullOutcome(lane, record, lane->engine->Norms(request));
-}
-
-void ShardExecutor::Impl::Totals(Lane* lane, const ShardLane::Arrival& record) {
-  const RecordHeader& header = record.record.header;
-  shard::GroupsRequest request;
-  request.token = {lane->id, header.operation, record.slot};
-  request.worker = lane->peer.incarnation;
-  request.table = header.table;
-  request.groups = record.record.group_span();
-  const shard::NormTotals totals = {std::bit_cast<double>(header.destination),
-                                    std::bit_cast<double>(header.destination_key)};
-  ReplyToGroups(lane, record, lane->engine->Totals(request, totals));
-}
-
 void ShardExecutor::Impl::SlotFreed(Lane* lane, uint32_t slot) {
   const bool large = slot >= lane->lane->params().config.small_slots;
   if (lane->slots_held[large] > 0) --lane->slots_held[large];
@@ -298,11 +202,11 @@ void ShardExecutor::Impl::ReturnSlot(Lane* lane, uint32_t slot) {
 
 void ShardExecutor::Impl::Answered(Lane* lane, uint32_t index) {
   Operation& operation = lane->operations[index];
-  if (operation.kind == Kind::kPush || operation.kind == Kind::kPull) {
-    samples.push_back({operation.arrived_ns, operation.kind});
+  if (operation.latency != wire::Latency::kOther) {
+    samples.push_back({operation.arrived_ns, operation.latency});
   }
   if (operation.parked) --lane->parked;
-  operation.kind = Kind::kNone;
+  operation.in_use = false;
   operation.parked = false;
 }
 
@@ -403,7 +307,7 @@ void ShardExecutor::Impl::FlushSamples() {
   if (samples.empty()) return;
   ReadClock();
   for (const Sample& sample : samples) {
-    (sample.kind == Kind::kPush ? counters.push_latency : counters.pull_latency)
+    (sample.latency == wire::Latency::kPush ? counters.push_latency : counters.pull_latency)
         .Add(now_ns - sample.arrived_ns);
   }
   samples.clear();

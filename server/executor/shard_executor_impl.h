@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "proto/view_difference.h"
+#include "proto/wire/operations.h"
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/fair_queue.h"
 #include "server/executor/largest_chunk.h"
@@ -22,6 +23,7 @@
 #include "server/executor/slab_allocator.h"
 #include "server/nanoseconds.h"
 #include "server/replication/replication.h"
+#include "shard/operations/operations.h"
 
 namespace verbena::server {
 
@@ -36,11 +38,11 @@ inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
 inline constexpr uint64_t kServersDomain = 0;
 
 struct ShardExecutor::Impl final {
-  enum class Kind : uint8_t { kNone, kPush, kPull, kOther };
   // A record that arrived and is not answered yet; by operation.
   struct Operation {
     int64_t arrived_ns = 0;
-    Kind kind = Kind::kNone;
+    bool in_use = false;
+    wire::Latency latency = wire::Latency::kOther;
     bool parked = false;
     uint16_t group_count = 1;
   };
@@ -98,7 +100,7 @@ struct ShardExecutor::Impl final {
   };
   struct Sample {
     int64_t arrived_ns;
-    Kind kind;
+    wire::Latency latency;
   };
 
   Impl(const ShardExecutorOptions& o, const Clock* c);
@@ -173,21 +175,11 @@ struct ShardExecutor::Impl final {
   // Answers from here on go to this lane, until the next call; null: none.
   void Answering(Lane* lane);
   void Unpin(Lane* lane, const std::vector<uint64_t>& cookies);
-  // By whose latency it counts.
-  static Kind KindOf(RecordType type);
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Answers the request, or has it wait.
   void Handle(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Push(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Pull(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Handles the engine's outcome of a pull, a lookup, a scan or norms.
-  void OnPullOutcome(Lane* lane, const rdma::ShardLane::Arrival& arrival,
-                     const shard::PullOutcome& outcome);
-  void Groups(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void ReplyToGroups(Lane* lane, const rdma::ShardLane::Arrival& arrival,
-                     const shard::GroupsOutcome& outcome);
-  void Norms(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Totals(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // Does what the handler of the request's operation says.
+  void Act(Lane* lane, const rdma::ShardLane::Arrival& arrival, const shard::Outcome& outcome);
   // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a
   // request is answered if it can be at once, and otherwise the worker has to ask again.
   bool MayPark(const Lane& lane) const {
@@ -209,16 +201,6 @@ struct ShardExecutor::Impl final {
   bool DrainEngine();
   void OnEngineEvent(const shard::Event& event);
   void FlushSamples();
-
-  // ---- shard_rows.cc: records about rows ----
-  void PushRows(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Lookup(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Intend(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  void Scan(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Copies the record's keys to `keys`, and the uses of a lookup of bags to `bag_uses`. False: they
-  // break the rules, and the lane is closed.
-  bool TakeKeys(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  bool TakeBagUses(Lane* lane, const rdma::ShardLane::Arrival& arrival);
 
   // ---- shard_waiting.cc: requests that wait for room in the replication log ----
   // Whether an older request for one of its partitions waits, of any table: one that names many
@@ -316,8 +298,7 @@ struct ShardExecutor::Impl final {
   std::vector<shard::Event> engine_events;
   std::vector<uint64_t> written;
   std::vector<Sample> samples;
-  std::vector<uint64_t> keys;
-  std::vector<BagUse> bag_uses;
+  shard::Scratch scratch;
   rdma::ShardLane::Arrival arrival;
   ShardSaves saves;
   ShardRestores restores;

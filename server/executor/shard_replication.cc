@@ -14,21 +14,6 @@ using rdma::ShardLane;
 
 namespace {
 
-// Requests whose answer contains other workers' commits.
-bool Reads(RecordType type) {
-  switch (type) {
-    case RecordType::kPull:
-    case RecordType::kLookup:
-    case RecordType::kLookupBags:
-    case RecordType::kScan:
-    case RecordType::kAwait:
-    case RecordType::kNorms:
-      return true;
-    default:
-      return false;
-  }
-}
-
 ShardLane::Answer AnswerTo(const ShardLane::Arrival& record, ReplyStatus status) {
   ShardLane::Answer answer;
   answer.operation = record.record.header.operation;
@@ -82,7 +67,8 @@ void ShardExecutor::Impl::ReportRoom(ShardLane::Answer* answer) const {
 
 bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
   const ReplicaLeases& leases = replication->leases();
-  const bool reads = Reads(record.header.type) && !shard::planted_bugs().read_without_lease;
+  const bool reads =
+      wire::OperationOf(record.header.type).reads && !shard::planted_bugs().read_without_lease;
   for (const Group& group : record.group_span()) {
     if (!(reads ? leases.MayRead(group.partition, now_ns)
                 : leases.MayServe(group.partition, now_ns))) {

@@ -8,15 +8,6 @@ namespace verbena::server {
 
 using rdma::ShardLane;
 
-namespace {
-
-// These make records for replicas. For a worker, table and partition they are taken in order only.
-bool MayWait(RecordType type) {
-  return type == RecordType::kPush || type == RecordType::kPushRows || type == RecordType::kEndStep;
-}
-
-}  // namespace
-
 void ShardExecutor::Impl::CountWaiting(const Record& record, int change) {
   for (const Group& group : record.group_span()) {
     const auto it = waiting_by_partition.try_emplace(group.partition, 0).first;
@@ -26,7 +17,8 @@ void ShardExecutor::Impl::CountWaiting(const Record& record, int change) {
 }
 
 bool ShardExecutor::Impl::IsBehindWaiting(const Record& record) const {
-  if (waiting_by_partition.empty() || !MayWait(record.header.type)) return false;
+  if (waiting_by_partition.empty() || !wire::OperationOf(record.header.type).replicated)
+    return false;
   const absl::Span<const Group> groups = record.group_span();
   return std::any_of(groups.begin(), groups.end(), [&](const Group& group) {
     return waiting_by_partition.contains(group.partition);

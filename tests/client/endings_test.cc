@@ -254,7 +254,7 @@ TEST_CASE("regression: a server that does not know the incarnation ends no clien
   cluster.lease_ended = true;
   REQUIRE(cluster.Wait(last, kSecond));
   CHECK(last->status.code() == Code::kAborted);
-  CHECK_THAT(Text(last->status), Contains("said the coordinator"));
+  CHECK_THAT(Text(last->status), Contains("according to the coordinator"));
 }
 
 TEST_CASE("regression: a call refused for its table's job ends that call alone") {

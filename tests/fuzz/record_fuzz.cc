@@ -67,6 +67,15 @@ std::string Rows(RecordType type, uint16_t groups, uint32_t keys,
   return BytesOf(header) + bytes.substr(sizeof(header)) + payload;
 }
 
+std::string Totals(uint16_t groups) {
+  std::string record = Request(RecordType::kTotals, groups, 0).substr(0, PayloadOffset(groups));
+  RecordHeader header;
+  std::memcpy(&header, record.data(), sizeof(header));
+  header.payload_bytes = sizeof(TotalsPayload);
+  std::memcpy(record.data(), &header, sizeof(header));
+  return record + BytesOf(TotalsPayload{{1, 2}, {}});
+}
+
 std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_t total) {
   std::string record = Request(RecordType::kReplicate, 1, 0).substr(0, PayloadOffset(1));
   RecordHeader header;
@@ -97,7 +106,7 @@ std::vector<std::string> Seeds() {
           Rows(RecordType::kLookup, 2, 9),
           Request(RecordType::kScan, 1, 0),
           Request(RecordType::kNorms, 5, 0),
-          Request(RecordType::kTotals, kMaxGroups, 0),
+          Totals(kMaxGroups),
           Request(RecordType::kBeacon, 9, 0),
           Replicate(ReplicaKind::kDense, 64, 64, 128),
           Replicate(ReplicaKind::kSettle, 0, 0, 0),
@@ -145,7 +154,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FUZZ_CHECK(replica.part_offset + rest.size() <= replica.total_bytes);
     return 0;
   }
-  FUZZ_CHECK(h.type == RecordType::kPush || rows || payload.empty());
+  FUZZ_CHECK(h.type == RecordType::kPush || h.type == RecordType::kTotals || rows ||
+             payload.empty());
   if (rows) {
     uint64_t count = 0;
     for (const Group& group : record.group_span()) count += group.count;
@@ -169,6 +179,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   if (h.type == RecordType::kNorms || h.type == RecordType::kTotals) {
     for (const Group& group : record.group_span()) FUZZ_CHECK(group.index < kNormKinds);
+    FUZZ_CHECK(h.type == RecordType::kNorms || payload.size() == sizeof(TotalsPayload));
   }
   unsigned sum = 0;
   for (std::byte b : payload) sum += static_cast<unsigned>(b);

@@ -1,4 +1,5 @@
-// Device memory: chunks that go through staging, and the copies in both directions.
+#include "client/core/device_copies.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -26,38 +27,39 @@ absl::Status CopyStatus(const Entry& entry, const absl::Status& status) {
 
 }  // namespace
 
-DeviceStaging* Journal::StagingFor(const rdma::MemoryBlock& block) {
+DeviceStaging* DeviceCopies::StagingFor(const rdma::MemoryBlock& block) {
   if (block.device() == nullptr) return nullptr;
   for (const auto& staging : devices_) {
     if (&staging->device() == block.device().get()) return staging.get();
   }
-  devices_.push_back(std::make_unique<DeviceStaging>(block.device(), packing_->limit()));
+  devices_.push_back(
+      std::make_unique<DeviceStaging>(block.device(), journal_.staging.packed()->limit()));
   return devices_.back().get();
 }
 
-void Journal::EndWith(Stream* stream, Entry* entry, const absl::Status& status) {
-  End(entry->operation, CopyStatus(*entry, status));
-  Touch(stream);
+void DeviceCopies::EndWith(Stream* stream, Entry* entry, const absl::Status& status) {
+  journal_.settlement.End(entry->operation, CopyStatus(*entry, status));
+  journal_.queue.Touch(stream);
 }
 
 // ---- direct access ------------------------------------------------------------------------------
 
-bool Journal::GoesDirect(const Stream& stream, const Entry& entry) const {
+bool DeviceCopies::GoesDirect(const Stream& stream, const Entry& entry) const {
   return (entry.posts < kDirectPosts || direct_only_) &&
-         lanes_->memory().Reaches(stream, *entry.block);
+         journal_.lanes->memory().Reaches(stream, *entry.block);
 }
 
-Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
-  const bool pull = IsPull(entry->type);
+DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, Entry* entry) {
+  const bool pull = IsPull(*entry);
   const std::shared_ptr<rdma::MemoryBlock>& block = entry->operation->blocks[pull ? 1 : 0];
   entry->direct = GoesDirect(*stream, *entry);
   if (!entry->direct) {
     if (!direct_only_) return Way::kStaged;
-    EndWith(stream, entry, lanes_->memory().WhyNot(*stream, *block));
+    EndWith(stream, entry, journal_.lanes->memory().WhyNot(*stream, *block));
     return Way::kEnded;
   }
   const absl::StatusOr<bool> passed =
-      entry->device->Passed(entry->operation->marks[pull ? 1 : 0], now_);
+      entry->device->Passed(entry->operation->marks[pull ? 1 : 0], journal_.now);
   if (!passed.ok()) {
     EndWith(stream, entry, passed.status());
     return Way::kEnded;
@@ -65,68 +67,70 @@ Journal::Way Journal::WayOf(Stream* stream, Entry* entry) {
   // A pull need not wait for work that still uses its destination: it can use staging.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
-      pull ? lanes_->memory()
+      pull ? journal_.lanes->memory()
                  .Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
                  .status()
-           : lanes_->memory().Register(stream, *block);
+           : journal_.lanes->memory().Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
-  if (lanes_->memory().BeingRegistered(*stream, *block)) {
-    NotNow(stream, entry, CopyStatus(*entry, ready));
+  if (journal_.lanes->memory().BeingRegistered(*stream, *block)) {
+    journal_.staging.NotNow(stream, entry, CopyStatus(*entry, ready));
     return Way::kLater;
   }
   if (direct_only_) {  // no other path exists: retry, unless that cannot help
-    lanes_->memory().RefuseNow(*stream, *block, ready);
-    const absl::Status why = lanes_->memory().WhyNot(*stream, *block);
-    if (IsFinal(ready)) {
+    journal_.lanes->memory().RefuseNow(*stream, *block, ready);
+    const absl::Status why = journal_.lanes->memory().WhyNot(*stream, *block);
+    if (RecordStaging::IsFinal(ready)) {
       EndWith(stream, entry, why);
       return Way::kEnded;
     }
-    Delay(stream, entry, CopyStatus(*entry, why));
+    journal_.staging.Delay(stream, entry, CopyStatus(*entry, why));
     return Way::kLater;
   }
-  lanes_->memory().Refuse(*stream, *block, ready);
-  Touch(stream);  // a push is copied then
+  journal_.lanes->memory().Refuse(*stream, *block, ready);
+  journal_.queue.Touch(stream);  // a push is copied then
   return WayOf(stream, entry);
 }
 
 // ---- pushes -------------------------------------------------------------------------------------
 
-void Journal::CopyAhead(Stream* stream, TableLane* lane) {
+void DeviceCopies::CopyAhead(Stream* stream, TableLane* lane) {
   const uint32_t most = stream->lane->ticket().config.large_slots + kCopiesAhead;
   uint32_t ahead = 0;
   for (Entry* entry = lane->queue.front(); entry != nullptr && ahead < most;
        entry = EntryQueue::Next(entry)) {
     ++ahead;
-    if (entry->type != RecordType::kPush || entry->device == nullptr) continue;
+    if (!PushesChunk(*entry) || entry->device == nullptr) continue;
     entry->direct = entry->copy == Entry::Copy::kNone && GoesDirect(*stream, *entry);
     if (entry->direct) continue;
     // In order: a copy behind one that cannot be made yet would only hold a buffer.
-    if (entry->copy == Entry::Copy::kNone && (Gated(*entry) || !StartCopy(stream, entry))) return;
+    if (entry->copy == Entry::Copy::kNone &&
+        (journal_.poster.Gated(*entry) || !StartCopy(stream, entry)))
+      return;
   }
 }
 
 // False: it cannot be copied yet, or its operation has ended, which changes the queue.
-bool Journal::StartCopy(Stream* stream, Entry* entry) {
+bool DeviceCopies::StartCopy(Stream* stream, Entry* entry) {
   DeviceStaging* device = entry->device;
   if (direct_only_) {
-    EndWith(stream, entry, lanes_->memory().WhyNot(*stream, *entry->block));
+    EndWith(stream, entry, journal_.lanes->memory().WhyNot(*stream, *entry->block));
     return false;
   }
-  const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], now_);
+  const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], journal_.now);
   if (!passed.ok()) {
     EndWith(stream, entry, passed.status());
     return false;
   }
   if (!*passed) return false;
   const uint32_t bytes = entry->elements * entry->table->layout.gradient_bytes;
-  Staging* buffers = StagingOf(*entry);
+  Staging* buffers = journal_.staging.StagingOf(*entry);
   if (entry->staging == nullptr && buffers->Left(bytes) <= 1) {
     if (!OldestToCopy(*entry) || (buffers->Left(bytes) == 0 && !TakeBack(*entry))) {
       stream->stalled = true;
       return false;
     }
   }
-  if (!TakeStaging(stream, entry, buffers, bytes)) return false;
+  if (!journal_.staging.TakeStaging(stream, entry, buffers, bytes)) return false;
   device->CopyOut(entry->data, entry->staging, bytes, entry->index);
   entry->copy = Entry::Copy::kRunning;
   return true;
@@ -134,8 +138,8 @@ bool Journal::StartCopy(Stream* stream, Entry* entry) {
 
 // Compares with the pushes through the same buffers on all lanes, including closed ones: records
 // that wait for an older push must not hold the last buffer.
-bool Journal::OldestToCopy(const Entry& entry) const {
-  for (const auto& stream : lanes_->streams()) {
+bool DeviceCopies::OldestToCopy(const Entry& entry) const {
+  for (const auto& stream : journal_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
       for (const Entry* other = lane->queue.front(); other != nullptr && other->order < entry.order;
            other = other->queue_links.next) {
@@ -148,10 +152,10 @@ bool Journal::OldestToCopy(const Entry& entry) const {
 
 // A push that was kept for a server that takes over is older than later copies, and is posted
 // before them. So the youngest copy that is not posted releases its buffer.
-bool Journal::TakeBack(const Entry& entry) {
+bool DeviceCopies::TakeBack(const Entry& entry) {
   const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
   Entry* youngest = nullptr;
-  for (const auto& stream : lanes_->streams()) {
+  for (const auto& stream : journal_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
       for (Entry* other = lane->queue.front(); other != nullptr; other = EntryQueue::Next(other)) {
         if (other->device != entry.device || other->copy != Entry::Copy::kDone) continue;
@@ -161,12 +165,12 @@ bool Journal::TakeBack(const Entry& entry) {
     }
   }
   if (youngest == nullptr || youngest->order < entry.order) return false;
-  GiveStaging(youngest);
+  journal_.staging.GiveStaging(youngest);
   return true;
 }
 
-Entry* Journal::LeaveToCopy(Entry* entry) {
-  Entry* owed = NewEntry(entry->type, entry->table, nullptr);
+Entry* DeviceCopies::LeaveToCopy(Entry* entry) {
+  Entry* owed = journal_.entries.NewEntry(entry->handler, entry->table, nullptr);
   owed->order = entry->order;
   owed->part = entry->part;
   owed->chunk = entry->chunk;
@@ -178,52 +182,52 @@ Entry* Journal::LeaveToCopy(Entry* entry) {
   return owed;
 }
 
-void Journal::DropCopies(Stream* stream) {
+void DeviceCopies::DropCopies(Stream* stream) {
   for (TableLane* lane : stream->table_lanes) {
     for (Entry* entry = lane->queue.front(); entry != nullptr; entry = EntryQueue::Next(entry)) {
-      if (entry->copy == Entry::Copy::kDone) GiveStaging(entry);
+      if (entry->copy == Entry::Copy::kDone) journal_.staging.GiveStaging(entry);
     }
   }
 }
 
 // ---- pulls --------------------------------------------------------------------------------------
 
-void Journal::Land(Entry* entry) {
+void DeviceCopies::Land(Entry* entry) {
   Operation* operation = entry->operation;
   const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
   entry->state = Entry::State::kCopying;
   entry->device->CopyIn(entry->staging, entry->data, bytes, operation->marks[1], entry->index,
-                        now_);
+                        journal_.now);
 }
 
 // ---- progress -----------------------------------------------------------------------------------
 
-void Journal::OnCopied(uint64_t cookie, const absl::Status& status) {
-  Entry* entry = entries_.At(cookie);
+void DeviceCopies::OnCopied(uint64_t cookie, const absl::Status& status) {
+  Entry* entry = journal_.entries.At(cookie);
   Operation* operation = entry->operation;
   if (entry->state == Entry::State::kCopying) {
     // Still kCopying while its operation ends: it is freed here.
-    if (!status.ok()) End(operation, CopyStatus(*entry, status));
-    return Settled(entry);
+    if (!status.ok()) journal_.settlement.End(operation, CopyStatus(*entry, status));
+    return journal_.settlement.Settled(entry);
   }
   entry->copy = Entry::Copy::kDone;
-  if (!status.ok()) return End(operation, CopyStatus(*entry, status));
-  if (!entry->stream->open()) GiveStaging(entry);
-  Touch(entry->stream);
+  if (!status.ok()) return journal_.settlement.End(operation, CopyStatus(*entry, status));
+  if (!entry->stream->open()) journal_.staging.GiveStaging(entry);
+  journal_.queue.Touch(entry->stream);
 }
 
-bool Journal::CopiesUse(uint64_t block_id) const {
+bool DeviceCopies::CopiesUse(uint64_t block_id) const {
   bool used = false;
   for (const auto& device : devices_) {
     device->ForEach([&](uint64_t cookie) {
-      const Entry* entry = entries_.At(cookie);
+      const Entry* entry = journal_.entries.At(cookie);
       used |= entry->holds_buffer && entry->block->id() == block_id;
     });
   }
   return used;
 }
 
-bool Journal::RunDevices(int64_t now) {
+bool DeviceCopies::RunDevices(int64_t now) {
   bool worked = false;
   for (const auto& device : devices_) {
     if (!device->RunOnce(now, [this](uint64_t cookie, const absl::Status& status) {
@@ -233,11 +237,21 @@ bool Journal::RunDevices(int64_t now) {
     }
     worked = true;
     // Entries may have waited for a mark or a buffer.
-    for (const auto& stream : lanes_->streams()) {
-      if (!stream->table_lanes.empty()) Touch(stream.get());
+    for (const auto& stream : journal_.lanes->streams()) {
+      if (!stream->table_lanes.empty()) journal_.queue.Touch(stream.get());
     }
   }
   return worked;
+}
+
+void DeviceCopies::Flush() {
+  for (const auto& device : devices_) device->Flush();
+}
+
+int64_t DeviceCopies::NextTimerNanos() const {
+  int64_t next = kNever;
+  for (const auto& device : devices_) next = std::min(next, device->NextTimerNanos());
+  return next;
 }
 
 }  // namespace verbena::client

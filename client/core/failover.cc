@@ -1,0 +1,168 @@
+#include "client/core/failover.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+// ---- partitions that move -----------------------------------------------------------------------
+
+bool Failover::Route(TableState* table) {
+  const v1::ClusterView& view = journal_.session->view();
+  bool changed = false;
+  table->copies = false;
+  for (uint32_t p = 0; p < table->parts.size(); ++p) {
+    PartState& part = table->parts[p];
+    v1::Partition nowhere;
+    const bool known = part.partition < uint32_t(view.partitions_size());
+    const v1::Partition& info = known ? view.partitions(part.partition) : nowhere;
+    Peer* peer = journal_.lanes->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
+    // Pushes that are answered before the first follower exists may be needed again too.
+    part.copies = view.replicas() > 1 || !info.followers().empty() || !info.learners().empty();
+    table->copies |= part.copies;
+    const bool first = part.stream == nullptr;
+    const bool stays = !first && part.stream->peer == peer;
+    const bool same_epoch = !known || part.epoch == info.epoch();
+    if (known) part.epoch = info.epoch();
+    if (!first && (!stays || !same_epoch)) {
+      part.moved = view.revision();
+      changed = true;
+    }
+    if (stays) continue;
+    if (!first) part.stream->peer->pins.Forget(part.partition);
+    if (part.out > 0 && !std::exchange(part.away, true)) ++table->away;
+    RailMoves::Place(table, &part, peer->rails[peer->pins.Of(part.partition)]);
+    peer->pins.Add(part.partition, table->PartBytes(p));
+  }
+  RailMoves::CountMoving(table);
+  return changed;
+}
+
+void Failover::FollowMoved(TableState* table) {
+  std::vector<Entry*> again;
+  for (uint32_t p = 0; p < table->parts.size(); ++p) {
+    const PartState& part = table->parts[p];
+    if (part.moved != journal_.session->view().revision()) continue;
+    journal_.commits.TakeKept(table, p, &again);
+    // A refusal by another server, or at another epoch, is no longer relevant.
+    part.lane->retry_at = 0;
+    part.lane->backoff.Reset();
+  }
+  TakeEnded(table, &again);
+  if (table->copies) journal_.norms.RestartNorms(*table);
+  journal_.queue.Reroute(table, std::move(again));
+}
+
+// Takes the parts of accepted end-steps that have moved.
+void Failover::TakeEnded(TableState* table, std::vector<Entry*>* entries) {
+  const uint64_t revision = journal_.session->view().revision();
+  const auto stays = [&](const PartState& part) { return part.moved != revision; };
+  for (const auto& lane : table->lanes) {
+    for (Entry* entry = lane->ended.front(); entry != nullptr;) {
+      Entry* next = EntryQueue::Next(entry);
+      journal_.poster.Prune(entry);
+      if (Entry* moved = journal_.entries.SplitOff(entry, stays)) entries->push_back(moved);
+      if (entry->parts.empty()) {
+        lane->ended.Remove(entry);
+        journal_.entries.Free(entry);
+      }
+      entry = next;
+    }
+  }
+}
+
+bool Failover::MovedSince(const Entry& entry) {
+  const auto moved = [&](uint32_t part) { return entry.table->parts[part].moved > entry.revision; };
+  if (entry.parts.empty()) return moved(entry.part);
+  return std::any_of(entry.parts.begin(), entry.parts.end(), moved);
+}
+
+Entry* Failover::ResendMoved(Entry* entry) {
+  if (!MovedSince(*entry)) return entry;
+  // At a new epoch of the same server, records posted behind it return too.
+  entry->table->LaneOn(entry->stream)->reordering = true;
+  Entry* moved = entry;
+  if (!entry->parts.empty()) {
+    const uint64_t posted = entry->revision;
+    moved = journal_.entries.SplitOff(
+        entry, [posted](const PartState& part) { return part.moved <= posted; });
+    if (entry->parts.empty()) journal_.settlement.Settled(std::exchange(entry, nullptr));
+  } else {
+    entry = nullptr;
+  }
+  journal_.queue.Enqueue(moved);
+  return entry;
+}
+
+void Failover::LeaveOldLanes() {
+  for (size_t i = 0; i < journal_.lanes->streams().size(); ++i) {
+    Stream* stream = journal_.lanes->streams()[i].get();
+    const auto left = [&](const Entry& entry) {
+      const auto elsewhere = [&](uint32_t part) {
+        return entry.table->parts[part].stream->peer != stream->peer;
+      };
+      if (entry.table->dropped) return false;
+      if (entry.parts.empty()) return elsewhere(entry.part);
+      return std::any_of(entry.parts.begin(), entry.parts.end(), elsewhere);
+    };
+    const Entry* entry = stream->posted.front();
+    while (entry != nullptr && !left(*entry)) entry = entry->queue_links.next;
+    if (entry == nullptr) continue;
+    journal_.lanes->Close(stream, absl::UnavailableError("its partitions have another primary"));
+  }
+}
+
+// ---- lanes --------------------------------------------------------------------------------------
+
+void Failover::OnLaneDead(Stream* stream) {
+  journal_.ReadClock();
+  journal_.rails.LeaveRail(stream);
+  while (Entry* entry = stream->posted.back()) {
+    journal_.queue.Unqueue(entry);
+    Lost(entry);
+  }
+  for (TableLane* lane : stream->table_lanes) {
+    lane->reordering = false;
+    while (Entry* entry = lane->ended.front()) {
+      lane->ended.Remove(entry);
+      entry->state = Entry::State::kHeld;
+      Lost(entry);
+    }
+  }
+  journal_.devices.DropCopies(stream);
+  stream->wanted = false;
+  const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
+                      std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
+                                  [](const TableLane* lane) { return !lane->queue.empty(); });
+  // A rail is reopened even without waiting records: others carry its partitions meanwhile.
+  const bool rail = stream->peer->rails.size() > 1;
+  if ((queued || rail) && !journal_.closed) journal_.lanes->Want(stream);
+}
+
+// It is posted again at the current location of its partition, unless it is no longer needed.
+void Failover::Lost(Entry* entry) {
+  if (journal_.closed || entry->table->dropped) return journal_.entries.Free(entry);
+  entry->handler->OnLaneLost(entry);
+}
+
+void Failover::OnLaneRefused(Stream* stream, const absl::Status& status) {
+  const absl::Status error(status.code(), DescribeServer(*journal_.session, *stream) + ": " +
+                                              std::string(status.message()));
+  for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
+    Operation* next = Operations::next_live(operation);
+    bool uses = false;
+    for (const Entry* entry = operation->entries.front(); entry != nullptr;
+         entry = entry->operation_links.next) {
+      uses |= entry->stream == stream;
+    }
+    if (uses) journal_.settlement.End(operation, error);
+    operation = next;
+  }
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,307 @@
+#include "client/core/poster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+#include "client/core/planted_bugs.h"
+
+namespace verbena::client {
+namespace {
+
+// Number of a server's deferred operations (half of the lane's) that are reserved for awaits: a
+// step must be able to end behind any number of pulls. When all are taken, one more request is
+// sent: an await, a request for norms, or a pull if none is in flight. The server answers it if it
+// can. Otherwise it refuses it or a request that has waited longer, which is resent later, so that
+// all get a turn.
+constexpr uint32_t kAwaitReserve = 4;
+// With more replies than this, some should be copied or unpacked while others arrive.
+constexpr size_t kFewAnswers = 8;
+
+// Too small to reserve anything: ReserveOf() applies only to larger lanes.
+bool IsTiny(const Stream& stream) {
+  const rdma::LaneConfig& config = stream.lane->ticket().config;
+  return config.operations < 8 || config.small_slots < 4;
+}
+
+// Whether the entry is the end-step that a push-pull of a whole table makes. Its pulls wait for the
+// commit of that step in every partition, so they are answered only after the end-step was
+// accepted.
+bool EndsStepOf(const Operation& operation, const Entry& entry) {
+  return TraitsOf(entry).ends_step && operation.ends_step && entry.table == operation.table &&
+         entry.step == operation.step;
+}
+
+}  // namespace
+
+bool Poster::OnlyAnswersLeft(const Operation* operation) const {
+  if (journal_.entries.in_use() > kFewAnswers) return false;
+  if (journal_.norms.any()) return false;  // their steps continue with the contents of replies
+  size_t out = 0;
+  for (const auto& stream : journal_.lanes->streams()) {
+    out += stream->posted.size();
+    for (const Entry* e = stream->posted.front(); e != nullptr; e = EntryQueue::Next(e)) {
+      // The server may keep it for longer than `operation` takes.
+      if (e->operation != operation && !EndsStepOf(*operation, *e)) return false;
+    }
+  }
+  return out == journal_.entries.in_use();
+}
+
+bool Poster::Pump() {
+  if (!journal_.queue.touched() && !journal_.norms.due() && !journal_.rails.due()) return false;
+  journal_.ReadClock();
+  journal_.staging.BeginPump();
+  bool worked = journal_.rails.due() && journal_.rails.RunMoves();
+  if (journal_.norms.due()) journal_.norms.RunNorms();
+  // Streams that pumping touches are pumped in the same call, for a limited number of rounds.
+  for (int round = 0; round < 4 && journal_.queue.touched(); ++round) {
+    journal_.queue.TakeTouched(&pumping_);
+    for (Stream* stream : pumping_) {
+      stream->dirty = false;
+      worked |= PumpStream(stream);
+    }
+    pumping_.clear();
+  }
+  journal_.devices.Flush();
+  return worked;
+}
+
+bool Poster::PumpStream(Stream* stream) {
+  if (!stream->open()) return false;
+  stream->stalled = false;
+  bool worked = false;
+  for (size_t i = 0; i < stream->table_lanes.size() && stream->open(); ++i) {
+    worked |= PumpTable(stream, stream->table_lanes[i]);
+  }
+  if (stream->open()) worked |= journal_.norms.PumpNorms(stream);
+  if (stream->open()) worked |= PumpPulls(stream);
+  return worked;
+}
+
+bool Poster::PumpTable(Stream* stream, TableLane* lane) {
+  bool worked = false;
+  if (journal_.devices.any()) journal_.devices.CopyAhead(stream, lane);
+  while (Entry* entry = FrontOf(lane)) {
+    if (lane->retry_at > journal_.now) {
+      journal_.queue.NoteTimer(lane->retry_at);
+      journal_.staging.StopAwaiting(entry);
+      break;
+    }
+    if (lane->reordering) {
+      if (lane->outstanding != 0) {
+        journal_.staging.StopAwaiting(entry);
+        break;
+      }
+      lane->reordering = false;
+    }
+    if (Pointless(entry)) {
+      lane->queue.Remove(entry);
+      journal_.entries.Free(entry);
+      worked = true;
+      continue;
+    }
+    if (Gated(*entry) || (entry->table->moving > 0 && journal_.rails.Draining(*entry))) {
+      journal_.staging.StopAwaiting(entry);
+      break;
+    }
+    if (!entry->handler->Post(stream, entry)) break;
+    worked = true;
+  }
+  return worked;
+}
+
+Entry* Poster::FrontOf(TableLane* lane) {
+  const TableState& table = *lane->table;
+  Entry* entry = lane->queue.front();
+  if (table.away == 0) return entry;
+  const auto here = [](const PartState& part) { return !part.away; };
+  for (; entry != nullptr; entry = EntryQueue::Next(entry)) {
+    if (entry->parts.empty()) {
+      if (here(table.parts[entry->part])) return entry;
+      continue;
+    }
+    const auto may_go = [&](uint32_t part) { return here(table.parts[part]); };
+    if (std::none_of(entry->parts.begin(), entry->parts.end(), may_go)) continue;
+    if (Entry* rest = journal_.entries.SplitOff(entry, here)) {
+      lane->queue.InsertBefore(EntryQueue::Next(entry), rest);
+      rest->state = Entry::State::kQueued;
+      rest->stream = lane->stream;
+    }
+    return entry;
+  }
+  return nullptr;
+}
+
+// Its step's commit is known, and no operation waits for its reply.
+bool Poster::Pointless(Entry* entry) const {
+  const TableState& table = *entry->table;
+  if (!table.sync) return false;
+  if (PushesChunk(*entry)) {
+    return entry->operation == nullptr && table.chunk_version[entry->chunk] > entry->step;
+  }
+  if (TraitsOf(*entry).contributes && entry->operation != nullptr) return false;
+  Prune(entry);
+  return entry->parts.empty();
+}
+
+// Invariant 4 of client_core.h.
+bool Poster::Gated(const Entry& entry) const {
+  const TableState& table = *entry.table;
+  if (!table.sync) return false;
+  if (PushesChunk(entry)) return table.chunk_version[entry.chunk] < entry.step;
+  return std::any_of(entry.parts.begin(), entry.parts.end(),
+                     [&](uint32_t part) { return table.parts[part].committed < entry.step; });
+}
+
+bool Poster::PumpPulls(Stream* stream) {
+  const uint32_t parked = std::max(stream->lane->ticket().config.operations / 2, 1u);
+  const uint32_t pulls = parked > 2 * kAwaitReserve ? parked - kAwaitReserve : parked;
+  bool worked = false;
+  while (Entry* entry = stream->pulls.front()) {
+    if (TraitsOf(*entry).awaits) {
+      Prune(entry);
+      if (entry->parts.empty()) {
+        stream->pulls.Remove(entry);
+        journal_.entries.Free(entry);
+        worked = true;
+        continue;
+      }
+    }
+    // Also a pull if none is in flight: unanswered awaits must not block it, because others may
+    // wait for a step that the caller ends after its pull.
+    const bool asks = TraitsOf(*entry).awaits || stream->pulls_out == 0;
+    const bool never = planted_bugs().awaits_before_pulls && IsTiny(*stream);
+    const uint32_t limit = asks && !never ? parked + 1 : pulls;
+    if (stream->pulls_out + stream->awaits_out >= limit) {
+      journal_.staging.StopAwaiting(entry);
+      stream->stalled = true;
+      break;
+    }
+    if (!entry->handler->Post(stream, entry)) break;
+    worked = true;
+  }
+  return worked;
+}
+
+void Poster::Prune(Entry* entry) const {
+  const TableState& table = *entry->table;
+  const uint64_t version = TraitsOf(*entry).awaits ? entry->min_version : entry->step + 1;
+  entry->KeepGroups([&](size_t i) {
+    const PartState& part = table.parts[entry->parts[i]];
+    return !part.lost && part.committed < version;
+  });
+}
+
+// Servers hold sync pushes in their slots until lower ranks have pushed the same, and those may
+// have to wait for an earlier step first. So pushes leave room for requests that are answered at
+// once, and for the oldest push that is not posted. Then the earliest step always continues,
+// regardless of resources held by later steps of other tables.
+rdma::WorkerLane::Reserve Poster::ReserveOf(const Stream& stream, const Entry& entry, bool oldest) {
+  if (IsTiny(stream)) return {0, 0, 0};
+  switch (TraitsOf(entry).leaves) {
+    case RequestHandler::Leaves::kNothing:
+      break;
+    case RequestHandler::Leaves::kOperations:
+      return {2, 0, 0};
+    case RequestHandler::Leaves::kSlots:
+      return oldest ? rdma::WorkerLane::Reserve{1, 1, 0} : rdma::WorkerLane::Reserve{2, 2, 1};
+  }
+  return {0, 0, 0};
+}
+
+// Whether the entry is the oldest of the pushes and end-steps that wait on this stream.
+bool Poster::Oldest(const Stream& stream, const Entry& entry) {
+  return std::none_of(stream.table_lanes.begin(), stream.table_lanes.end(),
+                      [&](const TableLane* lane) {
+                        return !lane->queue.empty() && lane->queue.front()->order < entry.order;
+                      });
+}
+
+bool Poster::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+  const size_t groups = std::max<size_t>(entry->parts.size(), 1);
+  if (stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, false))) return true;
+  if (PushesChunk(*entry) && Oldest(*stream, *entry) &&
+      stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, true))) {
+    return true;
+  }
+  const rdma::LaneConfig& config = stream->lane->ticket().config;
+  const uint32_t slot =
+      std::max(config.small_slot_bytes, config.large_slots == 0 ? 0u : config.large_slot_bytes);
+  if (PayloadOffset(static_cast<uint32_t>(groups)) + uint64_t{payload_bytes} > slot) {
+    return ReopenLarger(stream, entry, payload_bytes);
+  }
+  journal_.staging.StopAwaiting(entry);
+  stream->stalled = true;
+  return false;
+}
+
+// The record fits no slot of this lane. A server sizes slots by its known tables, so a table
+// created after the lane was opened may need a new lane. If that one is too small too, the error is
+// final.
+bool Poster::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+  const rdma::LaneConfig& config = stream->lane->ticket().config;
+  const size_t groups = std::max<size_t>(entry->parts.size(), 1);
+  const uint32_t needed = PayloadOffset(static_cast<uint32_t>(groups)) + payload_bytes;
+  if (stream->wanted_slot_bytes < needed) {
+    stream->wanted_slot_bytes = needed;
+    journal_.lanes->Close(stream, absl::UnavailableError("reopened for larger slots"));
+    return false;
+  }
+  const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      entry->table->embedding() ? "a record of rows" : "a chunk", " of table '",
+      entry->table->name(), "' has ", payload_bytes, " bytes; ",
+      DescribeServer(*journal_.session, *stream), " grants slots of ", config.large_slot_bytes,
+      " bytes at most: create the table with smaller chunk_bytes"));
+  if (entry->operation != nullptr) {
+    journal_.settlement.End(entry->operation, status);
+  } else {
+    journal_.queue.Unqueue(entry);
+    journal_.entries.Free(entry);
+  }
+  journal_.queue.Touch(stream);
+  return false;
+}
+
+bool Poster::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request) {
+  request->header.table = entry->table->id();
+  request->cookie = entry->index;
+  entry->range = BeginRange("record", request->payload.bytes);
+  const absl::Status status = stream->lane->Post(*request);
+  if (!status.ok()) {
+    EndRange(&entry->range);
+    // CanPost() was true, so either the lane is closing and its records return through
+    // journal_.failover.OnLaneDead(), or the record cannot be sent at all.
+    if (status.code() == absl::StatusCode::kInvalidArgument && entry->operation != nullptr) {
+      journal_.settlement.End(entry->operation, status);
+      journal_.queue.Touch(stream);
+    }
+    return false;
+  }
+  journal_.staging.StopAwaiting(entry);
+  // The entry is in a queue of this stream: Post() is called only for queued entries.
+  if (IsPull(*entry)) {
+    stream->pulls.Remove(entry);
+  } else if (IsNorms(*entry)) {
+    stream->norms.Remove(entry);
+  } else {
+    TableLane* lane = entry->table->LaneOn(stream);
+    lane->queue.Remove(entry);
+    ++lane->outstanding;
+    journal_.rails.CountOut(*entry, 1);
+  }
+  if (entry->operation != nullptr && !entry->operation->not_now.ok()) {
+    entry->operation->not_now = absl::OkStatus();
+  }
+  entry->state = Entry::State::kPosted;
+  entry->posted_at = journal_.now;
+  entry->revision = journal_.session->view().revision();
+  stream->posted.PushBack(entry);
+  RailMoves::CountLoad(*stream, *entry);
+  if (++entry->posts > 1) ++journal_.counters.resent;
+  return true;
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,64 @@
+// Posting: which records may be posted now, and how they use their lane's slots and operations.
+//
+// sync: a push of step t waits until the commit of its chunk's step t - 1 is known, an end-step
+// until that of its partitions' step t - 1 is. Pulls and awaits may use half of a lane's
+// operations, because the server may defer them (record.h) while pushes must always get through.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_CORE_POSTER_H_
+#define VERBENA_CLIENT_CORE_POSTER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "client/core/entry.h"
+#include "client/core/lane_set.h"
+#include "client/core/table_state.h"
+#include "rdma/lane/worker_lane.h"
+
+namespace verbena::client {
+
+class Journal;
+
+class Poster {
+ public:
+  explicit Poster(Journal* journal) : journal_(*journal) {}
+
+  // Posts all records that can be posted. Returns whether there were any.
+  bool Pump();
+  // Whether `operation`, the only live one, needs no work before each lane's last reply. This is so
+  // if only a few records are in flight, all of this operation, none waits to be posted, and none
+  // follows from a reply. (With many records, early replies should be handled meanwhile. A record
+  // of an ended operation may be answered much later than this operation's, so the last reply would
+  // come too late.)
+  bool OnlyAnswersLeft(const Operation* operation) const;
+
+  // ---- for handlers ----
+  // Whether the record fits its lane now; otherwise it is posted later.
+  bool Fits(Stream* stream, Entry* entry, uint32_t payload_bytes);
+  bool Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request);
+  // Whether a sync record waits for the step before its own.
+  bool Gated(const Entry& entry) const;
+  void Prune(Entry* entry) const;  // removes parts that are committed or lost
+  // Memory for the groups of the record that is being posted.
+  std::vector<Group>& groups() { return groups_; }
+
+ private:
+  bool PumpStream(Stream* stream);
+  bool PumpTable(Stream* stream, TableLane* lane);
+  bool PumpPulls(Stream* stream);
+  // The first entry that may be posted: none of its parts is away.
+  Entry* FrontOf(TableLane* lane);
+  bool Pointless(Entry* entry) const;
+  static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const Entry& entry, bool oldest);
+  static bool Oldest(const Stream& stream, const Entry& entry);
+  bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
+
+  Journal& journal_;
+  std::vector<Stream*> pumping_;
+  std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_POSTER_H_

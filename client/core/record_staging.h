@@ -1,0 +1,75 @@
+// Staging buffers of records, and the retries after a temporary refusal of memory or a lane.
+//
+// Rows are packed into staging, and looked up through staging. It is taken when a record is posted,
+// and released when the record is answered or its lane is dead. Pushes have separate staging,
+// because lookups keep theirs while the server defers them; so have norms, because pulls that wait
+// for a step must not take the last buffer.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_CORE_RECORD_STAGING_H_
+#define VERBENA_CLIENT_CORE_RECORD_STAGING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/core/entry.h"
+#include "client/core/lane_set.h"
+#include "client/staging/staging.h"
+
+namespace verbena::client {
+
+class Journal;
+
+class RecordStaging {
+ public:
+  // `received`: for received data; `packed`: for sent rows.
+  RecordStaging(Journal* journal, Staging* received, Staging* packed)
+      : journal_(*journal), received_(received), packed_(packed) {}
+
+  Staging* received() { return received_; }
+  Staging* packed() { return packed_; }
+  Staging* norms() { return &norms_; }
+  // The staging that the record uses.
+  Staging* StagingOf(const Entry& entry);
+
+  // Takes a buffer. False: none is free now, or no memory is available now (NotNow()).
+  bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
+  // The transport no longer accesses the record's staging.
+  void GiveStaging(Entry* entry);
+  // The record does not wait for a buffer any more.
+  void StopAwaiting(Entry* entry);
+  // Whether the lane may pull into one more buffer. When half of them are taken, pulling lanes
+  // share the other half. Otherwise one lane could leave the other servers idle, and no buffer for
+  // received data that is copied on to a device.
+  bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
+  // Streams are about to be pumped.
+  void BeginPump() { lanes_pulling_ = 0; }
+
+  // Handles a transport's temporary refusal: `entry`, which is queued on the stream, is retried
+  // after a backoff. Its operation ends at its deadline with `status` as the reason. An error for
+  // which retries cannot help (IsFinal()) ends the operation. Memory in registration (LaneMemory)
+  // is waited for.
+  void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
+  void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // only the backoff
+  static bool IsFinal(const absl::Status& status);
+  // Memory in registration is ready, or was refused.
+  void OnMemoryReady();
+
+ private:
+  static bool IsNext(const Entry& entry);
+  bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
+  void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
+
+  Journal& journal_;
+  Staging* const received_;
+  Staging* const packed_;
+  Staging norms_{4 << 20};
+  std::vector<Entry*> awaits_;  // few: one for each lane and table
+  size_t lanes_pulling_ = 0;    // lanes with waiting pulls in this Pump(); 0: not counted
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_RECORD_STAGING_H_

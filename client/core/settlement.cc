@@ -1,0 +1,208 @@
+#include "client/core/settlement.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+// ---- operations ---------------------------------------------------------------------------------
+
+void Settlement::End(Operation* operation, absl::Status status) {
+  if (!operation->live) return;
+  journal_.operations->End(operation, std::move(status));
+  for (Entry* entry = operation->entries.front(); entry != nullptr;) {
+    Entry* next = EntryList::Next(entry);
+    entry->follow = nullptr;  // those pulls end too
+    entry->handler->OnOperationEnd(entry);
+    entry = next;
+  }
+  if (operation->ends_step && !journal_.closed && !operation->table->dropped) {
+    // Its pulls would have shown the commit of the step; now an await must request it.
+    journal_.requests.await.AddAll(operation->table, operation->step + 1);
+  }
+}
+
+void Settlement::EndAll(const absl::Status& status) {
+  journal_.closed = true;
+  journal_.norms.Clear();
+  while (Operation* operation = journal_.operations->first_live()) End(operation, status);
+  journal_.tables.DropAllQueued();
+}
+
+void Settlement::MaybeDone(Operation* operation) {
+  if (operation->live && operation->records == 0 && operation->commits == 0) {
+    if (operation->bags != nullptr) operation->bags->Finish(operation->sums, operation->table->dim);
+    if (operation->landed && operation->status.ok()) {
+      // Makes the transport's writes visible to kernels that are started from now on.
+      operation->status = operation->blocks[1]->device()->FlushPeerWrites();
+    }
+    // Not OK if a chunk was refused before.
+    journal_.operations->End(operation, std::exchange(operation->status, absl::OkStatus()));
+  }
+}
+
+// ---- replies ------------------------------------------------------------------------------------
+
+bool Settlement::Accepted(ReplyStatus status) {
+  return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
+}
+
+bool Settlement::Retryable(ReplyStatus status) {
+  switch (status) {
+    case ReplyStatus::kWrongEpoch:
+    case ReplyStatus::kNotReady:
+    case ReplyStatus::kSequenceGap:
+    case ReplyStatus::kWrongStep:
+    case ReplyStatus::kTooEarly:
+    case ReplyStatus::kResourceExhausted:
+    case ReplyStatus::kUnavailable:
+    case ReplyStatus::kExpired:  // the session soon detects whether its lease has ended
+      return true;
+    default:
+      return false;
+  }
+}
+
+ReplyStatus Settlement::GroupStatus(const Entry& entry, const Reply& reply, size_t i) {
+  return reply.group_count == entry.parts.size() ? reply.group_status[i] : reply.status;
+}
+
+ReplyStatus Settlement::WorstOf(const Entry& entry, const Reply& reply, uint32_t* part) {
+  ReplyStatus worst = ReplyStatus::kOk;
+  *part = entry.parts[0];
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    const ReplyStatus status = GroupStatus(entry, reply, i);
+    if (Accepted(status) || (Retryable(status) && worst != ReplyStatus::kOk)) continue;
+    worst = status;
+    *part = entry.parts[i];
+    if (!Retryable(status)) break;
+  }
+  return worst == ReplyStatus::kOk ? reply.status : worst;
+}
+
+void Settlement::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
+  Entry* entry = journal_.entries.At(cookie);
+  if (entry == nullptr || entry->state != Entry::State::kPosted || entry->stream != stream) return;
+  journal_.queue.Unqueue(entry);
+  entry->state = Entry::State::kAnswered;
+  journal_.queue.Touch(stream);
+  entry->handler->OnReply(stream, entry, reply);
+}
+
+bool Settlement::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
+  TableState* table = entry->table;
+  switch (status) {
+    case ReplyStatus::kUnknownTable:
+      journal_.session->Refresh();
+      journal_.tables.DropTable(table, RefusalStatus(*entry, status));
+      break;
+    case ReplyStatus::kDataLoss:
+      journal_.session->Refresh();
+      journal_.tables.LosePart(table, part);
+      break;
+    default:
+      return false;
+  }
+  // Its operation has ended with the others; the state kAnswered kept this entry.
+  return true;
+}
+
+void Settlement::Refuse(Entry* entry, ReplyStatus status) {
+  if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
+  if (PushesChunk(*entry) && !entry->table->sync && entry->posts == 1) {
+    // It is unknown whether the server counted its sequence: an empty record settles that.
+    MakeEmpty(entry);
+    return Retry(entry, status);
+  }
+  Uncount(entry);
+  Settled(entry);
+}
+
+void Settlement::SendEmpty(Entry* entry, ReplyStatus status) {
+  Operation* operation = entry->operation;
+  const bool live = operation != nullptr && operation->live;
+  if (live) --operation->records;
+  MakeEmpty(entry);
+  if (live) MaybeDone(operation);
+  if (journal_.closed || entry->table->dropped) return Settled(entry);
+  entry = journal_.failover.ResendMoved(entry);
+  if (entry == nullptr) return;
+  entry->refused = status;
+  journal_.queue.Enqueue(entry);
+  entry->table->LaneOn(entry->stream)->reordering = true;
+}
+
+void Settlement::Retry(Entry* entry, ReplyStatus status) {
+  if (journal_.closed || entry->table->dropped) return Settled(entry);
+  if (Over(*entry) && TraitsOf(*entry).contributes) {
+    MakeEmpty(entry);  // its buffer must be released
+  }
+  entry = journal_.failover.ResendMoved(entry);
+  if (entry == nullptr) return;
+  entry->refused = status;
+  if (status == ReplyStatus::kWrongEpoch) journal_.session->Refresh();
+  if (status == ReplyStatus::kExpired) journal_.session->AskForLease();
+  journal_.queue.Enqueue(entry);
+  TableLane* lane = entry->table->LaneOn(entry->stream);
+  lane->reordering = true;
+  lane->retry_at = journal_.now + lane->backoff.Next(*journal_.random);
+  journal_.queue.NoteTimer(lane->retry_at);
+}
+
+void Settlement::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
+  if (journal_.closed || entry->table->dropped) return Settled(entry);
+  if (Failover::MovedSince(*entry)) {
+    if (IsNorms(*entry)) return journal_.norms.ReturnNorms(entry);
+    return journal_.queue.EnqueuePull(entry);
+  }
+  entry->refused = status;
+  // The server deferred it for long, while others wait for this lane: those go first.
+  if (TraitsOf(*entry).reads && status == ReplyStatus::kTooEarly)
+    return journal_.queue.EnqueuePull(entry);
+  if (status == ReplyStatus::kWrongEpoch) journal_.session->Refresh();
+  if (status == ReplyStatus::kExpired) journal_.session->AskForLease();
+  journal_.staging.GiveStaging(entry);  // other records may need it while this one waits
+  entry->retry_at = journal_.now + entry->backoff.Next(*journal_.random);
+  entry->state = Entry::State::kDelayed;
+  stream->delayed.PushBack(entry);
+  journal_.queue.NoteTimer(entry->retry_at);
+}
+
+void Settlement::Settled(Entry* entry) {
+  Operation* operation = entry->operation;
+  const bool live = operation != nullptr && operation->live;
+  if (live) --operation->records;
+  journal_.entries.Free(entry);
+  if (live) MaybeDone(operation);
+}
+
+// ---- contributions without data -----------------------------------------------------------------
+
+bool Settlement::Over(const Entry& entry) {
+  if (entry.operation != nullptr) return !entry.operation->live;
+  return PushesChunk(entry) && entry.elements > 0;  // it was detached
+}
+
+void Settlement::MakeEmpty(Entry* entry) {
+  journal_.staging.StopAwaiting(entry);
+  journal_.entries.Detach(entry);
+  journal_.staging.GiveStaging(entry);
+  entry->device = nullptr;
+  entry->data = nullptr;
+  entry->elements = 0;
+}
+
+void Settlement::Uncount(Entry* entry) {
+  TableState* table = entry->table;
+  if (!table->sync || !PushesChunk(*entry)) return;
+  PartState& part = table->parts[entry->part];
+  uint32_t& pushed = part.pushed[entry->step & 1];
+  if (entry->numbered && part.committed <= entry->step && pushed > 0) --pushed;
+  entry->numbered = false;
+  if (table->chunk_pushed[entry->chunk] == entry->step + 1) table->chunk_pushed[entry->chunk] = 0;
+}
+
+}  // namespace verbena::client

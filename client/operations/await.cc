@@ -1,0 +1,77 @@
+#include "client/operations/await.h"
+
+#include <vector>
+
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+void AwaitRequests::Add(TableState* table, uint64_t version, Stream* stream,
+                        const std::vector<uint32_t>& parts) {
+  if (parts.empty()) return;
+  Entry* entry = journal_.entries.NewEntry(this, table, nullptr);
+  entry->min_version = version;
+  entry->parts.assign(parts.begin(), parts.end());
+  entry->stream = stream;
+  journal_.queue.EnqueuePullFirst(entry);
+}
+
+void AwaitRequests::AddAll(TableState* table, uint64_t version) {
+  for (const auto& lane : table->lanes) {
+    std::vector<uint32_t> parts;
+    for (uint32_t p = 0; p < table->parts.size(); ++p) {
+      const PartState& part = table->parts[p];
+      if (part.lane != lane.get() || part.lost || part.committed >= version) continue;
+      parts.push_back(p);
+      if (parts.size() == kMaxGroups) {
+        Add(table, version, lane->stream, parts);
+        parts.clear();
+      }
+    }
+    Add(table, version, lane->stream, parts);
+  }
+}
+
+bool AwaitRequests::Post(Stream* stream, Entry* entry) {
+  if (!journal_.poster.Fits(stream, entry, 0)) return false;
+  std::vector<Group>& groups = journal_.poster.groups();
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = entry->table->parts[entry->parts[i]];
+    groups[i] = {part.partition, 0, part.epoch, 0, 0, 0};
+  }
+  rdma::WorkerLane::Request request;
+  request.header.type = traits_.type;
+  request.header.dtype = ElementType::kNone;
+  request.header.min_version = entry->min_version;
+  request.groups = absl::MakeConstSpan(groups.data(), entry->parts.size());
+  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  ++stream->awaits_out;
+  return true;
+}
+
+void AwaitRequests::OnLaneLost(Entry* entry) {
+  journal_.poster.Prune(entry);
+  if (entry->parts.empty()) return journal_.entries.Free(entry);
+  journal_.queue.EnqueuePullFirst(entry);
+}
+
+void AwaitRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+  TableState* table = entry->table;
+  ReplyStatus retry = ReplyStatus::kOk;
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const uint32_t part = entry->parts[i];
+    const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
+    if (Settlement::Accepted(status)) {
+      journal_.commits.LearnPart(table, part, entry->min_version);
+    } else if (Settlement::Retryable(status)) {
+      retry = status;
+    } else {
+      journal_.settlement.OnFatal(entry, part, status);
+    }
+  }
+  journal_.poster.Prune(entry);
+  if (retry == ReplyStatus::kOk || entry->parts.empty()) return journal_.settlement.Settled(entry);
+  journal_.settlement.RetryPull(entry->stream, entry, retry);
+}
+
+}  // namespace verbena::client

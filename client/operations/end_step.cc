@@ -1,0 +1,130 @@
+#include "client/operations/end_step.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "client/core/errors.h"
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
+  if (table->ssp) table->clock = std::max(table->clock, table->seen) + 1;
+  for (const auto& lane : table->lanes) {
+    Entry* entry = nullptr;
+    for (uint32_t p = 0; p < table->parts.size(); ++p) {
+      if (table->parts[p].lane != lane.get()) continue;
+      if (entry == nullptr) {
+        entry = journal_.entries.NewEntry(this, table, table->sync ? nullptr : operation);
+        entry->step = table->step;
+        entry->min_version = table->clock;
+        entry->await_after = await;
+      }
+      entry->parts.push_back(p);
+      if (entry->parts.size() == kMaxGroups) {
+        journal_.queue.EnqueueOn(lane.get(), entry);
+        entry = nullptr;
+      }
+    }
+    if (entry != nullptr) journal_.queue.EnqueueOn(lane.get(), entry);
+    // Drops accepted end-steps whose commit is known by now.
+    for (Entry* ended = lane->ended.front(); ended != nullptr;) {
+      Entry* next = EntryQueue::Next(ended);
+      journal_.poster.Prune(ended);
+      if (ended->parts.empty()) {
+        lane->ended.Remove(ended);
+        journal_.entries.Free(ended);
+      }
+      ended = next;
+    }
+  }
+  ++table->step;
+  if (table->clipped || table->trust) journal_.norms.Wake();
+}
+
+bool EndStepRequests::Post(Stream* stream, Entry* entry) {
+  if (!journal_.poster.Fits(stream, entry, 0)) return false;
+  TableState* table = entry->table;
+  if (!table->sync && !entry->numbered) {
+    entry->numbered = true;
+    for (const uint32_t p : entry->parts) {
+      PartState& part = table->parts[p];
+      entry->sequences.push_back(part.next_sequence++);
+      entry->counts.push_back(std::exchange(part.pushes_since_end, 0));
+    }
+  }
+  std::vector<Group>& groups = journal_.poster.groups();
+  for (size_t i = 0; i < entry->parts.size(); ++i) {
+    const PartState& part = table->parts[entry->parts[i]];
+    groups[i] = {part.partition,
+                 0,
+                 part.epoch,
+                 entry->numbered ? entry->sequences[i] : entry->step,
+                 entry->numbered ? entry->counts[i] : part.pushed[entry->step & 1],
+                 0};
+  }
+  rdma::WorkerLane::Request request;
+  request.header.type = traits_.type;
+  request.header.dtype = ElementType::kNone;
+  request.header.min_version = entry->min_version;  // 0, or the ssp clock
+  request.groups = absl::MakeConstSpan(groups.data(), entry->parts.size());
+  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  if (std::exchange(entry->await_after, false)) {
+    journal_.requests.await.Add(table, entry->step + 1, stream, entry->parts);
+  }
+  return true;
+}
+
+void EndStepRequests::OnLaneLost(Entry* entry) {
+  if (entry->table->sync) journal_.poster.Prune(entry);
+  if (entry->parts.empty()) return journal_.entries.Free(entry);
+  journal_.queue.Enqueue(entry);
+}
+
+void EndStepRequests::OnOperationEnd(Entry* entry) {
+  const bool queued =
+      entry->state == Entry::State::kQueued || entry->state == Entry::State::kDelayed;
+  // sync, ssp: the step must end even if the caller does not wait for it, or other workers wait
+  // forever.
+  if (queued && !entry->numbered && !entry->table->sync && !entry->table->ssp) {
+    journal_.queue.Unqueue(entry);
+    return journal_.entries.Free(entry);
+  }
+  journal_.entries.Detach(entry);
+}
+
+void EndStepRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+  TableState* table = entry->table;
+  if (entry->parts.empty()) return journal_.settlement.Settled(entry);
+  ReplyStatus retry = ReplyStatus::kOk;
+  std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
+  entry->KeepGroups([&](size_t i) {
+    const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
+    const bool accepted = Settlement::Accepted(status) || status == ReplyStatus::kNonFinite;
+    if (Settlement::Retryable(status)) {
+      retry = status;
+      return true;
+    }
+    if (!accepted) fatal.emplace_back(entry->parts[i], status);
+    // sync: kept until the commit. async: an accepted group is settled.
+    return accepted && table->sync;
+  });
+  for (const auto& [part, status] : fatal) {
+    if (!journal_.settlement.OnFatal(entry, part, status) && entry->operation != nullptr) {
+      journal_.settlement.End(entry->operation, RefusalStatus(*entry, status));
+    }
+  }
+  if (table->sync) journal_.poster.Prune(entry);
+  if (entry->parts.empty() || journal_.closed || table->dropped)
+    return journal_.settlement.Settled(entry);
+  if (retry != ReplyStatus::kOk) return journal_.settlement.Retry(entry, retry);
+  entry = journal_.failover.ResendMoved(entry);
+  if (entry == nullptr) return;
+  TableLane* lane = table->LaneOn(entry->stream);
+  lane->backoff.Reset();
+  entry->state = Entry::State::kEnded;
+  lane->ended.PushBack(entry);
+}
+
+}  // namespace verbena::client

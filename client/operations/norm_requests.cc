@@ -1,0 +1,31 @@
+#include "client/operations/norm_requests.h"
+
+#include <vector>
+
+#include "client/core/journal.h"
+
+namespace verbena::client {
+
+void NormRequests::FillGroups(const Entry& entry) {
+  std::vector<Group>& groups = journal_.poster.groups();
+  for (size_t i = 0; i < entry.parts.size(); ++i) {
+    const PartState& part = entry.table->parts[entry.parts[i]];
+    groups[i] = {
+        part.partition, static_cast<uint32_t>(entry.norm_kind), part.epoch, entry.step, 0, 0};
+  }
+}
+
+void NormRequests::OnLaneLost(Entry* entry) { journal_.norms.ReturnNorms(entry); }
+
+bool NormRequests::OnFatal(Entry* entry, const Reply& reply) {
+  const std::vector<uint32_t> parts = entry->parts;
+  bool fatal = false;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
+    if (Settlement::Accepted(status) || Settlement::Retryable(status)) continue;
+    fatal |= journal_.settlement.OnFatal(entry, parts[i], status);
+  }
+  return fatal;
+}
+
+}  // namespace verbena::client

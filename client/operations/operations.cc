@@ -1,0 +1,83 @@
+#include "client/operations/operations.h"
+
+#include "proto/wire/operations.h"
+
+namespace verbena::client {
+namespace {
+
+using Traits = RequestHandler::Traits;
+using Queue = RequestHandler::Queue;
+using Counted = RequestHandler::Counted;
+using Buffers = RequestHandler::Buffers;
+using Leaves = RequestHandler::Leaves;
+
+constexpr Traits kPush = {.type = RecordType::kPush,
+                          .queue = Queue::kOrdered,
+                          .counted = Counted::kOrdered,
+                          .buffers = Buffers::kPacked,
+                          .leaves = Leaves::kSlots,
+                          .contributes = true,
+                          .chunk = true};
+constexpr Traits kPull = {.type = RecordType::kPull,
+                          .queue = Queue::kPulls,
+                          .counted = Counted::kPulls,
+                          .leaves = Leaves::kOperations,
+                          .chunk = true,
+                          .reads = true};
+constexpr Traits kEndStep = {.type = RecordType::kEndStep,
+                             .queue = Queue::kOrdered,
+                             .counted = Counted::kOrdered,
+                             .ends_step = true};
+constexpr Traits kAwait = {.type = RecordType::kAwait,
+                           .queue = Queue::kPulls,
+                           .counted = Counted::kAwaits,
+                           .awaits = true};
+constexpr Traits kPushRows = {.type = RecordType::kPushRows,
+                              .queue = Queue::kOrdered,
+                              .counted = Counted::kOrdered,
+                              .buffers = Buffers::kPacked,
+                              .contributes = true};
+constexpr Traits kLookup = {.type = RecordType::kLookup,
+                            .queue = Queue::kPulls,
+                            .counted = Counted::kPulls,
+                            .leaves = Leaves::kOperations,
+                            .reads = true};
+constexpr Traits kLookupBags = {.type = RecordType::kLookupBags,
+                                .queue = Queue::kPulls,
+                                .counted = Counted::kPulls,
+                                .leaves = Leaves::kOperations,
+                                .reads = true};
+constexpr Traits kScan = {.type = RecordType::kScan,
+                          .queue = Queue::kPulls,
+                          .counted = Counted::kPulls,
+                          .leaves = Leaves::kOperations};
+constexpr Traits kNorms = {.type = RecordType::kNorms,
+                           .queue = Queue::kNorms,
+                           .counted = Counted::kAwaits,
+                           .buffers = Buffers::kNorms};
+constexpr Traits kTotals = {
+    .type = RecordType::kTotals, .queue = Queue::kNorms, .counted = Counted::kNothing};
+constexpr Traits kIntent = {.type = RecordType::kIntent,
+                            .queue = Queue::kPulls,
+                            .counted = Counted::kPulls,
+                            .buffers = Buffers::kPacked,
+                            .leaves = Leaves::kOperations};
+
+}  // namespace
+
+Requests::Requests(Journal* journal)
+    : push(kPush, journal),
+      pull(kPull, journal),
+      end_step(kEndStep, journal),
+      await(kAwait, journal),
+      push_rows(kPushRows, journal),
+      lookup(kLookup, journal),
+      lookup_bags(kLookupBags, journal),
+      scan(kScan, journal),
+      norms(kNorms, journal),
+      totals(kTotals, journal),
+      intent(kIntent, journal) {}
+
+std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
+
+}  // namespace verbena::client

@@ -1,0 +1,38 @@
+// The operations of a client: one handler each.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_OPERATIONS_OPERATIONS_H_
+#define VERBENA_CLIENT_OPERATIONS_OPERATIONS_H_
+
+#include "client/operations/await.h"
+#include "client/operations/end_step.h"
+#include "client/operations/intent.h"
+#include "client/operations/lookup.h"
+#include "client/operations/norms.h"
+#include "client/operations/pull.h"
+#include "client/operations/push.h"
+#include "client/operations/push_rows.h"
+#include "client/operations/scan.h"
+#include "client/operations/totals.h"
+
+namespace verbena::client {
+
+struct Requests {
+  explicit Requests(Journal* journal);
+
+  PushRequests push;
+  PullRequests pull;
+  EndStepRequests end_step;
+  AwaitRequests await;
+  PushRowsRequests push_rows;
+  LookupRequests lookup;       // of rows
+  LookupRequests lookup_bags;  // of sums of rows
+  ScanRequests scan;
+  NormsRequests norms;
+  TotalsRequests totals;
+  IntentRequests intent;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_OPERATIONS_OPERATIONS_H_

@@ -1,0 +1,33 @@
+// Pulls of chunks of dense tables.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_OPERATIONS_PULL_H_
+#define VERBENA_CLIENT_OPERATIONS_PULL_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "client/operations/request_handler.h"
+
+namespace verbena::client {
+
+class PullRequests final : public RequestHandler {
+ public:
+  using RequestHandler::RequestHandler;
+
+  // Chunks [first, +count), contiguous to `offset` of operation->blocks[1].
+  void Add(Operation* operation, uint32_t first, uint32_t count, size_t offset,
+           uint64_t min_version);
+  // A record for one chunk, in no queue.
+  Entry* New(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
+
+  bool Post(Stream* stream, Entry* entry) override;
+  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
+  void OnLaneLost(Entry* entry) override;
+  void OnOperationEnd(Entry* entry) override;
+  uint64_t BytesOf(const Entry& entry) const override;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_OPERATIONS_PULL_H_

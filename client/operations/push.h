@@ -1,0 +1,40 @@
+// Pushes of chunks of dense tables.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_OPERATIONS_PUSH_H_
+#define VERBENA_CLIENT_OPERATIONS_PUSH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "client/operations/request_handler.h"
+#include "rdma/lane/worker_lane.h"
+
+namespace verbena::client {
+
+class PushRequests final : public RequestHandler {
+ public:
+  using RequestHandler::RequestHandler;
+
+  // Chunks [first, +count), contiguous from `offset` of operation->blocks[0].
+  void Add(Operation* operation, uint32_t first, uint32_t count, size_t offset);
+  // The same, and each chunk's pull into operation->blocks[1] follows its push.
+  void AddWithPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
+                    size_t pull_offset, uint64_t min_version);
+
+  bool Post(Stream* stream, Entry* entry) override;
+  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
+  void OnLaneLost(Entry* entry) override;
+  void OnOperationEnd(Entry* entry) override;
+  uint64_t BytesOf(const Entry& entry) const override;
+
+ private:
+  Entry* New(Operation* operation, uint32_t chunk, std::byte* data);
+  std::optional<rdma::RemoteMemory> Refer(Stream* stream, const Entry& entry,
+                                          const rdma::Segment& payload);
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_OPERATIONS_PUSH_H_

@@ -1,0 +1,52 @@
+#include "client/operations/totals.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core/journal.h"
+
+namespace verbena::client {
+namespace {
+
+using Part = NormTable::Part;
+
+}  // namespace
+
+bool TotalsRequests::Post(Stream* stream, Entry* entry) {
+  if (!journal_.poster.Fits(stream, entry, sizeof(TotalsPayload))) return false;
+  const NormStep* step = journal_.norms.NormStepOf(*entry);
+  FillGroups(*entry);
+  rdma::WorkerLane::Request request;
+  request.header.type = traits_.type;
+  request.header.dtype = ElementType::kNone;
+  TotalsPayload payload = {};
+  std::copy(step->totals.begin(), step->totals.end(), payload.totals);
+  request.prefix =
+      absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&payload), sizeof(payload));
+  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), entry->parts.size());
+  return journal_.poster.Send(stream, entry, &request);
+}
+
+void TotalsRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+  journal_.norms.Wake();
+  if (journal_.norms.NormStepOf(*entry) == nullptr) return journal_.settlement.Settled(entry);
+  const bool fatal = OnFatal(entry, reply);
+  NormStep* step = journal_.norms.NormStepOf(*entry);
+  if (step == nullptr) return journal_.settlement.Settled(entry);
+  NormTable* t = step->Find(entry->table);
+  ReplyStatus refused = ReplyStatus::kOk;
+  entry->KeepGroups([&](size_t i) {
+    const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
+    if (Settlement::Accepted(status)) {
+      t->Set(entry->parts[i], Part::kDone);
+      return false;
+    }
+    refused = status;
+    return true;
+  });
+  if (entry->parts.empty()) return journal_.settlement.Settled(entry);
+  if (fatal) return journal_.norms.ReturnNorms(entry);
+  journal_.settlement.RetryPull(stream, entry, refused);
+}
+
+}  // namespace verbena::client

@@ -1,0 +1,21 @@
+// Totals of partial norms: the second phase of a step with a norm.
+//
+// **Thread safety**: one owner at a time.
+#ifndef VERBENA_CLIENT_OPERATIONS_TOTALS_H_
+#define VERBENA_CLIENT_OPERATIONS_TOTALS_H_
+
+#include "client/operations/norm_requests.h"
+
+namespace verbena::client {
+
+class TotalsRequests final : public NormRequests {
+ public:
+  using NormRequests::NormRequests;
+
+  bool Post(Stream* stream, Entry* entry) override;
+  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_OPERATIONS_TOTALS_H_

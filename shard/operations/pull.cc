@@ -1,0 +1,21 @@
+// A pull of one chunk of a dense table.
+#include "shard/operations/operations.h"
+
+namespace verbena::shard {
+
+Outcome HandlePull(Engine* engine, const Request& request, Scratch*) {
+  const RecordHeader& header = request.record.header;
+  PullRequest pull;
+  pull.token = request.token;
+  pull.worker = request.worker;
+  pull.table = header.table;
+  pull.group = request.record.groups[0];
+  pull.dtype = header.dtype;
+  pull.min_version = header.min_version;
+  pull.destination = header.destination;
+  pull.destination_key = header.destination_key;
+  pull.may_park = request.may_park;
+  return FromRead(engine->Pull(pull));
+}
+
+}  // namespace verbena::shard
