@@ -42,7 +42,7 @@ endforeach()
 add_custom_target(verbena_public_headers DEPENDS ${made_headers})
 
 # ---- the two libraries ----
-set(rooms verbena_messages verbena_services verbena_proto verbena_unread_output verbena_proto_grpc verbena_rdma
+set(rooms verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
           verbena_codec verbena_client_core verbena_client_hub verbena_client verbena_client_c)
 set(objects)
 foreach(room ${rooms})
