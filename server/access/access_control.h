@@ -34,7 +34,8 @@ struct Scope {
   // Id of a token: the call ends this member, which joined with that token. Empty: it ends none, or
   // it joined without a token.
   std::string ends_member_of = {};
-  std::string about = {};  // for messages: "table 'w' of job 'ads'"
+  bool reads_all_jobs = false;  // the call acts as an observer whose token named no job
+  std::string about = {};       // for messages: "table 'w' of job 'ads'"
 };
 
 // The access option of a method such as "/verbena.v1.Cluster/JoinWorker". No roles: there is no

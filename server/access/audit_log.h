@@ -14,7 +14,9 @@
 //     next line says how many had none. All hosts together get ten times that, of which a host can
 //     take no more than its own. So nobody fills the disk by being refused, nor takes the lines of
 //     others.
-//  3. At most kMostWaiting lines wait to be written; the next line says how many were lost.
+//  3. At most kMostWaiting lines wait to be written, and refusals only up to kMostRefusalsWaiting,
+//  so
+//     that they take no line of a change; the next line says how many were lost.
 //  4. Of one caller kCallBurst calls are audited at once, and then kCallsPerSecond a second. A call
 //     beyond that does not begin: what has changed something is never without a line.
 //  5. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
@@ -55,6 +57,7 @@ struct AuditEvent {
 inline constexpr double kRefusalBurst = 1000;
 inline constexpr double kRefusalsPerSecond = 10;
 inline constexpr size_t kMostWaiting = 8192;
+inline constexpr size_t kMostRefusalsWaiting = kMostWaiting / 2;
 inline constexpr double kCallBurst = 20'000;
 inline constexpr double kCallsPerSecond = 200;
 

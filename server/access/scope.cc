@@ -29,6 +29,18 @@ Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
           .about = absl::StrCat("table '", table->spec().name(), "' of job '", job, "'")};
 }
 
+// `scope`: of the incarnation. Null: it is no member of a job.
+const v1::Worker* FindMember(uint64_t incarnation, const Scope& scope,
+                             const v1::ClusterView& view) {
+  for (const v1::Job& job : view.jobs()) {
+    if (job.name() != scope.job) continue;
+    for (const v1::Worker& worker : job.members()) {
+      if (worker.incarnation() == incarnation) return &worker;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
@@ -67,13 +79,8 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) 
 
 Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
   Scope scope = ScopeOfIncarnation(request.incarnation(), view);
-  if (!scope.job) return scope;
-  for (const v1::Job& job : view.jobs()) {
-    if (job.name() != *scope.job) continue;
-    for (const v1::Worker& worker : job.members()) {
-      if (worker.incarnation() == request.incarnation()) scope.ends_member_of = worker.token();
-    }
-  }
+  const v1::Worker* member = FindMember(request.incarnation(), scope, view);
+  if (member != nullptr) scope.ends_member_of = member->token();
   return scope;
 }
 
@@ -133,7 +140,10 @@ Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
-  return ScopeOfIncarnation(request.incarnation(), view);
+  Scope scope = ScopeOfIncarnation(request.incarnation(), view);
+  const v1::Worker* member = FindMember(request.incarnation(), scope, view);
+  scope.reads_all_jobs = member != nullptr && scope.observes && member->only_job().empty();
+  return scope;
 }
 
 Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) {
