@@ -186,6 +186,13 @@ TEST_CASE("windows cover every example once for odd sizes, too") {
   }
 }
 
+TEST_CASE("regression: more than 2^32 examples in memory are several windows") {
+  // Their places in a window have 32 bits, and would be those of the first ones again.
+  const uint64_t most = uint64_t{1} << 32;
+  CHECK_FALSE(Schedule(most, 64, 1, 0, 7).windowed());
+  CHECK(Schedule(most + 1, 64, 1, 0, 7).windowed());
+}
+
 TEST_CASE("the line of an error is right in any block and file") {
   std::string bad = NumberedLines("\r\n", true);
   bad += "\n1 7:x\n" + NumberedLines("\n", true);
