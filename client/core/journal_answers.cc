@@ -248,6 +248,8 @@ void Journal::Retry(Entry* entry, ReplyStatus status) {
   Enqueue(entry);
   TableLane* lane = entry->table->LaneOn(entry->stream);
   lane->reordering = true;
+  // It came before one that is sent again first, as behind a refused push: nothing to wait for.
+  if (status == ReplyStatus::kSequenceGap && lane->queue.front() != entry) return;
   lane->retry_at = now_ + lane->backoff.Next(*random_);
   NoteTimer(lane->retry_at);
 }
