@@ -59,6 +59,18 @@ Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
   return {.about = absl::StrCat("incarnation ", incarnation)};
 }
 
+namespace {
+
+// Of a call that ends the member, or a lane of it.
+Scope ScopeOfEnd(uint64_t incarnation, const v1::ClusterView& view) {
+  Scope scope = ScopeOfIncarnation(incarnation, view);
+  const v1::Worker* member = FindMember(incarnation, scope, view);
+  if (member != nullptr) scope.ends_member_of = member->token();
+  return scope;
+}
+
+}  // namespace
+
 Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
   return {
       .of_server = true,
@@ -78,16 +90,14 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) 
 }
 
 Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
-  Scope scope = ScopeOfIncarnation(request.incarnation(), view);
-  const v1::Worker* member = FindMember(request.incarnation(), scope, view);
-  if (member != nullptr) scope.ends_member_of = member->token();
-  return scope;
+  return ScopeOfEnd(request.incarnation(), view);
 }
 
 // A name that another job's table has is refused by the coordinator, which compares jobs, too.
 Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
   const std::string job = JobName(request.spec().job());
   return {.job = job,
+          .restores = request.restoring(),
           .about =
               absl::StrCat("table '", Shown(request.spec().name()), "' of job '", Shown(job), "'")};
 }
@@ -146,8 +156,9 @@ Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
   return scope;
 }
 
+// Numbers of lanes can be guessed.
 Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) {
-  return ScopeOfIncarnation(request.incarnation(), view);
+  return ScopeOfEnd(request.incarnation(), view);
 }
 
 namespace {

@@ -294,9 +294,16 @@ TEST_CASE("regression: a read-only token ends no observer that joined with anoth
     request.set_incarnation(incarnation);
     return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, view));
   };
+  const auto close = [&](const Principal& who, uint64_t incarnation) {
+    v1::CloseLaneRequest request;
+    request.set_incarnation(incarnation);
+    return Authorize(who, "/verbena.v1.Shard/CloseLane", ScopeOf(request, view));
+  };
   const Principal reader{"aaaa", v1::ROLE_READ_ONLY, ""};
   CHECK(leave(reader, 1).ok());
   CHECK(absl::IsPermissionDenied(leave(reader, 2)));
+  CHECK(close(reader, 1).ok());
+  CHECK(absl::IsPermissionDenied(close(reader, 2)));
   CHECK(leave({"cccc", v1::ROLE_JOB, "serving"}, 2).ok());
 }
 
@@ -327,6 +334,20 @@ TEST_CASE("regression: a token of a job opens no lane for an observer that reads
   CHECK(open(narrow, of_job).ok());
   CHECK(open(trains, of_job).ok());
   CHECK(open(trains, worker).ok());
+}
+
+TEST_CASE("regression: a job's token makes no table that only an operator can finish to restore") {
+  v1::CreateTableRequest create;
+  create.mutable_spec()->set_name("another's");
+  create.mutable_spec()->set_job("ads");
+  const auto may = [&](const Principal& who) {
+    return Authorize(who, "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+  };
+  const Principal trains{"aaaa", v1::ROLE_JOB, "ads"};
+  CHECK(may(trains).ok());
+  create.set_restoring(true);
+  CHECK(absl::IsPermissionDenied(may(trains)));
+  CHECK(may(Principal{}).ok());
 }
 
 TEST_CASE("the audit log follows no link and takes no file of another user") {
