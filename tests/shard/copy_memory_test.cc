@@ -186,6 +186,42 @@ TEST_CASE("rows of a step that is open count as on their way") {
   CHECK(pair.Ship() == Status::kOk);
 }
 
+// Rows that a step has made take the follower's room until the step ends, which may be never.
+GroupsOutcome PushBesideOpenStep() {
+  Pair pair(Options());
+  v1::Table* steps = pair.f.view.add_tables();
+  *steps = pair.f.view.tables(0);
+  steps->set_id(kTable + 1);
+  steps->mutable_spec()->set_name("steps");
+  steps->mutable_spec()->set_consistency(v1::CONSISTENCY_SYNC);
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  Status status = Status::kOk;
+  for (uint32_t index = 0; status == Status::kOk && index < 90; ++index) {
+    pair.f.keys.assign(keys.begin() + index * 100, keys.begin() + (index + 1) * 100);
+    pair.f.values.assign(100 * size_t{pair.f.options.dim}, 1);
+    pair.f.groups = {pair.f.GroupOf(0, 0, 100, index)};
+    PushRowsRequest request = pair.f.PushOf(0);
+    request.table = kTable + 1;
+    status = pair.f.engine->PushRows(request).group_status[0];
+  }
+  REQUIRE(status == Status::kCopyMemoryLimit);
+  REQUIRE(pair.Ship() == Status::kOk);
+  return pair.Push({keys.begin(), keys.begin() + 100});
+}
+
+TEST_CASE("regression: a push without room at its follower does not wait for an open step") {
+  const GroupsOutcome out = PushBesideOpenStep();
+  CHECK(out.answer.status == Status::kCopyMemoryLimit);
+  CHECK(out.answer.detail == 2);  // MiB
+}
+
+TEST_CASE("failpoint: a push without room at its follower waits for an open step") {
+  planted_bugs().wait_for_open_steps = true;
+  CHECK(PushBesideOpenStep().answer.status == Status::kResourceExhausted);
+}
+
 TEST_CASE("a learner begins only where there is room for its rows") {
   Pair pair(Options());
   const std::vector<uint64_t> keys = pair.f.KeysIn(0, 3000);
