@@ -26,9 +26,9 @@ bool SetLimits(const std::string& job, const v1::JobLimits& limits, ViewEditor* 
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
                          const ViewEditor& view);
 
-// Whether the servers have memory for `table` beside all other dense tables: RESOURCE_EXHAUSTED
-// names the server, what it needs and what it has. Copies and rows are not counted: their servers
-// refuse what does not fit.
+// Whether the servers have memory for `table` and its copies beside all other dense tables:
+// RESOURCE_EXHAUSTED names the server, what it needs and what it has. Rows are not counted: their
+// servers refuse what does not fit.
 absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
                                const ViewEditor& view);
 
