@@ -17,6 +17,10 @@ constexpr uint64_t ShareOfServer(uint64_t limit, uint64_t owned, uint64_t all) {
 // The part of a share that tables may use; the rest is for buffers of data in transit.
 constexpr uint64_t RoomForTables(uint64_t share) { return share - share / 16; }
 
+// The same of a server's limit where it keeps copies of others' partitions: what tables leave is
+// for rows of copies, too.
+constexpr uint64_t RoomForTablesBesideCopies(uint64_t limit) { return limit - limit / 8; }
+
 }  // namespace verbena
 
 #endif  // VERBENA_PROTO_JOB_LIMITS_H_

@@ -123,7 +123,8 @@ ReplyStatus Engine::Impl::MakeFresh(uint32_t partition, TableState* state) {
   state->unserved = state->table->Acquire(state->placement);
   state->starved = !state->unserved.ok();
   state->consistency->Resize();
-  return state->starved ? ReplyStatus::kMemoryLimit : ReplyStatus::kOk;
+  return state->starved || state->table->LacksCopies() ? ReplyStatus::kMemoryLimit
+                                                       : ReplyStatus::kOk;
 }
 
 Answer Engine::Replicate(const CopyId& from, const Record& record,
@@ -198,7 +199,8 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   c->slice = it->second.table->slice_of(c->partition);
   // Lost in the view here, or there is no memory.
   if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
-    return it->second.starved ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
+    const bool no_memory = it->second.starved || it->second.table->LacksCopies();
+    return no_memory ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
   }
   if (fresh || (c->header.kind == ReplicaKind::kSlice && (c->header.flags & kReplicaToCome) != 0)) {
     // One that was not announced before is as the view made it: new.

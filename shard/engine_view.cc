@@ -288,6 +288,7 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   std::vector<Placement> placement(partitions.size());
   for (size_t p = 0; p < partitions.size(); ++p) {
     placement[p].ours = partitions[p].ours || partitions[p].copy;
+    placement[p].copy = partitions[p].copy;
   }
   for (const uint32_t p : table.lost_partitions()) {
     if (p < placement.size()) placement[p].lost = true;

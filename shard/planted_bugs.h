@@ -57,7 +57,10 @@ struct PlantedBugs {
   bool reset_promoted = false;
   bool keep_retired = false;      // copies know of each worker that has pushed in this run
   bool ignore_copy_room = false;  // rows are made that a follower has no room for
-  bool pass_early = false;        // a rank that has ended the step before this one is passed
+  bool all_or_nothing = false;    // a dense table is not served where its copies find no memory
+  // A push without room at its follower waits for rows of open steps, too.
+  bool wait_for_open_steps = false;
+  bool pass_early = false;  // a rank that has ended the step before this one is passed
 };
 
 // All false outside tests.

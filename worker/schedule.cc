@@ -12,6 +12,8 @@ namespace {
 // Blocks that are read ahead are in memory beside the windows in use.
 constexpr uint64_t kAheadPartOfWindow = 16;
 constexpr uint64_t kMostStepsAhead = 32;
+// Places in a window have 32 bits.
+constexpr uint64_t kMostInWindow = uint64_t{1} << 32;
 
 }  // namespace
 
@@ -20,12 +22,12 @@ Schedule::Schedule(uint64_t examples, uint64_t batch, uint64_t workers, uint64_t
     : batch_(std::min(batch, examples)), workers_(workers), rank_(rank), seed_(seed) {
   full_batches_ = examples / batch_;
   last_batch_ = examples % batch_;
-  whole_ = order.window >= examples;
+  const uint64_t window = std::clamp<uint64_t>(order.window, 1, kMostInWindow);
+  whole_ = window >= examples;
   const uint64_t most_streams = std::max<uint64_t>(order.streams, 1);
   streams_.resize(whole_ ? 1 : std::min(most_streams, batch_));
   // Fewer streams have as much in their windows together.
-  window_ =
-      whole_ ? examples : std::max<uint64_t>(order.window, 1) * most_streams / streams_.size();
+  window_ = whole_ ? examples : std::min(window * most_streams / streams_.size(), kMostInWindow);
   uint64_t first = 0;
   for (uint64_t s = 0; s < streams_.size(); ++s) {
     Stream& stream = streams_[s];

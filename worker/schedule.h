@@ -3,11 +3,11 @@
 // Every epoch visits all examples once, in an order of its own, cut into global batches; a batch is
 // split evenly by rank. So the global batches are the same for any number of workers.
 //
-// Where a window holds all examples, an epoch is a shuffle of them. Else the examples are cut into
-// streams, every batch takes from each stream in turn (so that a rank reads the streams of its part
-// of the batches, not all), and a stream goes through its windows, beginning anywhere, each of them
-// shuffled. The first windows of the streams differ in length, so that the streams do not come to
-// new windows all at once.
+// Where a window holds all examples (2^32 at most), an epoch is a shuffle of them. Else the
+// examples are cut into streams, every batch takes from each stream in turn (so that a rank reads
+// the streams of its part of the batches, not all), and a stream goes through its windows,
+// beginning anywhere, each of them shuffled. The first windows of the streams differ in length, so
+// that the streams do not come to new windows all at once.
 //
 // **Thread safety**: one thread at a time.
 #ifndef VERBENA_WORKER_SCHEDULE_H_

@@ -148,6 +148,8 @@ void Settlement::Retry(Entry* entry, ReplyStatus status) {
   journal_.queue.Enqueue(entry);
   TableLane* lane = entry->table->LaneOn(entry->stream);
   lane->reordering = true;
+  // It came before one that is sent again first, as behind a refused push: nothing to wait for.
+  if (status == ReplyStatus::kSequenceGap && lane->queue.front() != entry) return;
   lane->retry_at = journal_.now + lane->backoff.Next(*journal_.random);
   journal_.queue.NoteTimer(lane->retry_at);
 }

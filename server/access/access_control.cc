@@ -79,6 +79,16 @@ absl::Status Authorize(const Principal& who, const std::string& method, const Sc
   if (!who.job.empty() && who.job != *scope.job) {
     return Denied(who, method, absl::StrCat("that is of job '", Shown(*scope.job), "'"));
   }
+  // Only an operator's calls finish it, and meanwhile nobody else restores a table of that name,
+  // which may be another job's.
+  if (scope.restores) return Denied(who, method, "only an operator restores tables");
+  // Shards go by the member that a lane was opened for, not by the token of who opened it.
+  if (!who.job.empty() && scope.reads_all_jobs) {
+    return Denied(who, method,
+                  absl::StrCat("that observer reads the tables of all jobs, and this token is of "
+                               "job '",
+                               who.job, "'; join with it"));
+  }
   if (who.role == v1::ROLE_READ_ONLY && !scope.observes) {
     return Denied(who, method, "with such a token a worker is an observer, which only pulls");
   }

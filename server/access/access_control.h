@@ -31,10 +31,12 @@ struct Scope {
   bool observes = false;                // the call acts as an observer of that job
   bool makes_job = false;               // there is no such job yet
   bool of_server = false;               // a call of a server's life cycle, which belongs to no job
-  // Id of a token: the call ends this member, which joined with that token. Empty: it ends none, or
-  // it joined without a token.
+  // Id of a token: the call ends this member, or a lane of it, and it joined with that token.
+  // Empty: it ends none, or it joined without a token.
   std::string ends_member_of = {};
-  std::string about = {};  // for messages: "table 'w' of job 'ads'"
+  bool restores = false;        // the call makes a table that is to be restored
+  bool reads_all_jobs = false;  // the call acts as an observer whose token named no job
+  std::string about = {};       // for messages: "table 'w' of job 'ads'"
 };
 
 // The access option of a method such as "/verbena.v1.Cluster/JoinWorker". No roles: there is no

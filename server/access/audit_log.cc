@@ -158,7 +158,10 @@ void AuditLog::Append(const std::string& line) {
 // Under the lock.
 std::optional<uint64_t> AuditLog::Admit(const std::string& peer, absl::Time now) {
   const std::string host = HostOf(peer);
-  if (refused_.size() >= kMostPeers && !refused_.contains(host)) refused_.clear();
+  if (refused_.size() >= kMostPeers && !refused_.contains(host)) {
+    for (const auto& [other, limit] : refused_) unsaid_ += limit.kept_back();
+    refused_.clear();
+  }
   // Charge the host's own share first: a refusal by it must not use up the share of all hosts.
   RateLimit& own = refused_.try_emplace(host, kRefusalBurst, kRefusalsPerSecond).first->second;
   const std::optional<uint64_t> of_host = own.Take(now);
@@ -191,7 +194,8 @@ void AuditLog::Refund(const std::string& caller) {
 void AuditLog::Write(const AuditEvent& event, absl::Time now) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (waiting_.size() >= kMostWaiting) {
+    const size_t most = event.status.ok() ? kMostWaiting : kMostRefusalsWaiting;
+    if (waiting_.size() >= most) {
       ++lost_;
       ++left_out_;
       return;

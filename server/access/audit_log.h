@@ -15,7 +15,9 @@
 //     second; the next line counts those without a line. All hosts together get ten times that, and
 //     no host takes more than its own share. So refused calls neither fill the disk nor use up the
 //     lines of other hosts.
-//  3. At most kMostWaiting lines wait to be written; the next line counts those that were lost.
+//  3. At most kMostWaiting lines wait to be written, and refusals only up to kMostRefusalsWaiting,
+//  so
+//     that they take no line of a change; the next line counts those that were lost.
 //  4. Each caller may make kCallBurst audited calls at once, and then kCallsPerSecond a second. A
 //     call beyond that does not begin, so every change has its line.
 //  5. A line is whole: one write. A field that a peer chooses has at most 512 bytes of its text.
@@ -56,6 +58,7 @@ struct AuditEvent {
 inline constexpr double kRefusalBurst = 1000;
 inline constexpr double kRefusalsPerSecond = 10;
 inline constexpr size_t kMostWaiting = 8192;
+inline constexpr size_t kMostRefusalsWaiting = kMostWaiting / 2;
 inline constexpr double kCallBurst = 20'000;
 inline constexpr double kCallsPerSecond = 200;
 

@@ -59,6 +59,12 @@ void Gate::Refused(const Caller& caller, v1::Role role, const std::string& metho
                  .status = status});
 }
 
+absl::Status Gate::Refuse(const Caller& caller, const std::string& method, const std::string& about,
+                          absl::Status status) const {
+  Refused(caller, v1::ROLE_UNSPECIFIED, method, about, status);
+  return status;
+}
+
 absl::Status Gate::Admit(const v1::AccessRules* rules, Caller* caller,
                          const std::string& method) const {
   if (rules == nullptr) caller->token.clear();

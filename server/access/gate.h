@@ -63,6 +63,9 @@ class Gate {
   // The caller, if it is authorized. Refusals are audited here.
   absl::StatusOr<Principal> Judge(const v1::AccessRules* rules, const Caller& caller,
                                   const std::string& method, const Scope& scope) const;
+  // Audits a refusal by the service itself, and returns it.
+  absl::Status Refuse(const Caller& caller, const std::string& method, const std::string& about,
+                      absl::Status status) const;
   // Call when a call that Judge() allowed has ended. Audits it if the method's access option
   // requires that, unless it succeeded and `changed` nothing.
   void Ended(const Caller& caller, const Principal& who, const std::string& method,

@@ -33,6 +33,9 @@ class RateLimit {
     return std::exchange(kept_back_, 0);
   }
 
+  // Suppressed since the last allowed one.
+  uint64_t kept_back() const { return kept_back_; }
+
   // An allowed event did not happen.
   void Return() { left_ = std::min(burst_, left_ + 1); }
 

@@ -29,6 +29,18 @@ Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
           .about = absl::StrCat("table '", table->spec().name(), "' of job '", job, "'")};
 }
 
+// `scope`: of the incarnation. Null: it is no member of a job.
+const v1::Worker* FindMember(uint64_t incarnation, const Scope& scope,
+                             const v1::ClusterView& view) {
+  for (const v1::Job& job : view.jobs()) {
+    if (job.name() != scope.job) continue;
+    for (const v1::Worker& worker : job.members()) {
+      if (worker.incarnation() == incarnation) return &worker;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
@@ -46,6 +58,18 @@ Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
   }
   return {.about = absl::StrCat("incarnation ", incarnation)};
 }
+
+namespace {
+
+// Of a call that ends the member, or a lane of it.
+Scope ScopeOfEnd(uint64_t incarnation, const v1::ClusterView& view) {
+  Scope scope = ScopeOfIncarnation(incarnation, view);
+  const v1::Worker* member = FindMember(incarnation, scope, view);
+  if (member != nullptr) scope.ends_member_of = member->token();
+  return scope;
+}
+
+}  // namespace
 
 Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
   return {
@@ -66,21 +90,14 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) 
 }
 
 Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
-  Scope scope = ScopeOfIncarnation(request.incarnation(), view);
-  if (!scope.job) return scope;
-  for (const v1::Job& job : view.jobs()) {
-    if (job.name() != *scope.job) continue;
-    for (const v1::Worker& worker : job.members()) {
-      if (worker.incarnation() == request.incarnation()) scope.ends_member_of = worker.token();
-    }
-  }
-  return scope;
+  return ScopeOfEnd(request.incarnation(), view);
 }
 
 // A name that another job's table has is refused by the coordinator, which compares jobs, too.
 Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
   const std::string job = JobName(request.spec().job());
   return {.job = job,
+          .restores = request.restoring(),
           .about =
               absl::StrCat("table '", Shown(request.spec().name()), "' of job '", Shown(job), "'")};
 }
@@ -133,11 +150,15 @@ Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
 }
 
 Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
-  return ScopeOfIncarnation(request.incarnation(), view);
+  Scope scope = ScopeOfIncarnation(request.incarnation(), view);
+  const v1::Worker* member = FindMember(request.incarnation(), scope, view);
+  scope.reads_all_jobs = member != nullptr && scope.observes && member->only_job().empty();
+  return scope;
 }
 
+// Numbers of lanes can be guessed.
 Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) {
-  return ScopeOfIncarnation(request.incarnation(), view);
+  return ScopeOfEnd(request.incarnation(), view);
 }
 
 namespace {

@@ -129,10 +129,11 @@ absl::Status ShardService::Admit(Caller* caller, const std::string& method) cons
   if (known.view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
-  // A token that is newer than our view comes with the next one.
+  // A token that is newer than our view comes with the next one. Audited, because any caller can
+  // state a revision.
   if (caller->revision > known.view->revision() &&
       !Authenticate(known.rules.get(), caller->token).ok()) {
-    return IsNewer(*known.view, caller->revision);
+    return gate_.Refuse(*caller, method, "", IsNewer(*known.view, caller->revision));
   }
   return gate_.Admit(known.rules.get(), caller, method);
 }
@@ -147,7 +148,8 @@ absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Reques
   const Scope scope = ScopeOf(request, *known.view);
   if (known.rules == nullptr) return gate_.Judge(nullptr, caller, MethodOf<Request>(), scope);
   if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) {
-    return IsNewer(*known.view, RevisionOf(request));
+    return gate_.Refuse(caller, MethodOf<Request>(), scope.about,
+                        IsNewer(*known.view, RevisionOf(request)));
   }
   absl::StatusOr<Principal> who =
       gate_.Judge(known.rules.get(), caller, MethodOf<Request>(), scope);

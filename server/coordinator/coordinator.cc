@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -467,14 +468,18 @@ v1::GetViewResponse Coordinator::Impl::ViewAnswer(uint64_t known, bool takes_cha
   return response;
 }
 
-void Coordinator::Impl::AnswerPolls(std::vector<ViewPolls::Poll> due) {
+void Coordinator::Impl::AnswerPolls() {
   const int64_t began = Now();
+  int64_t now = began;
   bool published = false;
-  for (ViewPolls::Poll& poll : due) {
-    published |= poll.known != state.view.revision();
-    poll.reply(ViewAnswer(poll.known, poll.takes_changes));
+  // Replies may call the coordinator again.
+  while (std::optional<ViewPolls::Poll> poll = polls.Take(now)) {
+    published |= poll->known != state.view.revision();
+    poll->reply(ViewAnswer(poll->known, poll->takes_changes));
+    now = Now();
+    if (now - began >= ViewPolls::kTurnNanos && !coordinator_planted_bugs().answer_all_polls) break;
   }
-  if (published) polls.Published(began, Now());
+  if (published) polls.Published(began, now);
 }
 
 }  // namespace verbena::server

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <ctime>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/coordinator/commands.h"
@@ -96,10 +95,8 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
     }
   }
   SetView(state.view, &response);
-  // Taken before any reply runs: replies may call the coordinator again.
-  std::vector<ViewPolls::Poll> due = polls.Take(Now());
   reply(std::move(response));
-  AnswerPolls(std::move(due));
+  AnswerPolls();
 }
 
 Coordinator::Coordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -145,7 +142,7 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
   if (FindServer(incarnation, impl.view()) != nullptr) {
     impl.heard[incarnation] = impl.Now();
   }
-  std::vector<ViewPolls::Poll> due;
+  bool changed = false;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
     const v1::Server* silent = FindServer(incarnation, impl.view());
     if (silent == nullptr || impl.left.contains(incarnation)) {
@@ -161,13 +158,13 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
       reply(std::move(saved));
       return;
     }
-    due = impl.polls.Take(impl.Now());
+    changed = true;
   }
   v1::HeartbeatResponse response;
   response.set_revision(impl.state.view.revision());
   response.set_term(impl.state.view.term());
   reply(std::move(response));
-  impl.AnswerPolls(std::move(due));
+  if (changed) impl.AnswerPolls();
 }
 
 void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply) {
@@ -336,7 +333,7 @@ bool Coordinator::RunOnce() {
   ended |= impl.EndBars(now);
   ended |= impl.EndTokens(now);
   if (!ended && impl.polls.NextDueNanos() > now) return false;
-  impl.AnswerPolls(impl.polls.Take(now));
+  impl.AnswerPolls();
   return true;
 }
 

@@ -110,7 +110,8 @@ struct Coordinator::Impl {
   // Whether a server that leaves has a follower that is alive by its lease, but was not heard.
   bool HasUnheardFollower(uint64_t server) const;
   const CoordinatorState::Answered* FindAnswer(const std::string& request_id) const;
-  void AnswerPolls(std::vector<ViewPolls::Poll> due);
+  // Those that are due, for a turn: the others are due at once.
+  void AnswerPolls();
   v1::GetViewResponse ViewAnswer(uint64_t known, bool takes_changes) const;
 
   // Runs `apply` (Response* -> StatusOr<Effect>) on the state, once per request id.

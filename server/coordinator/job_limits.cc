@@ -1,7 +1,6 @@
 #include "server/coordinator/job_limits.h"
 
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -68,6 +67,17 @@ absl::Status CheckMemory(const v1::Job& job, const v1::Table& added,
   return absl::OkStatus();
 }
 
+// Of dense tables on a server.
+struct DenseBytes {
+  uint64_t its = 0, others = 0;
+  bool copies = false;  // some of them are copies
+
+  void Add(uint64_t more_its, uint64_t more_others) {
+    its += more_its;
+    others += more_others;
+  }
+};
+
 }  // namespace
 
 bool SetLimits(const std::string& name, const v1::JobLimits& limits, ViewEditor* view) {
@@ -92,6 +102,7 @@ absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory
   return CheckMemory(*job, table, chunk_memory, view);
 }
 
+// Copies count where they are: they would not be made, or those of all tables would be given up.
 absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
                                const ViewEditor& editor) {
   if (table.spec().dim() > 0) return absl::OkStatus();
@@ -102,23 +113,30 @@ absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_
   const v1::Table* other = table.replaces() == 0 ? nullptr : editor.FindTable(table.replaces());
   if (other != nullptr) replaced.Add(*other, partitions, chunk_memory);
   const std::vector<uint64_t>& all = editor.sums().dense_bytes;
-  std::map<uint64_t, std::pair<uint64_t, uint64_t>> bytes;  // by server: the table's, the others'
+  std::map<uint64_t, DenseBytes> bytes;  // by server
   for (const v1::Partition& p : view.partitions()) {
-    auto& [its, others] = bytes[p.primary()];
-    its += more.dense_bytes[p.id()];
-    others += all.empty() ? 0 : all[p.id()];
-    others -= replaced.dense_bytes.empty() ? 0 : replaced.dense_bytes[p.id()];
+    const uint64_t its = more.dense_bytes[p.id()];
+    const uint64_t others = (all.empty() ? 0 : all[p.id()]) -
+                            (replaced.dense_bytes.empty() ? 0 : replaced.dense_bytes[p.id()]);
+    bytes[p.primary()].Add(its, others);
+    for (const auto* copies : {&p.followers(), &p.learners()}) {
+      for (const v1::Replica& copy : *copies) {
+        bytes[copy.server()].Add(its, others);
+        bytes[copy.server()].copies = true;
+      }
+    }
   }
   for (const v1::Server& server : view.servers()) {
-    const auto& [its, others] = bytes[server.incarnation()];
+    const DenseBytes& here = bytes[server.incarnation()];
     const uint64_t limit = server.memory_bytes();
-    if (limit == 0 || its == 0 || its + others <= RoomForTables(limit)) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("table '", table.spec().name(), "' does not fit server '", server.name(),
-                     "': its chunks there would take ", its, " bytes beside ", others,
-                     " bytes of other dense tables; allowed: ", RoomForTables(limit),
-                     ", which is 15/16 of its --memory-limit of ", limit,
-                     ". Drop a table, or raise --memory-limit"));
+    const uint64_t allowed = here.copies ? RoomForTablesBesideCopies(limit) : RoomForTables(limit);
+    if (limit == 0 || here.its == 0 || here.its + here.others <= allowed) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "table '", table.spec().name(), "' does not fit server '", server.name(),
+        "': its chunks there", here.copies ? ", with copies," : "", " would take ", here.its,
+        " bytes beside ", here.others, " bytes of other dense tables; allowed: ", allowed,
+        ", which is ", here.copies ? "7/8" : "15/16", " of its --memory-limit of ", limit,
+        ". Drop a table, ", here.copies ? "add a server, " : "", "or raise --memory-limit"));
   }
   return absl::OkStatus();
 }

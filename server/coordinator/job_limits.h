@@ -27,9 +27,9 @@ bool SetLimits(const std::string& job, const v1::JobLimits& limits, ViewEditor* 
 absl::Status CheckLimits(const v1::Table& table, const ChunkMemory& chunk_memory,
                          const ViewEditor& view);
 
-// Whether the servers have memory for `table` beside all other dense tables: RESOURCE_EXHAUSTED
-// names the server, the memory needed and the memory it has. Replicas and rows are not counted:
-// their servers refuse those that do not fit.
+// Whether the servers have memory for `table` and its replicas beside all other dense tables:
+// RESOURCE_EXHAUSTED names the server, the memory needed and the memory it has. Rows are not
+// counted: their servers refuse those that do not fit.
 absl::Status CheckServerMemory(const v1::Table& table, const ChunkMemory& chunk_memory,
                                const ViewEditor& view);
 

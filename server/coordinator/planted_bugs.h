@@ -22,6 +22,7 @@ struct CoordinatorPlantedBugs {
   bool keep_ranks = false;          // a rank beyond the expected ones is never free again
   bool drop_used = false;           // a table is dropped under workers that joined meanwhile
   bool reuse_generations = false;   // a job that has ended begins with its first generation again
+  bool answer_all_polls = false;    // heartbeats wait until all polls are answered
   bool cold_tier_anywhere = false;  // a table's rows go to a disk that a server does not have
 };
 

@@ -1,6 +1,7 @@
 #include "server/coordinator/view_polls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace verbena::server {
@@ -16,31 +17,44 @@ void ViewPolls::Changed(const ViewEditor::Concern& concern) {
   }
 }
 
-std::vector<ViewPolls::Poll> ViewPolls::Take(int64_t now) {
-  std::vector<Poll> due, waiting;
+void ViewPolls::Collect(int64_t now) {
+  std::vector<Poll> waiting;
   const bool publish = polls_.size() < kMany || now >= publish_from_ns_;
   next_ns_ = kNever;
   for (Poll& poll : polls_) {
     if ((poll.concerned && publish) || poll.due_ns <= now) {
-      due.push_back(std::move(poll));
+      due_.push_back(std::move(poll));
     } else {
       next_ns_ = std::min({next_ns_, poll.due_ns, poll.concerned ? publish_from_ns_ : kNever});
       waiting.push_back(std::move(poll));
     }
   }
   polls_ = std::move(waiting);
-  return due;
+}
+
+std::optional<ViewPolls::Poll> ViewPolls::Take(int64_t now) {
+  if (due_.empty()) Collect(now);
+  if (due_.empty()) return std::nullopt;
+  Poll poll = std::move(due_.front());
+  due_.pop_front();
+  return poll;
 }
 
 std::vector<ViewPolls::Poll> ViewPolls::TakeAll() {
   next_ns_ = kNever;
-  return std::exchange(polls_, {});
+  std::vector<Poll> all = std::exchange(polls_, {});
+  std::move(due_.begin(), due_.end(), std::back_inserter(all));
+  due_.clear();
+  return all;
 }
 
 void ViewPolls::Published(int64_t began, int64_t ended) {
   // Polls whose wait is over, or that end during a gap, do not postpone the others.
   if (began < publish_from_ns_) return;
-  publish_from_ns_ = ended + std::clamp(4 * (ended - began), kGapNanos, kLongestGapNanos);
+  publishing_ns_ += ended - began;
+  if (!due_.empty()) return;
+  const int64_t took = std::exchange(publishing_ns_, 0);
+  publish_from_ns_ = ended + std::clamp(4 * took, kGapNanos, kLongestGapNanos);
 }
 
 }  // namespace verbena::server

@@ -3,11 +3,13 @@
 // A change of tables, or of another job, does not end the wait of a worker: it hears of that with
 // its next heartbeat, or when it asks. So many clients that do nothing cost nothing while tables
 // and jobs come and go. With many waiting, changes that follow one another are published together.
+// An answer may take a millisecond, and a caller may have thousands of polls: they are answered in
+// turns, and heartbeats come between.
 //
 // **Thread safety**: one owner thread.
 //
 // **Invariants**
-//  1. A poll ends when its wait is over at the latest, and each is taken once.
+//  1. A poll is due when its wait is over at the latest, and each is taken once.
 //  2. Changes that affect the movement of data concern all callers: servers, partitions, and lost
 //     parts of a table.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
@@ -15,6 +17,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +38,8 @@ class ViewPolls {
   static constexpr size_t kMany = 64;
   static constexpr int64_t kGapNanos = 20 * kNanosPerMilli;
   static constexpr int64_t kLongestGapNanos = 500 * kNanosPerMilli;
+  // The longest time that polls are answered for without a look at other calls.
+  static constexpr int64_t kTurnNanos = 2 * kNanosPerMilli;
 
   struct Poll {
     uint64_t known = 0;  // revision of the caller's view
@@ -47,18 +53,23 @@ class ViewPolls {
 
   void Add(Poll poll);
   void Changed(const ViewEditor::Concern& concern);
-  // Takes the polls whose wait is over.
-  std::vector<Poll> Take(int64_t now);
+  // Takes one poll whose wait is over; none: there is none. Call it again while there are.
+  std::optional<Poll> Take(int64_t now);
   std::vector<Poll> TakeAll();
-  // Polls that Take() gave at `began` were answered with a newer view by `ended`.
+  // Polls that Take() gave from `began` on were answered with a newer view by `ended`.
   void Published(int64_t began, int64_t ended);
   // When Take() has something to give; INT64_MAX: never.
-  int64_t NextDueNanos() const { return next_ns_; }
+  int64_t NextDueNanos() const { return due_.empty() ? next_ns_ : 0; }
 
  private:
+  // Moves those whose wait is over to due_.
+  void Collect(int64_t now);
+
   std::vector<Poll> polls_;
+  std::deque<Poll> due_;
   int64_t next_ns_ = kNever;
   int64_t publish_from_ns_ = 0;  // not before, with many polls
+  int64_t publishing_ns_ = 0;    // what answering those that were due together has taken
 };
 
 }  // namespace verbena::server

@@ -26,7 +26,11 @@ void CopyRooms::Grow(const CopyId& copy, uint32_t partition, uint32_t table, uin
   Find(copy)->on_their_way += bytes;
 }
 
-void CopyRooms::Take(const CopyId& copy, uint64_t bytes) { Find(copy)->on_their_way -= bytes; }
+void CopyRooms::Take(const CopyId& copy, uint64_t bytes, bool in_record) {
+  Copy* const c = Find(copy);
+  c->on_their_way -= bytes;
+  if (in_record) c->in_records -= bytes;
+}
 
 void CopyRooms::Logged(uint32_t partition, uint32_t table, uint64_t sequence) {
   const auto p = partitions_.find(partition);
@@ -34,6 +38,7 @@ void CopyRooms::Logged(uint32_t partition, uint32_t table, uint64_t sequence) {
   const auto made = p->second.made.find(table);
   if (made == p->second.made.end()) return;
   p->second.logged.emplace_back(sequence, made->second);
+  Find(p->second.copy)->in_records += made->second;
   p->second.made.erase(made);
 }
 
@@ -42,7 +47,7 @@ void CopyRooms::Answered(uint32_t partition, uint64_t sequence) {
   if (p == partitions_.end()) return;
   auto& logged = p->second.logged;
   for (; !logged.empty() && logged.front().first <= sequence; logged.pop_front()) {
-    Take(p->second.copy, logged.front().second);
+    Take(p->second.copy, logged.front().second, /*in_record=*/true);
   }
   if (logged.empty() && p->second.made.empty()) partitions_.erase(p);
 }
@@ -52,15 +57,15 @@ void CopyRooms::ForgetTable(uint32_t partition, uint32_t table) {
   if (p == partitions_.end()) return;
   const auto made = p->second.made.find(table);
   if (made == p->second.made.end()) return;
-  Take(p->second.copy, made->second);
+  Take(p->second.copy, made->second, /*in_record=*/false);
   p->second.made.erase(made);
 }
 
 void CopyRooms::Forget(uint32_t partition) {
   const auto p = partitions_.find(partition);
   if (p == partitions_.end()) return;
-  for (const auto& [table, bytes] : p->second.made) Take(p->second.copy, bytes);
-  for (const auto& [sequence, bytes] : p->second.logged) Take(p->second.copy, bytes);
+  for (const auto& [table, bytes] : p->second.made) Take(p->second.copy, bytes, false);
+  for (const auto& [sequence, bytes] : p->second.logged) Take(p->second.copy, bytes, true);
   partitions_.erase(p);
 }
 

@@ -21,6 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "shard/engine.h"
+#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 
@@ -35,10 +36,15 @@ class CopyRooms {
                ? UINT64_MAX
                : c->room.bytes - std::min(c->room.bytes, c->on_their_way);
   }
-  // Whether so many would fit if those on their way take less than expected: worth asking again.
+  // Whether so many would fit if the rows of records on their way take less than expected: worth
+  // asking again, because those are answered soon. Rows in no record may be an open step's, which
+  // takes as long as its workers want.
   bool MayFit(const CopyId& copy, uint64_t bytes) const {
     const Copy* const c = Find(copy);
-    return c == nullptr || (c->on_their_way > 0 && bytes <= c->room.bytes);
+    if (c == nullptr) return true;
+    const uint64_t made = planted_bugs().wait_for_open_steps ? 0 : c->on_their_way - c->in_records;
+    const uint64_t awaited = c->on_their_way - made;
+    return awaited > 0 && made <= c->room.bytes && bytes <= c->room.bytes - made;
   }
   // The memory limit of the replica's server; 0: not known.
   uint64_t limit(const CopyId& copy) const {
@@ -62,6 +68,7 @@ class CopyRooms {
     CopyId id;
     CopyRoom room;
     uint64_t on_their_way = 0;
+    uint64_t in_records = 0;  // of these
   };
   struct Partition {
     CopyId copy;
@@ -72,7 +79,7 @@ class CopyRooms {
 
   const Copy* Find(const CopyId& copy) const;
   Copy* Find(const CopyId& copy);
-  void Take(const CopyId& copy, uint64_t bytes);
+  void Take(const CopyId& copy, uint64_t bytes, bool in_record);
 
   std::vector<Copy> copies_;                  // few: shards of other servers
   std::map<uint32_t, Partition> partitions_;  // those with rows on their way

@@ -10,6 +10,7 @@
 #include "proto/table_limits.h"
 #include "shard/codec/codec.h"
 #include "shard/kernel/convert.h"
+#include "shard/planted_bugs.h"
 #include "shard/table/initializer.h"
 
 namespace verbena::shard {
@@ -137,13 +138,13 @@ bool DenseTable::MayAcquire() const {
 
 // Chunks are counted before any is allocated: a table that does not fit would otherwise fill the
 // memory of all, to give it back at once.
-uint64_t DenseTable::BytesToAcquire(absl::Span<const Placement> placement) const {
+uint64_t DenseTable::BytesToAcquire(absl::Span<const Placement> placement, bool copies) const {
   const uint64_t bytes = parameter_buffer_bytes_ + array_bytes_ * StateArrays();
   uint64_t wanted = 0;
   for (uint32_t id = 0; id < layout_.chunks(); ++id) {
     const uint32_t partition = partition_of(id);
-    if (local_chunk_[id] != kNone || !placement[partition].ours || placement[partition].lost)
-      continue;
+    const Placement& at = placement[partition];
+    if (local_chunk_[id] != kNone || !at.ours || at.lost || at.copy != copies) continue;
     const uint32_t index = slice_of(partition);
     if (index == kNone || !gone(index)) wanted += bytes;
   }
@@ -163,12 +164,28 @@ absl::Status DenseTable::NoMemory() const {
                    has_master() ? " and master copies" : ""));
 }
 
+// What is served comes first: without copies nobody misses anything but their redundancy.
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
+  lacks_copies_ = false;
+  if (planted_bugs().all_or_nothing) {
+    std::vector<Placement> alike(placement.begin(), placement.end());
+    for (Placement& p : alike) p.copy = false;
+    return AcquirePart(alike, false, &missing_bytes_) ? absl::OkStatus() : NoMemory();
+  }
+  if (!AcquirePart(placement, /*copies=*/false, &missing_bytes_)) return NoMemory();
+  uint64_t missing = 0;
+  lacks_copies_ = !AcquirePart(placement, /*copies=*/true, &missing);
+  return absl::OkStatus();
+}
+
+bool DenseTable::AcquirePart(absl::Span<const Placement> placement, bool copies,
+                             uint64_t* missing) {
   const auto first_new = static_cast<uint32_t>(chunks_.size());
-  missing_bytes_ = BytesToAcquire(placement);
-  bool enough = MayAcquire();
+  *missing = BytesToAcquire(placement, copies);
+  bool enough = *missing == 0 || pool_->MayFit(*missing, account());
   std::vector<uint32_t> wanted;
   for (uint32_t id = 0; id < layout_.chunks(); ++id) {
+    if (placement[partition_of(id)].copy != copies) continue;
     const uint32_t index = Claim(partition_of(id), placement[partition_of(id)]);
     if (index == kNone || local_chunk_[id] != kNone) continue;
     slices_.resize(slices());
@@ -183,7 +200,7 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
       set_state(index, SliceState::kStarved);
     }
     chunks_.resize(first_new);
-    return NoMemory();
+    return false;
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
     const Chunk& c = chunks_[i];
@@ -197,7 +214,7 @@ absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
     s.min_version = 0;
     s.at_min = static_cast<uint32_t>(s.chunks.size());
   }
-  return absl::OkStatus();
+  return true;
 }
 
 void DenseTable::SetVersions(uint32_t slice, uint64_t version) {

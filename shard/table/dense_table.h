@@ -88,6 +88,7 @@ class DenseTable final : public SlicedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
+  bool LacksCopies() const override { return lacks_copies_; }
   bool MayAcquire() const override;
   void SetVersions(uint32_t slice, uint64_t version) override;
   uint64_t version(uint32_t slice) const override { return slices_[slice].min_version; }
@@ -136,7 +137,9 @@ class DenseTable final : public SlicedTable {
   DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
              std::unique_ptr<Optimizer> optimizer);
   bool AllocateChunk(uint32_t id, uint32_t slice);
-  uint64_t BytesToAcquire(absl::Span<const Placement> placement) const;
+  uint64_t BytesToAcquire(absl::Span<const Placement> placement, bool copies) const;
+  // Of the slices that are served, or of copies: all, or none. *missing: the bytes of these.
+  bool AcquirePart(absl::Span<const Placement> placement, bool copies, uint64_t* missing);
   absl::Status NoMemory() const;
   // Finds the buffers of a chunk that an apply may write, where `to` does not have them. False:
   // there are none now.
@@ -164,7 +167,8 @@ class DenseTable final : public SlicedTable {
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
   std::vector<Slice> slices_;   // by slice index
-  uint64_t missing_bytes_ = 0;  // that the last Acquire() wanted
+  uint64_t missing_bytes_ = 0;  // that the last Acquire() wanted, without copies
+  bool lacks_copies_ = false;
   ChunkWatch* watch_ = nullptr;
 };
 

@@ -26,6 +26,7 @@ namespace verbena::shard {
 // A view's data of one partition of a table.
 struct Placement {
   bool ours = false;
+  bool copy = false;  // ours, and another shard is its primary
   bool lost = false;
   bool operator==(const Placement&) const = default;
 };
@@ -69,8 +70,10 @@ class SlicedTable {
   // because they are loaded before they are served.
   void set_initialises(bool initialises) { initialises_ = initialises; }
   // Initialises the absent slices that `placement` (by partition) assigns to this shard: all of
-  // them, or RESOURCE_EXHAUSTED and none of them.
+  // those that it serves, or RESOURCE_EXHAUSTED and none; then all copies, or none: LacksCopies().
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
+  // The last Acquire() had no memory for copies. What is served does not depend on that.
+  virtual bool LacksCopies() const { return false; }
   // After a failed Acquire(): whether the same could succeed now. False is certain, and the check
   // is free.
   virtual bool MayAcquire() const { return true; }

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "client/core/backoff.h"
 #include "proto/routing.h"
 #include "tests/client/fake_calls.h"
 
@@ -276,6 +277,32 @@ TEST_CASE("rows for which the follower has no memory are refused with its limit"
   cluster.servers[0]->refuse_group = nullptr;
   auto next = cluster.PushRows(table, Keys(), Memory(1));
   Good(&cluster, next);
+}
+
+TEST_CASE("regression: pushes behind a refused one wait for no backoff") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  Good(&cluster, cluster.PushRows(table, Keys(), Memory(1)));
+  uint64_t last = 1;  // the first push is applied
+  cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.partition != 1) return std::nullopt;
+    if (s.sequence > last + 1) return ReplyStatus::kSequenceGap;
+    if (s.count > 0) return ReplyStatus::kMemoryLimit;
+    last = std::max(last, s.sequence);
+    return std::nullopt;
+  };
+  const int64_t began = cluster.now();
+  std::vector<FakeCluster::CallPtr> calls;
+  for (int i = 0; i < 8; ++i) calls.push_back(cluster.PushRows(table, Keys(), Memory(1)));
+  for (const auto& call : calls) {
+    REQUIRE(cluster.Wait(call));
+    CHECK(call->status.code() == Code::kResourceExhausted);
+    CHECK(call->ended_at - began < client::kFirstBackoff / 2);
+  }
+  for (const auto& [key, row] : cluster.servers[0]->rows[table]) {
+    CHECK(row[0] == (PartitionOfKey(table, key, 4) == 1 ? 1 : 9));
+  }
 }
 
 TEST_CASE("a partition that has as many rows as it may have is told, and what to do") {

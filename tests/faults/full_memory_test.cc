@@ -100,5 +100,50 @@ TEST_CASE("regression: with two copies full servers refuse new rows at once, and
   CHECK(cluster.CheckReplicated());
 }
 
+// 8 MiB of parameters, and of state, for each of the table's copies on each server.
+v1::TableSpec DenseSpec(const std::string& name, const std::string& job) {
+  v1::TableSpec spec;
+  spec.set_name(name);
+  spec.set_job(job);
+  spec.add_shape(2 << 20);
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  spec.mutable_optimizer()->set_name("adagrad");
+  spec.mutable_optimizer()->set_rate(0.1);
+  return spec;
+}
+
+TEST_CASE("regression: a dense table that fits with its copies alone is made, and costs no copy") {
+  ProcessCluster cluster({.replicas = 2,
+                          .coordinator_options = {"--partitions", "32"},
+                          .server_options = {"--memory-limit", "67108864"}});
+  const auto connect = [&](const std::string& job) {
+    ClientOptions options;
+    options.cluster = cluster.address();
+    options.job = job;
+    options.timeout = absl::Seconds(10);
+    options.transport = TestTransport();
+    return Must(Client::Connect(options));
+  };
+  const std::unique_ptr<Client> first = connect("first"), second = connect("second");
+  const Table served = Must(first->CreateTable(DenseSpec("served", "first")));
+  REQUIRE(cluster.WaitReplicated());
+  int made = 1;
+  absl::Status refused;
+  for (; made < 10 && refused.ok(); ++made) {
+    const auto table = second->CreateTable(DenseSpec("t" + std::to_string(made), "second"));
+    refused = table.status();
+    if (!table.ok()) break;
+    Region region = Must(second->AllocateRegion(table->bytes()));
+    CHECK(second->Push(*table, region).Wait().ok());
+  }
+  INFO(refused.ToString());
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK(absl::StrContains(refused.message(), "with copies"));
+  Region region = Must(first->AllocateRegion(served.bytes()));
+  CHECK(first->Push(served, region).Wait().ok());
+  CHECK(cluster.CheckReplicated());
+  CHECK_FALSE(absl::StrContains(cluster.logs(), "has no copy of"));
+}
+
 }  // namespace
 }  // namespace verbena::test

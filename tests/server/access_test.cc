@@ -145,6 +145,45 @@ TEST_CASE("regression: refusals that all hosts together leave without a line are
   CHECK_THAT(log.lines.back(), Contains("\"refusals_without_a_line\": 1000"));
 }
 
+TEST_CASE("regression: refusals without a line are counted however many hosts are refused") {
+  Log log;
+  auto audit = AuditLog::Open("", log.Sink());
+  absl::Time now = absl::FromUnixSeconds(1000);
+  for (int i = 0; i < 1500; ++i) (*audit)->Write(Refusal("ipv4:10.0.0.1:5"), now);
+  (*audit)->Flush();
+  for (int host = 0; host < 5000; ++host) {
+    (*audit)->Write(Refusal("ipv6:%5B2001:db8::" + std::to_string(host) + "%5D:5"), now);
+    if (host % 1000 == 0) (*audit)->Flush();
+  }
+  (*audit)->Flush();
+  CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 5000);
+  const auto counts = [](const std::string& line) {
+    return Contains("\"refusals_without_a_line\": 500").match(line);
+  };
+  CHECK(std::count_if(log.lines.begin(), log.lines.end(), counts) == 1);
+}
+
+TEST_CASE("regression: refusals on a slow disk take no line of what has changed something") {
+  std::promise<void> go;
+  std::vector<std::string> lines;
+  auto audit = AuditLog::Open("", [&, wait = go.get_future().share()](const std::string& line) {
+    wait.wait();
+    lines.push_back(line);
+  });
+  REQUIRE(audit.ok());
+  for (int host = 0; host < 10; ++host) {
+    for (int i = 0; i < 1000; ++i) {
+      (*audit)->Write(Refusal("ipv4:10.0.0." + std::to_string(host) + ":5"));
+    }
+  }
+  AuditEvent change = Refusal("ipv4:10.0.1.1:5");
+  change.status = absl::OkStatus();
+  (*audit)->Write(change);
+  go.set_value();
+  (*audit)->Flush();
+  CHECK_THAT(lines.back(), Contains("10.0.1.1"));
+}
+
 TEST_CASE("a caller that changes things without end is held back before it does") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
@@ -255,10 +294,60 @@ TEST_CASE("regression: a read-only token ends no observer that joined with anoth
     request.set_incarnation(incarnation);
     return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, view));
   };
+  const auto close = [&](const Principal& who, uint64_t incarnation) {
+    v1::CloseLaneRequest request;
+    request.set_incarnation(incarnation);
+    return Authorize(who, "/verbena.v1.Shard/CloseLane", ScopeOf(request, view));
+  };
   const Principal reader{"aaaa", v1::ROLE_READ_ONLY, ""};
   CHECK(leave(reader, 1).ok());
   CHECK(absl::IsPermissionDenied(leave(reader, 2)));
+  CHECK(close(reader, 1).ok());
+  CHECK(absl::IsPermissionDenied(close(reader, 2)));
   CHECK(leave({"cccc", v1::ROLE_JOB, "serving"}, 2).ok());
+}
+
+TEST_CASE("regression: a token of a job opens no lane for an observer that reads all jobs") {
+  v1::ClusterView view;
+  v1::Job* job = view.add_jobs();
+  job->set_name("serving");
+  const auto add = [&](int rank, const std::string& only_job) {
+    v1::Worker* member = job->add_members();
+    member->set_incarnation(static_cast<uint64_t>(job->members_size()));
+    member->set_rank(rank);
+    member->set_only_job(only_job);
+    return member->incarnation();
+  };
+  const uint64_t of_all = add(-1, ""), of_job = add(-1, "serving"), worker = add(0, "");
+  const auto open = [&](const Principal& who, uint64_t incarnation) {
+    v1::OpenLaneRequest request;
+    request.set_incarnation(incarnation);
+    return Authorize(who, "/verbena.v1.Shard/OpenLane", ScopeOf(request, view));
+  };
+  const Principal narrow{"aaaa", v1::ROLE_READ_ONLY, "serving"};
+  const Principal wide{"bbbb", v1::ROLE_READ_ONLY, ""};
+  const Principal trains{"cccc", v1::ROLE_JOB, "serving"};
+  CHECK(absl::IsPermissionDenied(open(narrow, of_all)));
+  CHECK(absl::IsPermissionDenied(open(trains, of_all)));
+  CHECK(open(wide, of_all).ok());
+  CHECK(open(Principal{}, of_all).ok());
+  CHECK(open(narrow, of_job).ok());
+  CHECK(open(trains, of_job).ok());
+  CHECK(open(trains, worker).ok());
+}
+
+TEST_CASE("regression: a job's token makes no table that only an operator can finish to restore") {
+  v1::CreateTableRequest create;
+  create.mutable_spec()->set_name("another's");
+  create.mutable_spec()->set_job("ads");
+  const auto may = [&](const Principal& who) {
+    return Authorize(who, "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+  };
+  const Principal trains{"aaaa", v1::ROLE_JOB, "ads"};
+  CHECK(may(trains).ok());
+  create.set_restoring(true);
+  CHECK(absl::IsPermissionDenied(may(trains)));
+  CHECK(may(Principal{}).ok());
 }
 
 TEST_CASE("the audit log follows no link and takes no file of another user") {

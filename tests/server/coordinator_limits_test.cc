@@ -131,6 +131,29 @@ TEST_CASE("regression: a table that no server has memory for is refused when it 
   REQUIRE(c.Call(&Coordinator::CreateTable, replacing).ok());
 }
 
+TEST_CASE("regression: a table that servers have no memory for with its copies is refused") {
+  CoordinatorOptions options;
+  options.chunk_memory = [](const v1::TableSpec&) { return uint64_t{256}; };
+  options.replicas = 2;
+  options.expected_servers = 2;
+  TestCoordinator c(options);
+  for (const char* name : {"a", "b"}) {
+    v1::JoinServerRequest server = c.ServerRequest(name);
+    server.set_memory_bytes(256 * 100 * 8 / 7);
+    REQUIRE(c.Call(&Coordinator::JoinServer, server).ok());
+  }
+  const auto create = [&](const std::string& name, uint64_t chunks) {
+    return c.CreateTable(TestCoordinator::Spec(name, 64 * chunks, v1::CONSISTENCY_ASYNC, name))
+        .status();
+  };
+  REQUIRE_STATUS(create("large", 101), kResourceExhausted,
+                 "its chunks there, with copies, would take 25856 bytes beside 0 bytes of other "
+                 "dense tables; allowed: 25600, which is 7/8 of its --memory-limit of 29257");
+  REQUIRE(create("most", 60).ok());
+  REQUIRE_STATUS(create("other", 41), kResourceExhausted, "beside 15360 bytes");
+  REQUIRE(create("other", 40).ok());
+}
+
 TEST_CASE("limits come before the job, outlive its runs and a restart") {
   TestCoordinator c;
   Set(&c, "job", Limits(1 << 30, 3, 8));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/view_change.h"
+#include "server/coordinator/planted_bugs.h"
 #include "server/coordinator/view_changes.h"
 #include "tests/server/coordinator_fixture.h"
 
@@ -304,6 +305,47 @@ TEST_CASE("regression: a worker that waits for the view is not woken by tables o
     REQUIRE(c.JoinServer("a") > 0);  // another life of the server
     CHECK(of_worker->has_value());
   }
+}
+
+// 1,000 polls that take 1 ms each to answer wait when the view changes. How many were answered when
+// the coordinator looks for other calls: by its turns.
+std::vector<int> AnsweredByTurns() {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a");
+  c.clock.AdvanceMs(100);
+  v1::GetViewRequest request;
+  request.set_known_revision(c.view().revision());
+  request.set_wait_ms(30000);
+  int answered = 0;
+  for (int i = 0; i < 1000; ++i) {
+    c->GetView(request, [&](absl::StatusOr<v1::GetViewResponse> response) {
+      REQUIRE(response.ok());
+      CHECK(response->changed());
+      ++answered;
+      c.clock.StallMs(1);
+    });
+  }
+  REQUIRE(c.JoinWorker("job", 1).ok());
+  std::vector<int> turns = {answered};
+  while (answered < 1000) {
+    CHECK(c->NextTimerNanos() <= c.clock.NowNanos());
+    REQUIRE(c.Heartbeat(a).ok());
+    REQUIRE(c->RunOnce());
+    turns.push_back(answered);
+  }
+  return turns;
+}
+
+TEST_CASE("regression: however many polls wait, heartbeats come between their answers") {
+  const std::vector<int> turns = AnsweredByTurns();
+  CHECK(turns.size() == 500);  // 2 ms each
+  CHECK(turns[0] == 2);
+}
+
+TEST_CASE("failpoint: heartbeats wait until all polls are answered") {
+  coordinator_planted_bugs().answer_all_polls = true;
+  CHECK(AnsweredByTurns() == std::vector<int>{1000});
+  coordinator_planted_bugs() = {};
 }
 
 TEST_CASE("polls that end during a gap do not postpone what the others wait for") {

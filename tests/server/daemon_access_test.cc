@@ -1,6 +1,9 @@
 // What tokens mean: whose workers train, what is refused, what ends with a token, where secrets
 // are.
 #include <signal.h>
+#include <sys/stat.h>
+
+#include <fstream>
 
 #include "proto/token.h"
 #include "proto/verbena/v1/shard.pb.h"
@@ -55,6 +58,53 @@ TEST_CASE("a read-only token looks, and joins as an observer that pulls") {
   auto region = (*observer)->AllocateRegion(seen->bytes());
   CHECK((*observer)->Pull(*seen, *region).Wait() == absl::OkStatus());
   CHECK_FALSE((*observer)->Push(*seen, *region).Wait().ok());
+}
+
+TEST_CASE("regression: a token of a job opens no lane for an observer that reads all jobs") {
+  TokenCluster cluster;
+  const std::string ours = cluster.Token("ours", {"--role", "job", "--job", "ours"});
+  const std::string narrow = cluster.Token("narrow", {"--role", "read-only", "--job", "ours"});
+  const std::string wide = cluster.Token("wide", {"--role", "read-only"});
+  auto client = cluster.Connect(ours, "ours");
+  REQUIRE(client.status() == absl::OkStatus());
+  auto reader = cluster.Connect(wide, "ours", /*observer=*/true);
+  REQUIRE(reader.status() == absl::OkStatus());
+  // Everybody sees its incarnation in the view.
+  v1::OpenLaneRequest open = rdma::NewLaneRequest(
+      (*reader)->incarnation(),
+      std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, {});
+  rdma::AddOffer("shm", rdma::ShmHostIdentity(), &open);
+  const auto call = [&](const std::string& token) {
+    const auto channel = ChannelAs(cluster.worker().tls(), token);
+    return CallMethod(channel.get(), cluster.address(), "/verbena.v1.Shard/OpenLane", open,
+                      v1::OpenLaneResponse::descriptor());
+  };
+  CHECK(Eventually([&] { return call(wide).ok(); }));
+  for (const std::string& token : {ours, narrow}) {
+    const absl::Status refused = call(token);
+    CHECK(refused.code() == absl::StatusCode::kPermissionDenied);
+    CHECK_THAT(std::string(refused.message()), Contains("reads the tables of all jobs"));
+  }
+}
+
+TEST_CASE("regression: a refused call has an audit line whatever revision it states") {
+  TokenCluster cluster;
+  std::string altered = ReadFile(cluster.Token("ours", {"--role", "job", "--job", "ours"}));
+  altered[30] = altered[30] == 'a' ? 'b' : 'a';
+  const std::string wrong = cluster.File("altered");
+  std::ofstream(wrong) << altered;
+  REQUIRE(chmod(wrong.c_str(), 0600) == 0);
+  v1::OpenLaneRequest open = rdma::NewLaneRequest(
+      1, std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, {});
+  open.set_revision(uint64_t{1} << 60);  // its token may be newer than the server's view
+  const auto channel = ChannelAs(cluster.worker().tls(), wrong);
+  CHECK(
+      absl::IsUnavailable(CallMethod(channel.get(), cluster.address(), "/verbena.v1.Shard/OpenLane",
+                                     open, v1::OpenLaneResponse::descriptor())));
+  CHECK(Eventually([&] {
+    const std::string audit = cluster.audit();
+    return Contains("Shard/OpenLane").match(audit) && Contains("UNAVAILABLE").match(audit);
+  }));
 }
 
 TEST_CASE("a read-only token joins jobs that there are, and makes none") {

@@ -1,8 +1,9 @@
-// Rows of a partition whose copy is on a server that has no memory for them.
+// Partitions whose copy is on a server that has no memory for it.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "shard/planted_bugs.h"
@@ -186,6 +187,42 @@ TEST_CASE("rows of a step that is open count as on their way") {
   CHECK(pair.Ship() == Status::kOk);
 }
 
+// Rows that a step has made take the follower's room until the step ends, which may be never.
+GroupsOutcome PushBesideOpenStep() {
+  Pair pair(Options());
+  v1::Table* steps = pair.f.view.add_tables();
+  *steps = pair.f.view.tables(0);
+  steps->set_id(kTable + 1);
+  steps->mutable_spec()->set_name("steps");
+  steps->mutable_spec()->set_consistency(v1::CONSISTENCY_SYNC);
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(pair.Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
+  Status status = Status::kOk;
+  for (uint32_t index = 0; status == Status::kOk && index < 90; ++index) {
+    pair.f.keys.assign(keys.begin() + index * 100, keys.begin() + (index + 1) * 100);
+    pair.f.values.assign(100 * size_t{pair.f.options.dim}, 1);
+    pair.f.groups = {pair.f.GroupOf(0, 0, 100, index)};
+    PushRowsRequest request = pair.f.PushOf(0);
+    request.table = kTable + 1;
+    status = pair.f.engine->PushRows(request).group_status[0];
+  }
+  REQUIRE(status == Status::kCopyMemoryLimit);
+  REQUIRE(pair.Ship() == Status::kOk);
+  return pair.Push({keys.begin(), keys.begin() + 100});
+}
+
+TEST_CASE("regression: a push without room at its follower does not wait for an open step") {
+  const GroupsOutcome out = PushBesideOpenStep();
+  CHECK(out.answer.status == Status::kCopyMemoryLimit);
+  CHECK(out.answer.detail == 2);  // MiB
+}
+
+TEST_CASE("failpoint: a push without room at its follower waits for an open step") {
+  planted_bugs().wait_for_open_steps = true;
+  CHECK(PushBesideOpenStep().answer.status == Status::kResourceExhausted);
+}
+
 TEST_CASE("a learner begins only where there is room for its rows") {
   Pair pair(Options());
   const std::vector<uint64_t> keys = pair.f.KeysIn(0, 3000);
@@ -209,6 +246,52 @@ TEST_CASE("a learner begins only where there is room for its rows") {
   REQUIRE(pair.Ship() == Status::kOk);
   CHECK(pair.f.engine->CaughtUp(0));
   CHECK(pair.RowsOf(*pair.copy) == keys.size());
+}
+
+// A dense table of four chunks, two of them copies, on a shard that has memory for three. What a
+// push to one that it serves is answered.
+Status PushBesideCopies(std::string* unserved) {
+  FixtureOptions o;
+  o.workers = 1;
+  o.chunk_elements = o.last_elements = 1024;
+  o.consistency = v1::CONSISTENCY_ASYNC;
+  Fixture f(o);
+  for (const int p : {2, 3}) {
+    v1::Partition* copy = f.view.mutable_partitions(p);
+    copy->set_primary(kCopy);
+    copy->set_epoch(2);
+    v1::Replica* here = copy->add_followers();
+    here->set_server(kServer);
+    here->set_since(2);
+  }
+  f.view.clear_tables();
+  REQUIRE(f.Apply().ok());
+  const uint32_t id = kTable + 1;
+  *f.view.add_tables() = f.MakeTable(id, "new");
+  f.allocator.limit = f.allocator.used + 3 * 4096;
+  (void)f.Apply();
+  *unserved = f.engine->tables()[0].unserved;
+  uint32_t chunk = 0;
+  while (PartitionOfChunk(id, chunk, o.partitions) > 1) ++chunk;
+  PushRequest push = f.PushOf(kFirstWorker, chunk, 1, Filled(1024, 1), 0);
+  push.table = id;
+  push.group.partition = PartitionOfChunk(id, chunk, o.partitions);
+  push.group.epoch = 1;
+  return f.engine->Push(push).answer.status;
+}
+
+TEST_CASE("regression: a dense table is served where its copies find no memory") {
+  std::string unserved;
+  CHECK(PushBesideCopies(&unserved) == Status::kOk);
+  CHECK(unserved.empty());
+}
+
+TEST_CASE("failpoint: a dense table is not served where its copies find no memory") {
+  planted_bugs().all_or_nothing = true;
+  std::string unserved;
+  CHECK(PushBesideCopies(&unserved) == Status::kResourceExhausted);
+  CHECK_FALSE(unserved.empty());
+  planted_bugs() = {};
 }
 
 TEST_CASE("a job's limit refuses no record of a follower") {

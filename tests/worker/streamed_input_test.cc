@@ -18,6 +18,7 @@
 
 #include "tests/worker/read_examples.h"
 #include "tests/worker/temporary_file.h"
+#include "worker/random.h"
 #include "worker/schedule.h"
 
 namespace verbena::worker {
@@ -185,6 +186,13 @@ TEST_CASE("windows cover every example once for odd sizes, too") {
   }
 }
 
+TEST_CASE("regression: more than 2^32 examples in memory are several windows") {
+  // Their places in a window have 32 bits, and would be those of the first ones again.
+  const uint64_t most = uint64_t{1} << 32;
+  CHECK_FALSE(Schedule(most, 64, 1, 0, 7).windowed());
+  CHECK(Schedule(most + 1, 64, 1, 0, 7).windowed());
+}
+
 TEST_CASE("the line of an error is right in any block and file") {
   std::string bad = NumberedLines("\r\n", true);
   bad += "\n1 7:x\n" + NumberedLines("\n", true);
@@ -245,6 +253,20 @@ TEST_CASE("encodings that are not read are named, and damaged ones refused") {
         ": the zstd data is damaged: it ends in the middle; get the file again (zstd -t FILE tests "
         "it)");
   CHECK(error(Gzip("")) == ": the file is empty");
+}
+
+TEST_CASE("regression: a compressed file whose content fills the buffers exactly is whole") {
+  for (const size_t size : {64 << 10, 256 << 10, 512 << 10, 1 << 20, 5 << 19}) {
+    INFO(size);
+    std::string text(size, '\0');
+    uint64_t state = size;
+    for (char& c : text) c = static_cast<char>('a' + (state = Mix(state)) % 16);
+    for (const std::string& content : {Zstd(text), Zstd(text) + Zstd(text), Gzip(text)}) {
+      const TemporaryFile file(content);
+      const auto index = IndexOf({file.path()}, SmallBlocks(ExampleFormat::kByte));
+      CHECK(index->bytes() % size == 0);
+    }
+  }
 }
 
 TEST_CASE("a pipe is read once, into a copy of bounded size") {

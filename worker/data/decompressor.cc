@@ -108,7 +108,8 @@ class Unzstd final : public Decompressor {
       ZSTD_outBuffer out = {out_.data(), out_.size(), 0};
       left_ = ZSTD_decompressStream(stream_.get(), &out, &in);
       if (ZSTD_isError(left_) != 0) return Damaged(name_, "zstd", ZSTD_getErrorName(left_));
-      full = out.pos == out.size;
+      // Behind the end of a frame, a call without input begins another one.
+      full = out.pos == out.size && left_ != 0;
       if (out.pos == 0) continue;
       if (absl::Status s = sink(std::string_view(out_.data(), out.pos)); !s.ok()) return s;
     }
