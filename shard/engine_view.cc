@@ -322,15 +322,16 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   }
   if (placement == state->placement && !state->starved && !renewed) return absl::OkStatus();
   std::vector<bool> before(sliced.slices());
+  for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
+  const absl::Status acquired = sliced.Acquire(placement);
   const bool served = state->restore != nullptr && !table.restoring();
-  for (uint32_t s = 0; s < before.size(); ++s) {
-    before[s] = sliced.ready(s);
+  // Slices that are new here, too: what is lost when a shard joins it has never had.
+  for (uint32_t s = 0; served && s < sliced.slices(); ++s) {
     const uint32_t p = sliced.life(s).partition;
     const bool was_lost = p < state->placement.size() && state->placement[p].lost;
-    if (!served || placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
+    if (placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
     if (!planted_bugs().lose_what_is_reset) state->restore->SetReset(s);
   }
-  const absl::Status acquired = sliced.Acquire(placement);
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
   for (uint32_t s = 0; s < sliced.slices(); ++s) {
