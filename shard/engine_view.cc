@@ -323,15 +323,16 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   }
   if (placement == state->placement && !state->starved && !renewed) return absl::OkStatus();
   std::vector<bool> before(sliced.slices());
+  for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
+  const absl::Status acquired = sliced.Acquire(placement);
   const bool served = state->restore != nullptr && !table.restoring();
-  for (uint32_t s = 0; s < before.size(); ++s) {
-    before[s] = sliced.ready(s);
+  // Slices that are new here, too: what is lost when a shard joins it has never had.
+  for (uint32_t s = 0; served && s < sliced.slices(); ++s) {
     const uint32_t p = sliced.life(s).partition;
     const bool was_lost = p < state->placement.size() && state->placement[p].lost;
-    if (!served || placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
+    if (placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
     if (!planted_bugs().lose_what_is_reset) state->restore->SetReset(s);
   }
-  const absl::Status acquired = sliced.Acquire(placement);
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
   for (uint32_t s = 0; s < sliced.slices(); ++s) {
@@ -352,7 +353,12 @@ void Engine::Impl::ResetTable(TableState* state) {
     const uint32_t p = state->table->life(s).partition;
     if (!state->table->ready(s) || !partitions[p].ours) continue;
     // A follower until this view: it may have steps of this generation. Adopt() knows.
-    if (partitions[p].promoted && !planted_bugs().reset_promoted) continue;
+    if (partitions[p].promoted) {
+      const auto marks = state->marks.find(p);
+      const bool has_steps = marks != state->marks.end() &&
+                             marks->second.generation == state->job->roster.generation();
+      if (!has_steps || !planted_bugs().reset_promoted) continue;
+    }
     // A table that is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);

@@ -173,9 +173,9 @@ bool Poster::PumpPulls(Stream* stream) {
     // Also a pull if none is in flight: unanswered awaits must not block it, because others may
     // wait for a step that the caller ends after its pull.
     const bool asks = TraitsOf(*entry).awaits || stream->pulls_out == 0;
-    const bool never = planted_bugs().awaits_before_pulls && IsTiny(*stream);
-    const uint32_t limit = asks && !never ? parked + 1 : pulls;
-    if (stream->pulls_out + stream->awaits_out >= limit) {
+    const uint32_t out = stream->pulls_out + stream->awaits_out;
+    if (out >= (asks ? parked + 1 : pulls) ||
+        (out >= pulls && IsTiny(*stream) && planted_bugs().awaits_before_pulls)) {
       journal_.staging.StopAwaiting(entry);
       stream->stalled = true;
       break;

@@ -24,7 +24,9 @@ void RequestQueue::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
 void RequestQueue::EnqueueOn(TableLane* lane, Entry* entry) {
   // The new lane may have to post others first.
-  if (!rdma::planted_bugs().hold_last_buffer) journal_.staging.StopAwaiting(entry);
+  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) {
+    journal_.staging.StopAwaiting(entry);
+  }
   Entry* before = nullptr;
   // New entries go to the end; returned ones go near the front.
   if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {
@@ -73,7 +75,9 @@ void RequestQueue::EnqueuePullAt(Entry* entry, bool front) {
 
 void RequestQueue::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
   // A queued record holds no buffer: the records in front of it are posted first, and may need it.
-  if (!rdma::planted_bugs().hold_last_buffer) journal_.staging.StopAwaiting(entry);
+  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) {
+    journal_.staging.StopAwaiting(entry);
+  }
   journal_.staging.GiveStaging(entry);
   if (entry->block != nullptr) entry->device = journal_.devices.StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;

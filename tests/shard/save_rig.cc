@@ -67,6 +67,7 @@ SaveRig::SaveRig(const SavePlan& p) : plan(p), random_(p.seed) {
   v1::Table* table = view_.add_tables();
   table->set_id(plan.table);
   table->set_restoring(plan.restoring);
+  for (uint32_t i = 0; plan.lost && i < plan.partitions; ++i) table->add_lost_partitions(i);
   v1::TableSpec* spec = table->mutable_spec();
   spec->set_name("table");
   spec->set_job("job");

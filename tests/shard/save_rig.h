@@ -41,6 +41,7 @@ struct SavePlan {
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;
+  bool lost = false;    // all of the table's partitions, before the engines are told of it
   bool copies = false;  // each partition has a follower on the next server
   // Sums of gradients are exact, whatever their order.
   bool exact = false;
