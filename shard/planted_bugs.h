@@ -8,7 +8,7 @@ namespace verbena::shard {
 
 struct PlantedBugs {
   bool skip_dedupe = false;          // what was applied is applied again when it comes again
-  bool settle_refused = false;       // a refused async push uses up its sequence
+  bool settle_refused = false;       // a refused push takes the place of its empty one
   bool acknowledge_early = false;    // a follower's answer is not waited for
   bool ignore_epoch = false;         // whoever has a partition's data takes requests for it
   bool read_without_lease = false;   // a primary reads for workers though its lease is over

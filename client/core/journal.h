@@ -196,8 +196,7 @@ class Journal final : public LaneListener {
   // ---- kept for a server that takes over (journal_kept.cc) ----
   // Whether an answered push of that step may be needed again.
   bool Keeps(const TableState& table, uint32_t chunk, uint64_t step) const;
-  // Replaces Settled(). `zero`: the push contributes zero.
-  void Keep(Entry* entry, bool zero);
+  void Keep(Entry* entry);                          // replaces Settled()
   void KeepRows(const Entry& entry, size_t group);  // one group of the entry
   static EntryQueue* KeptOf(const Entry& entry);
   void TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries);
@@ -307,6 +306,7 @@ class Journal final : public LaneListener {
   // ---- posting (journal_post.cc) ----
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
+  static bool SettlesStep(const Entry& entry);
   bool PumpPulls(Stream* stream);
   bool Gated(const Entry& entry) const;
   bool Post(Stream* stream, Entry* entry);

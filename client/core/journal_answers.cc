@@ -93,13 +93,8 @@ void Journal::OnPushAnswer(Entry* entry, ReplyStatus status, const Reply& reply)
           DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
     }
     if (entry->follow != nullptr) EnqueuePull(std::exchange(entry->follow, nullptr), false);
-    if (status == ReplyStatus::kNonFinite && !table->sync && entry->elements > 0) {
-      return SendEmpty(entry, status);
-    }
-    if (Keeps(*table, entry->chunk, entry->step)) {
-      return Keep(entry, status == ReplyStatus::kNonFinite);
-    }
-    return Settled(entry);
+    if (status == ReplyStatus::kNonFinite && entry->elements > 0) return SendEmpty(entry, status);
+    return Keeps(*table, entry->chunk, entry->step) ? Keep(entry) : Settled(entry);
   }
   if (Retryable(status)) return Retry(entry, status);
   if (OnFatal(entry, entry->part, status)) return Settled(entry);
@@ -220,7 +215,7 @@ void Journal::Refuse(Entry* entry, ReplyStatus status) {
 }
 
 // Sends a refused push again without data, which settles its sequence. Its operation does not wait
-// for that.
+// for that; of a sync table it waits for the commit, which does.
 void Journal::SendEmpty(Entry* entry, ReplyStatus status) {
   Operation* operation = entry->operation;
   const bool live = operation != nullptr && operation->live;

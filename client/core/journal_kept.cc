@@ -21,13 +21,8 @@ EntryQueue* Journal::KeptOf(const Entry& entry) {
   return &entry.table->kept[entry.parts.empty() ? entry.chunk : entry.parts[0]];
 }
 
-void Journal::Keep(Entry* entry, bool zero) {
-  Operation* operation = entry->operation;
-  if (Over(*entry) || (operation != nullptr && zero)) {
-    // It still waits for the commit, through `commits` or its pulls.
-    if (operation != nullptr && operation->live) --operation->records;
-    MakeEmpty(entry);
-  }
+void Journal::Keep(Entry* entry) {
+  if (Over(*entry)) MakeEmpty(entry);
   GiveStaging(entry);
   // The answer came from a server that was no longer the primary.
   if (MovedSince(*entry)) return Enqueue(entry);
@@ -40,7 +35,7 @@ void Journal::Keep(Entry* entry, bool zero) {
 // Kept individually, because the partitions of a record commit and move one by one.
 void Journal::KeepRows(const Entry& entry, size_t group) {
   Entry* one = NewGroup(entry, group);
-  Keep(one, !Accepted(statuses_[group]));
+  Keep(one);
 }
 
 void Journal::TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries) {

@@ -84,6 +84,13 @@ bool Journal::PumpStream(Stream* stream) {
   return worked;
 }
 
+// An empty push to a sync table. It waits for no reply to a record behind it: that may be a push
+// that the server holds for workers which wait for the step that this one settles.
+bool Journal::SettlesStep(const Entry& entry) {
+  const bool push = entry.type == RecordType::kPush || entry.type == RecordType::kPushRows;
+  return push && entry.table->sync && entry.operation == nullptr;
+}
+
 bool Journal::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
   if (!devices_.empty()) CopyAhead(stream, lane);
@@ -93,7 +100,7 @@ bool Journal::PumpTable(Stream* stream, TableLane* lane) {
       StopAwaiting(entry);
       break;
     }
-    if (lane->reordering) {
+    if (lane->reordering && !SettlesStep(*entry)) {
       if (lane->outstanding != 0) {
         StopAwaiting(entry);
         break;

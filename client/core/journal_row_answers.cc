@@ -52,7 +52,7 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
   if (table->sync && reply.version > 0) LearnPart(table, part, reply.version);
-  if (Keeps(*table, part, entry->step)) KeepRows(*entry, group);
+  if (Accepted(statuses_[group]) && Keeps(*table, part, entry->step)) KeepRows(*entry, group);
   Operation* operation = entry->operation;
   if (operation == nullptr || !operation->live || !operation->status.ok()) return;
   if (statuses_[group] == ReplyStatus::kNonFinite) {
@@ -64,7 +64,7 @@ void Journal::OnRowsSettled(Entry* entry, size_t group, const Reply& reply) {
   }
 }
 
-// The server has not counted the sequence of a refused push.
+// The server has counted neither the sequence nor the contribution of a refused push.
 void Journal::SettleRefused(const Entry& entry, size_t group) {
   Entry* one = NewGroup(entry, group);
   one->stream = entry.stream;
@@ -109,7 +109,7 @@ void Journal::OnRowPushAnswer(Entry* entry, const Reply& reply) {
     late |= table->sync && status == ReplyStatus::kDuplicate && entry->posts == 1;
     if (Accepted(status) || SettlesRows(status)) {
       OnRowsSettled(entry, i, reply);
-      if (SettlesRows(status) && !table->sync && entry->elements > 0) SettleRefused(*entry, i);
+      if (SettlesRows(status) && entry->elements > 0) SettleRefused(*entry, i);
     } else if (Retryable(status)) {
       again = status;
     } else {
