@@ -46,6 +46,9 @@ class Allocator {
   // and who has asked for it alone has touched no page of it. It may still be had when
   // Allocate() answers that the limit is reached, so that what exists can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
+  // How often that was refused, to anyone with whom this memory is shared. Who sees it change frees
+  // what idles.
+  virtual uint64_t shortages() const { return 0; }
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
   // never refused.
   virtual void Count(int64_t /*bytes*/) {}

@@ -21,11 +21,14 @@
 //     what idles, the oldest first, so it is in nobody's way.
 //  4. A buffer that is in use counts against the account it was asked for; spares and what is idle
 //     or kept against nobody's. Accounts outlive the pool.
+//  5. Memory is refused only while no scratch and no accumulator of any size idles or is kept; else
+//     those of other sizes would be in the way for good. New rows of a primary are refused before.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "shard/allocator.h"
@@ -120,6 +123,14 @@ class BufferPool {
 
   // Frees what is idle: sizes may not be needed any more once a table is gone.
   void Trim();
+  // The same for scratch and accumulators that idle, but not for what is kept. False: there are
+  // none.
+  bool FreeIdle();
+  // Does so after others that share the memory were refused some. Cheap: call it often.
+  void FollowShortages() {
+    const uint64_t now = allocator_->shortages();
+    if (std::exchange(shortages_, now) != now) FreeIdle();
+  }
 
  private:
   enum class State : uint8_t {
@@ -159,6 +170,9 @@ class BufferPool {
   // So that `bytes` more may idle. False: they may not.
   bool MakeRoom(size_t bytes);
   void DropOldestKept();
+  // There is no memory. False: nothing idles or is kept.
+  bool GiveWay();
+  bool ForCopies() const { return whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower; }
 
   Allocator* const allocator_;
   const uint32_t spare_limit_;
@@ -172,6 +186,7 @@ class BufferPool {
   size_t idle_scratch_bytes_ = 0;  // with what is kept
   uint32_t oldest_kept_ = kNone, newest_kept_ = kNone;
   bool refused_by_job_ = false;
+  uint64_t shortages_ = 0;  // of the allocator, when idle memory was last freed for them
   MemoryFor whom_ = MemoryFor::kPrimary;
 };
 
