@@ -249,8 +249,8 @@ enum class ReplyStatus : uint8_t {
   kExpired = 4,       // the incarnation is a member of no job that the server knows
   kUnknownTable = 5,  // the table was dropped
   kOutOfRange = 6,    // chunk, count or destination outside the table
-  kNonFinite = 7,     // NaN or Inf under `reject`: the push contributed zero. sync: settled. async,
-                      // ssp: the sequence is left to an empty push
+  kNonFinite = 7,     // NaN or Inf under `reject`. The push contributes zero, and its place (sync:
+                      // in the step; async, ssp: its sequence) is left to an empty push
   kSequenceGap = 8,   // async: sequence is greater than last + 1; pull: the push that it must
                       // follow has not been applied
   kWrongStep = 9,     // sync: the step is not the open one
@@ -264,7 +264,7 @@ enum class ReplyStatus : uint8_t {
   kUnavailable = 15,
   kMemoryLimit = 16,     // push of rows: new rows do not fit the server's memory limit, or the rows
                          // do not fit in memory together (cold tier). No row of the group changed.
-                         // sync: settled. async, ssp: the sequence is left to an empty push
+                         // The place of its push is left to an empty one, as with kNonFinite
   kJobMemoryLimit = 17,  // as kMemoryLimit, for the job's share of the server
   kOtherJob = 18,        // the worker is not a member of the table's job
   kCopyMemoryLimit = 19,  // as kMemoryLimit, for the server of the partition's follower

@@ -46,6 +46,9 @@ class Allocator {
   // for it touches no page. It may still succeed when Allocate() reports that the limit is reached,
   // so that existing tables can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
+  // How often that was refused, to anyone with whom this memory is shared. Who sees it change frees
+  // what idles.
+  virtual uint64_t shortages() const { return 0; }
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
   // never refused.
   virtual void Count(int64_t /*bytes*/) {}

@@ -103,6 +103,7 @@ void Engine::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which)
 bool Engine::TakeEvents(std::vector<Event>* events) {
   if (impl_->cold.has_store()) impl_->RunCold();
   impl_->FollowRoom();
+  impl_->pool.FollowShortages();
   std::vector<Event>& pending = impl_->sink.events;
   if (pending.empty()) return false;
   events->insert(events->end(), std::make_move_iterator(pending.begin()),

@@ -15,7 +15,7 @@
 //  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
 //     and swaps.
 //  4. async and ssp: a (worker, table, partition) sequence is applied exactly once, only as
-//     last + 1; a worker's first is 1. A refused push leaves its sequence to an empty one.
+//     last + 1; a worker's first is 1. A refused push (sync, too) leaves its place to an empty one.
 //  5. ssp: a pull by a worker that has ended c steps is answered once every worker that counts has
 //     ended c - staleness on the partition; a joiner starts at the least.
 //  6. An embedding table has a version for each partition. sync: step t commits when every rank has

@@ -10,7 +10,7 @@ namespace verbena::shard {
 
 struct PlantedBugs {
   Failpoint skip_dedupe;          // what was applied is applied again when it comes again
-  Failpoint settle_refused;       // a refused async push uses up its sequence
+  Failpoint settle_refused;       // a refused push takes the place of its empty one
   Failpoint acknowledge_early;    // a follower's answer is not waited for
   Failpoint ignore_epoch;         // whoever has a partition's data takes requests for it
   Failpoint read_without_lease;   // a primary reads for workers though its lease is over

@@ -84,13 +84,8 @@ EntryQueue* Commits::KeptOf(const Entry& entry) {
   return &entry.table->kept[entry.parts.empty() ? entry.chunk : entry.parts[0]];
 }
 
-void Commits::Keep(Entry* entry, bool zero) {
-  Operation* operation = entry->operation;
-  if (Settlement::Over(*entry) || (operation != nullptr && zero)) {
-    // It still waits for the commit, through `commits` or its pulls.
-    if (operation != nullptr && operation->live) --operation->records;
-    journal_.settlement.MakeEmpty(entry);
-  }
+void Commits::Keep(Entry* entry) {
+  if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
   journal_.staging.GiveStaging(entry);
   // The answer came from a server that was no longer the primary.
   if (Failover::MovedSince(*entry)) return journal_.queue.Enqueue(entry);

@@ -5,8 +5,7 @@
 // partition with replicas (or with wanted replicas) is kept with its buffer until the commit of its
 // step is known. A kept push holds no operation, slot or staging of a lane, only the caller's
 // memory. If the partition's primary or epoch changes, it is resent, before the accepted end-steps.
-// A push that contributes zero, or whose operation has ended, is kept without its buffer, as an
-// empty record.
+// A push whose operation has ended is kept without its buffer, as an empty record.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_COMMITS_H_
@@ -38,8 +37,8 @@ class Commits {
   // Whether an answered push of that step may be needed again. In an embedding table a part is also
   // a chunk.
   bool Keeps(const TableState& table, uint32_t chunk, uint64_t step) const;
-  // Replaces Settlement::Settled(). `zero`: the push contributes zero.
-  void Keep(Entry* entry, bool zero);
+  // Replaces Settlement::Settled().
+  void Keep(Entry* entry);
   static EntryQueue* KeptOf(const Entry& entry);
   void TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries);
   void DropKept(TableState* table, uint32_t part);

@@ -31,8 +31,8 @@
 //     stay on their lanes.
 //  6. sync, of a partition with replicas (or with wanted replicas): an answered push is kept with
 //     its buffer until the commit of its step is known. If the partition's primary or epoch
-//     changes, the push is resent, before the accepted end-steps. A push that contributes zero, or
-//     whose operation has ended, is kept without its buffer, as an empty record.
+//     changes, the push is resent, before the accepted end-steps. A push whose operation has ended
+//     is kept without its buffer, as an empty record.
 //  7. Records of a partition are posted to its new primary only when none of its pushes and
 //     end-steps is in flight on the lane to the old one. That lane is closed as soon as the view
 //     has the new primary, because a server that hangs would never answer.

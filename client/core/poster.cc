@@ -81,6 +81,12 @@ bool Poster::PumpStream(Stream* stream) {
   return worked;
 }
 
+// An empty push to a sync table. It waits for no reply to a record behind it: that may be a push
+// that the server holds for workers which wait for the step that this one settles.
+bool Poster::SettlesStep(const Entry& entry) {
+  return TraitsOf(entry).contributes && entry.table->sync && entry.operation == nullptr;
+}
+
 bool Poster::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
   if (journal_.devices.any()) journal_.devices.CopyAhead(stream, lane);
@@ -90,7 +96,7 @@ bool Poster::PumpTable(Stream* stream, TableLane* lane) {
       journal_.staging.StopAwaiting(entry);
       break;
     }
-    if (lane->reordering) {
+    if (lane->reordering && !SettlesStep(*entry)) {
       if (lane->outstanding != 0) {
         journal_.staging.StopAwaiting(entry);
         break;

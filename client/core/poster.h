@@ -46,6 +46,7 @@ class Poster {
  private:
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
+  static bool SettlesStep(const Entry& entry);
   bool PumpPulls(Stream* stream);
   // The first entry that may be posted: none of its parts is away.
   Entry* FrontOf(TableLane* lane);

@@ -42,8 +42,8 @@ class Settlement {
   bool OnFatal(Entry* entry, uint32_t part, ReplyStatus status);
   // Ends the operation with the refusal.
   void Refuse(Entry* entry, ReplyStatus status);
-  // Sends a refused push again without data, which settles its sequence. Its operation does not
-  // wait for that.
+  // Sends a refused push again without data, which settles its sequence (sync: its contribution).
+  // Its operation does not wait for that; of a sync table it waits for the commit, which does.
   void SendEmpty(Entry* entry, ReplyStatus status);
   void Retry(Entry* entry, ReplyStatus status);
   void RetryPull(Stream* stream, Entry* entry, ReplyStatus status);

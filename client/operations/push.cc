@@ -156,11 +156,11 @@ void PushRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
           DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
     }
     if (entry->follow != nullptr) journal_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
-    if (status == ReplyStatus::kNonFinite && !table->sync && entry->elements > 0) {
+    if (status == ReplyStatus::kNonFinite && entry->elements > 0) {
       return journal_.settlement.SendEmpty(entry, status);
     }
     if (journal_.commits.Keeps(*table, entry->chunk, entry->step)) {
-      return journal_.commits.Keep(entry, status == ReplyStatus::kNonFinite);
+      return journal_.commits.Keep(entry);
     }
     return journal_.settlement.Settled(entry);
   }

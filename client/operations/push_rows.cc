@@ -118,7 +118,9 @@ void PushRowsRequests::OnSettled(Entry* entry, size_t group, const Reply& reply)
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
   if (table->sync && reply.version > 0) journal_.commits.LearnPart(table, part, reply.version);
-  if (journal_.commits.Keeps(*table, part, entry->step)) KeepGroup(*entry, group);
+  if (Settlement::Accepted(statuses_[group]) && journal_.commits.Keeps(*table, part, entry->step)) {
+    KeepGroup(*entry, group);
+  }
   Operation* operation = entry->operation;
   if (operation == nullptr || !operation->live || !operation->status.ok()) return;
   if (statuses_[group] == ReplyStatus::kNonFinite) {
@@ -134,10 +136,10 @@ void PushRowsRequests::OnSettled(Entry* entry, size_t group, const Reply& reply)
 // Kept individually, because the partitions of a record commit and move one by one.
 void PushRowsRequests::KeepGroup(const Entry& entry, size_t group) {
   Entry* one = journal_.entries.NewGroup(entry, group);
-  journal_.commits.Keep(one, !Settlement::Accepted(statuses_[group]));
+  journal_.commits.Keep(one);
 }
 
-// The server has not counted the sequence of a refused push.
+// The server has counted neither the sequence nor the contribution of a refused push.
 void PushRowsRequests::SettleRefused(const Entry& entry, size_t group) {
   Entry* one = journal_.entries.NewGroup(entry, group);
   one->stream = entry.stream;
@@ -185,7 +187,7 @@ void PushRowsRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
     late |= table->sync && status == ReplyStatus::kDuplicate && entry->posts == 1;
     if (Settlement::Accepted(status) || SettlesRows(status)) {
       OnSettled(entry, i, reply);
-      if (SettlesRows(status) && !table->sync && entry->elements > 0) SettleRefused(*entry, i);
+      if (SettlesRows(status) && entry->elements > 0) SettleRefused(*entry, i);
     } else if (Settlement::Retryable(status)) {
       again = status;
     } else {

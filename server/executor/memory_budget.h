@@ -48,9 +48,14 @@ class MemoryBudget {
   }
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 
+  // How often there was none for what passes through: what idles of one shard may be in the way of
+  // another.
+  uint64_t shortages() const { return shortages_.load(std::memory_order_relaxed); }
+  void CountShortage() { shortages_.fetch_add(1, std::memory_order_relaxed); }
+
  private:
   const uint64_t limit_;
-  std::atomic<uint64_t> reserved_ = 0;
+  std::atomic<uint64_t> reserved_ = 0, shortages_ = 0;
 };
 
 }  // namespace verbena::server

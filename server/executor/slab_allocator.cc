@@ -158,6 +158,12 @@ shard::Buffer SlabAllocator::Allocate(size_t bytes) {
   return buffer;
 }
 
+shard::Buffer SlabAllocator::AllocateScratch(size_t bytes) {
+  const shard::Buffer buffer = From(&scratch_, bytes);
+  if (buffer.data == nullptr && budget_ != nullptr) budget_->CountShortage();
+  return buffer;
+}
+
 // An upper estimate: the unused part of all slabs, and the part of the budget that is not reserved.
 bool SlabAllocator::MayFit(uint64_t bytes) const {
   if (budget_ == nullptr) return true;
@@ -211,6 +217,12 @@ void SlabAllocator::Free(const shard::Buffer& buffer) {
     reserved_bytes_ -= slab->block->size();
     if (budget_ != nullptr) budget_->Release(slab->block->size());
     slabs_.erase(it);
+    return;
+  }
+  if (slab->live == 0 && slab->arena == &scratch_) {
+    // For any size again: there may be no memory for another slab.
+    slab->used = 0;
+    slab->free.clear();
     return;
   }
   const size_t rounded = slab->arena->Rounded(buffer.bytes);

@@ -39,7 +39,8 @@ class SlabAllocator final : public shard::Allocator {
   shard::Buffer Allocate(size_t bytes) override;
   // So many as the current slab has room for, if it has for one.
   shard::Buffer AllocateRows(size_t bytes, size_t unit) override;
-  shard::Buffer AllocateScratch(size_t bytes) override { return From(&scratch_, bytes); }
+  shard::Buffer AllocateScratch(size_t bytes) override;
+  uint64_t shortages() const override { return budget_ == nullptr ? 0 : budget_->shortages(); }
   void Count(int64_t bytes) override {
     if (budget_ != nullptr) budget_->Count(bytes);
   }

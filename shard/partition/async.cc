@@ -195,7 +195,7 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   Queued push{request.token, request.worker,      member.index,        chunk,
               sequence,      request.group.count, GradientOf(request), ReplyStatus::kOk};
   if (ContributesZero(&table_, push.gradient, push.elements, &sink_, &push.answer)) {
-    if (KeepsSequence(push.answer)) return answer(push.answer);
+    if (AwaitsEmpty(push.answer)) return answer(push.answer);
     push.gradient = {};
   }
   if (queue.empty() || queue.back().record != 0) {

@@ -202,7 +202,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
     TellMark(&sink_, table_, roster_, slice, {push.worker, sequence, 0});
   };
   if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status)) {
-    if (!KeepsSequence(status)) settle();
+    if (!AwaitsEmpty(status)) settle();
     return {status, 0, version};
   }
   const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
@@ -221,13 +221,13 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   // Again: there may be memory for the rows, but not to have them there together.
   // A refused push is not settled: its worker sends it again without rows.
   if (too_many()) {
-    if (!KeepsSequence(ReplyStatus::kMemoryLimit)) settle();
+    if (!AwaitsEmpty(ReplyStatus::kMemoryLimit)) settle();
     return {ReplyStatus::kMemoryLimit, 0, version};
   }
   if (!made) {
     Answer refused = NoRoom(Parts(), push, slice, growth);
     refused.version = version;
-    if (!KeepsSequence(refused.status)) settle();
+    if (!AwaitsEmpty(refused.status)) settle();
     return refused;
   }
   if (table_.tiered()) return PushTiered(push, slice, admitted.refused, &last);

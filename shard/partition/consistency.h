@@ -75,10 +75,11 @@ class Consistency : public ReplicaLog::Owner {
 bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
                      ReplyStatus* answer);
 
-// Whether an async or ssp push with this answer leaves its sequence to the empty push that its
-// worker sends next. The answer may be lost with its lane: if the sequence were used up, the push
-// that is sent again would be a duplicate, and OK.
-inline bool KeepsSequence(ReplyStatus status) {
+// Whether a push with this answer leaves its place to the empty push that its worker sends when it
+// has the answer: async, ssp: its sequence; sync: its contribution, which the step waits for. The
+// answer may be lost with its lane: if the place were taken, the push that is sent again would be a
+// duplicate, and OK.
+inline bool AwaitsEmpty(ReplyStatus status) {
   return status == ReplyStatus::kResourceExhausted ||
          (status != ReplyStatus::kOk && !planted_bugs().settle_refused);
 }

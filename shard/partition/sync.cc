@@ -32,7 +32,7 @@ void Sync::Count(uint32_t chunk, uint32_t rank, int change) {
 ReplyStatus Sync::Repeated(const Contribution& x, uint64_t worker) const {
   // Held: its lane is alive, so this is no resend. Another worker's: the rank's turn has passed.
   if (x.state == State::kHeld || x.worker != worker) return ReplyStatus::kWrongStep;
-  return x.answer == ReplyStatus::kOk ? ReplyStatus::kDuplicate : x.answer;
+  return ReplyStatus::kDuplicate;
 }
 
 PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
@@ -52,17 +52,19 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   // The rank was passed, or its worker has ended the step.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
 
+  ReplyStatus status = ReplyStatus::kOk;
+  const bool zero =
+      ContributesZero(&table_, GradientOf(request), request.group.count, &sink_, &status);
+  if (AwaitsEmpty(status)) return answer(status);
   Count(chunk, rank, 1);
   x.worker = request.worker;
   x.token = request.token;
-  if (ContributesZero(&table_, GradientOf(request), request.group.count, &sink_, &x.answer)) {
-    const ReplyStatus status = x.answer;  // a commit takes x for the next step
+  if (zero) {
     x.state = State::kEmpty;
     Advance(chunk);
     return answer(status);
   }
   x.state = State::kArrived;
-  x.answer = ReplyStatus::kOk;
   x.gradient = GradientOf(request);
   Advance(chunk);
   if (x.state == State::kOwed) return answer(ReplyStatus::kResourceExhausted);

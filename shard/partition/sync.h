@@ -4,10 +4,11 @@
 // A rank's contribution to a chunk's open step:
 //     none  --push, ranks before it are pending-->  held  --its run comes-->  consumed
 //     none  --push, its turn-->  consumed
-//     none  --push of NaN or nothing-->  empty        (settled; contributes zero, is listed)
+//     none  --empty push, NaN under `skip`-->  empty  (contributes zero, is listed)
 //     held  --lane dead, epoch changed-->  owed       (will be sent again: waited for even if the
 //                                                      worker has ended the step since)
-// All return to none when the step commits.
+// All return to none when the step commits. A push that is refused for a NaN changes no state: the
+// step waits for the empty push that its worker sends when it has the refusal.
 //
 // If the partition has a follower, a step with all contributions is summed and replicated to it
 // first (replica/log.h). The step commits when the follower has it: until then the chunk is `told`.
@@ -77,7 +78,6 @@ class Sync final : public DenseConsistency {
   enum class State : uint8_t { kNone, kArrived, kHeld, kOwed, kConsumed, kEmpty };
   struct Contribution {
     State state = State::kNone;
-    ReplyStatus answer = ReplyStatus::kOk;  // of an empty one
     Source gradient;
     uint64_t worker = 0;
     Token token;

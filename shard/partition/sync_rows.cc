@@ -35,15 +35,12 @@ bool SyncRows::TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const {
   return all.size() > table_.most_rows();
 }
 
-bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
+Answer SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
   const size_t count = push.keys.size();
   const size_t row_bytes = table_.row_bytes();
   x->copy = pool_.TakeScratch(count * (sizeof(uint64_t) + sizeof(uint32_t) + row_bytes),
                               table_.account());
-  if (x->copy.data == nullptr) {
-    x->answer = ReplyStatus::kResourceExhausted;
-    return false;
-  }
+  if (x->copy.data == nullptr) return {ReplyStatus::kResourceExhausted};
   x->count = static_cast<uint32_t>(count);
   bool too_many = TooMany(slice, push.keys);
   const RowParts parts = {&table_, &parking_, &pool_, &roster_, &sink_};
@@ -55,16 +52,13 @@ bool SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
     pool_.ReturnScratch(x->copy);
     x->copy = {};
     x->count = 0;
-    Answer refused = {ReplyStatus::kMemoryLimit};
-    if (!too_many) refused = NoRoom(parts, push, slice, growth);
-    x->answer = refused.status;
-    x->detail = refused.detail;
-    return false;
+    if (too_many) return {ReplyStatus::kMemoryLimit};
+    return NoRoom(parts, push, slice, growth);
   }
   table_.Fetch(slice, {x->rows(), count});
   std::memcpy(x->copy.data, push.keys.data(), count * sizeof(uint64_t));
   std::memcpy(x->gradients(), push.rows.data(), count * row_bytes);
-  return true;
+  return {ReplyStatus::kOk};
 }
 
 Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
@@ -81,29 +75,31 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
   const auto before = [](const Contribution& a, const Contribution& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
   };
-  Contribution x = {rank, push.group.index, push.worker, ReplyStatus::kOk, 0, 0, {}};
+  Contribution x = {rank, push.group.index, push.worker, 0, {}};
   const auto at = std::lower_bound(s.contributions.begin(), s.contributions.end(), x, before);
   if (at != s.contributions.end() && !before(x, *at)) {
-    if (at->worker != push.worker) return answer(ReplyStatus::kWrongStep);
-    return at->answer == ReplyStatus::kOk ? answer(ReplyStatus::kDuplicate)
-                                          : answer(at->answer, at->detail);
+    return answer(at->worker == push.worker ? ReplyStatus::kDuplicate : ReplyStatus::kWrongStep);
   }
   // Its worker has announced that nothing more comes.
   if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
-  if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &x.answer)) {
+  Answer taken = answer(ReplyStatus::kOk);
+  if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &taken.status)) {
     const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
     RowPush kept = push;
     kept.keys = admitted.keys;
     kept.rows = admitted.rows;
     if (!admitted.refused.empty()) kept.guesses = {};
-    if (!kept.keys.empty() && !Copy(kept, slice, &x) &&
-        x.answer == ReplyStatus::kResourceExhausted) {
-      return answer(x.answer);  // not settled: it will be sent again
+    if (!kept.keys.empty()) {
+      const Answer copied = Copy(kept, slice, &x);
+      taken = answer(copied.status, copied.detail);
     }
-    s.refused.insert(s.refused.end(), admitted.refused.begin(), admitted.refused.end());
+    if (!AwaitsEmpty(taken.status)) {
+      s.refused.insert(s.refused.end(), admitted.refused.begin(), admitted.refused.end());
+    }
   }
+  if (AwaitsEmpty(taken.status)) return taken;
   s.contributions.insert(at, x);
-  return answer(x.answer, x.detail);
+  return taken;
 }
 
 uint32_t SyncRows::Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const {

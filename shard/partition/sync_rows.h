@@ -2,12 +2,13 @@
 // sync_rows.cc and sync_rows_commit.cc: others use row_consistency.h.
 //
 // An arriving push is copied and its rows are created: no push holds a slot, and only then can it
-// still be refused for lack of memory. A partition's step commits when every rank has ended it or
-// departed. Then the pushes are summed by key, in the order of (rank, index), and the named rows
-// are changed. If the partition has a follower, the sums are replicated to it first, and are
-// applied when it has them (replica/log.h). The step waits while there is no memory to keep row
-// contents that a checkpoint has yet to write. In a table with a cold tier, it also waits until all
-// of its rows are in memory.
+// still be refused for lack of memory. A refused push changes nothing: the step waits for the empty
+// push that its worker sends when it has the refusal. A partition's step commits when every rank
+// has ended it or departed. Then the pushes are summed by key, in the order of (rank, index), and
+// the named rows are changed. If the partition has a follower, the sums are replicated to it first,
+// and are applied when it has them (replica/log.h). The step waits while there is no memory to keep
+// row contents that a checkpoint has yet to write. In a table with a cold tier, it also waits until
+// all of its rows are in memory.
 //
 // **Thread safety**: the engine's.
 #ifndef VERBENA_SHARD_PARTITION_SYNC_ROWS_H_
@@ -65,10 +66,8 @@ class SyncRows final : public RowConsistency {
     uint32_t rank;
     uint32_t index;
     uint64_t worker;
-    ReplyStatus answer;  // not kOk: it was refused, and contributes zero
-    uint32_t detail;     // of that answer
-    uint32_t count;      // of keys; 0: it contributes zero
-    Buffer copy;         // keys, numbers of their rows, gradients
+    uint32_t count;  // of keys; 0: it contributes zero
+    Buffer copy;     // keys, numbers of their rows, gradients
 
     const uint64_t* keys() const { return reinterpret_cast<const uint64_t*>(copy.data); }
     uint32_t* rows() const {
@@ -101,8 +100,8 @@ class SyncRows final : public RowConsistency {
 
   // Whether the open step would name more rows than may be in memory together.
   bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
-  // Copies a push and creates its rows. False: only the answer has changed, and has the reason.
-  bool Copy(const RowPush& push, uint32_t slice, Contribution* x);
+  // Copies a push and creates its rows. If the answer is not kOk, nothing has changed.
+  Answer Copy(const RowPush& push, uint32_t slice, Contribution* x);
   uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
   // Commits as long as steps are complete.
   void Advance(uint32_t slice);

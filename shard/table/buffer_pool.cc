@@ -29,8 +29,7 @@ BufferPool::~BufferPool() {
 }
 
 bool BufferPool::Charge(Buffer* buffer, JobAccount* account, MemoryUse use) {
-  const bool copy = whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower;
-  if (copy && use == MemoryUse::kTables && account != nullptr) {
+  if (ForCopies() && use == MemoryUse::kTables && account != nullptr) {
     account->Count(buffer->bytes, use);
     refused_by_job_ = false;
   } else {
@@ -63,15 +62,32 @@ Buffer BufferPool::Take(size_t bytes, JobAccount* account, MemoryUse use) {
   // Before the allocator, which would take a slab from the system in vain.
   Buffer wanted = {nullptr, bytes};
   if (!Charge(&wanted, account, use)) return {};
-  const bool tables = use == MemoryUse::kTables;
-  return Taken(wanted, tables ? allocator_->Allocate(bytes) : allocator_->AllocateScratch(bytes),
-               use);
+  const auto ask = [&] {
+    return use == MemoryUse::kTables ? allocator_->Allocate(bytes)
+                                     : allocator_->AllocateScratch(bytes);
+  };
+  Buffer made = ask();
+  while (made.data == nullptr && GiveWay()) made = ask();
+  return Taken(wanted, made, use);
+}
+
+bool BufferPool::GiveWay() {
+  if (FreeIdle()) return true;
+  if (oldest_kept_ == kNone) return false;
+  DropOldestKept();
+  return true;
 }
 
 Buffer BufferPool::AllocateRows(size_t bytes, size_t unit, JobAccount* account) {
   Buffer wanted = {nullptr, bytes};
   if (!Charge(&wanted, account, MemoryUse::kTables)) return {};
-  return Taken(wanted, allocator_->AllocateRows(bytes, unit), MemoryUse::kTables);
+  Buffer made = allocator_->AllocateRows(bytes, unit);
+  // A server at its limit is asked for new rows all the time, and would free what its lookups take
+  // again at once. A copy's have to be made.
+  while (made.data == nullptr && ForCopies() && GiveWay()) {
+    made = allocator_->AllocateRows(bytes, unit);
+  }
+  return Taken(wanted, made, MemoryUse::kTables);
 }
 
 void BufferPool::Release(const Buffer& buffer, MemoryUse use) {
@@ -233,12 +249,7 @@ Buffer BufferPool::TakeScratch(size_t bytes, JobAccount* account) {
     idle_scratch_bytes_ -= buffer.bytes;
     return buffer;
   }
-  Buffer buffer = Take(rounded, account, MemoryUse::kScratch);
-  while (buffer.data == nullptr && !refused_by_job_ && oldest_kept_ != kNone) {
-    DropOldestKept();
-    buffer = Take(rounded, account, MemoryUse::kScratch);
-  }
-  return buffer;
+  return Take(rounded, account, MemoryUse::kScratch);
 }
 
 void BufferPool::ReturnScratch(const Buffer& buffer) {
@@ -328,11 +339,19 @@ void BufferPool::Trim() {
     --spares_;
   }
   idle_spares_.clear();
-  for (const Buffer& b : idle_accumulators_) Free(b);
+  FreeIdle();
+}
+
+bool BufferPool::FreeIdle() {
+  if (idle_accumulators_.empty() && idle_scratch_.empty()) return false;
+  for (const Buffer& b : idle_accumulators_) Release(b, MemoryUse::kSums);
   idle_accumulators_.clear();
-  for (const Buffer& b : idle_scratch_) Free(b);
+  for (const Buffer& b : idle_scratch_) {
+    idle_scratch_bytes_ -= b.bytes;
+    Release(b, MemoryUse::kScratch);
+  }
   idle_scratch_.clear();
-  idle_scratch_bytes_ = 0;
+  return true;
 }
 
 }  // namespace verbena::shard

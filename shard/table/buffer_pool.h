@@ -21,11 +21,15 @@
 //     idle ones, the oldest first.
 //  4. A buffer in use counts against the account it was asked for; spare, idle and kept buffers
 //     count against none. Accounts outlive the pool.
+//  5. Memory is refused only while no scratch and no accumulator of any size is idle or kept;
+//     otherwise those of other sizes would block it for good. New rows of a primary are refused
+//     before that.
 #ifndef VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 #define VERBENA_SHARD_TABLE_BUFFER_POOL_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "shard/allocator.h"
@@ -121,6 +125,14 @@ class BufferPool {
 
   // Frees idle buffers: their sizes may not be needed any more once a table is gone.
   void Trim();
+  // The same for scratch and accumulators that idle, but not for what is kept. False: there are
+  // none.
+  bool FreeIdle();
+  // Does so after others that share the memory were refused some. Cheap: call it often.
+  void FollowShortages() {
+    const uint64_t now = allocator_->shortages();
+    if (std::exchange(shortages_, now) != now) FreeIdle();
+  }
 
  private:
   enum class State : uint8_t {
@@ -161,6 +173,9 @@ class BufferPool {
   // So that `bytes` more may idle. False: they may not.
   bool MakeRoom(size_t bytes);
   void DropOldestKept();
+  // There is no memory. False: nothing idles or is kept.
+  bool GiveWay();
+  bool ForCopies() const { return whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower; }
 
   Allocator* const allocator_;
   const uint32_t spare_limit_;
@@ -174,6 +189,7 @@ class BufferPool {
   size_t idle_scratch_bytes_ = 0;  // with kept buffers
   uint32_t oldest_kept_ = kNone, newest_kept_ = kNone;
   bool refused_by_job_ = false;
+  uint64_t shortages_ = 0;  // of the allocator, when idle memory was last freed for them
   MemoryFor whom_ = MemoryFor::kPrimary;
 };
 

@@ -99,6 +99,7 @@ class FakeServer {
   bool silent = false;                // receives, answers nothing; answers later when false again
   bool hold_commits = false;          // ended steps do not commit until false
   bool hold_pushes = false;           // pushes are not answered while true
+  std::function<bool(const Seen&)> hold;  // nor records whose first group it is true of
   // When set: groups of partitions that are another's in it, or at another epoch, are refused.
   const v1::ClusterView* knows = nullptr;
   std::set<uint32_t> clipped;  // tables whose steps commit when they are told the totals

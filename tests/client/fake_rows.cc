@@ -83,15 +83,9 @@ bool FakeServer::HandleRows(Held* held) {
     const bool without_effect =
         refused == ReplyStatus::kNonFinite || refused == ReplyStatus::kMemoryLimit ||
         refused == ReplyStatus::kJobMemoryLimit || refused == ReplyStatus::kCopyMemoryLimit;
-    // A step counts it. An async push leaves its sequence to an empty one, which nothing refuses.
-    const bool async = h.table % 2 == 1;
-    const bool takes_sequence = without_effect && async && g.count == 0;
-    if (without_effect && !async) {
-      Record empty = record;
-      empty.groups[i].count = 0;
-      ApplyRows(empty, i, nullptr, nullptr, &answer.version);
-    }
-    statuses.push_back(refused.has_value() && !takes_sequence
+    // Its worker settles it with an empty one, which nothing refuses.
+    const bool settles = without_effect && g.count == 0;
+    statuses.push_back(refused.has_value() && !settles
                            ? *refused
                            : ApplyRows(record, i, keys.data() + first,
                                        gradients.data() + first * dims[h.table], &answer.version));

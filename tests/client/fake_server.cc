@@ -229,14 +229,11 @@ rdma::ShardLane::Answer FakeServer::AnswerTo(const Held& held) const {
 
 bool FakeServer::Refuse(Held* held) {
   if (!refuse) return false;
-  const RecordHeader& h = held->arrival.record.header;
   const Group& g = held->arrival.record.groups[0];
   const auto status = refuse(SeenOf(*held, g, FirstOf(*held)));
   if (!status) return false;
-  // It contributes zero.
-  if (*status == ReplyStatus::kNonFinite && h.table % 2 == 0 && h.type == RecordType::kPush) {
-    indices_[{h.table, g.partition, g.sequence}].insert(g.index);
-  }
+  // Its worker settles it with an empty push, which nothing refuses.
+  if (*status == ReplyStatus::kNonFinite && g.count == 0) return false;
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   answer.status = *status;
   answer.version = reply_version;
@@ -269,6 +266,7 @@ void FakeServer::Write(Held* held, const std::shared_ptr<rdma::MemoryBlock>& blo
 bool FakeServer::Handle(Held* held) {
   const Record& record = held->arrival.record;
   const RecordHeader& h = record.header;
+  if (hold && hold(SeenOf(*held, record.groups[0], FirstOf(*held)))) return false;
   if (Refuse(held) || RefuseStrangers(held)) return true;
   if (h.type == RecordType::kPushRows) return HandleRows(held);
   if (h.type == RecordType::kLookup) return HandleLookup(held);

@@ -260,6 +260,38 @@ TEST_CASE("a memory limit is told with table, server and limit, and the other ro
   }
 }
 
+TEST_CASE("regression: the step of refused rows ends when each group was settled by an empty one") {
+  FakeCluster::Options options;
+  options.servers = 2;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
+  cluster.Join();
+  for (const auto& server : cluster.servers) {
+    server->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+      if (s.partition == 0) return std::nullopt;
+      return s.partition == 1 ? ReplyStatus::kNonFinite : ReplyStatus::kMemoryLimit;
+    };
+  }
+  auto push = cluster.PushRows(table, Keys(), Memory(1));
+  auto end = cluster.EndStep(table);
+  REQUIRE(cluster.Wait(push));
+  CHECK_FALSE(push->status.ok());
+  Good(&cluster, end);
+  std::map<uint32_t, std::vector<Seen>> by_partition;
+  for (const auto& server : cluster.servers) {
+    for (const Seen& s : server->Of(RecordType::kPushRows)) by_partition[s.partition].push_back(s);
+  }
+  REQUIRE(by_partition.size() == 4);
+  for (const auto& [partition, groups] : by_partition) {
+    REQUIRE(groups.size() == (partition == 0 ? 1 : 2));
+    CHECK(groups[0].count > 0);
+    if (partition == 0) continue;
+    CHECK(groups[1].count == 0);
+    CHECK(groups[1].sequence == groups[0].sequence);
+    CHECK(groups[1].index() == groups[0].index());
+  }
+}
+
 TEST_CASE("rows for which the follower has no memory are refused with its limit") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);

@@ -217,6 +217,119 @@ TEST_CASE("final refusals name the record") {
   CHECK_THAT(MessageOf(push->status), Contains("malformed") && Contains("table 'weights'"));
 }
 
+TEST_CASE("regression: the step of a refused sync push ends when an empty push has settled it") {
+  const bool lost = GENERATE(false, true);  // the first refusal, with its lane
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  FakeServer& server = *cluster.servers[0];
+  server.refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type == RecordType::kPush && s.chunk == 1) return ReplyStatus::kNonFinite;
+    return std::nullopt;
+  };
+  server.hold = [&](const Seen&) { return lost; };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  auto end = cluster.EndStep(table);
+  if (lost) {
+    REQUIRE(cluster.RunUntil([&] { return server.Of(RecordType::kPush).size() == 2; }));
+    server.CloseLanes("a test");
+    server.hold = nullptr;
+  }
+  REQUIRE(cluster.Wait(end));
+  CHECK(end->status.ok());
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInvalidArgument);
+  CHECK(cluster.core->BufferReleased(push->id));
+  CHECK(server.applied[{table, 0}] == 1.0f);
+  std::vector<uint32_t> counts;
+  for (const Seen& s : server.Of(RecordType::kPush)) {
+    if (s.chunk == 1) counts.push_back(s.count);
+  }
+  REQUIRE(counts.size() == (lost ? 3 : 2));
+  CHECK(counts.front() > 0);
+  CHECK(counts.back() == 0);
+}
+
+TEST_CASE("regression: a refused sync push is settled though pushes behind it are held") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  FakeServer& server = *cluster.servers[0];
+  server.refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type == RecordType::kPush && s.chunk == 0) return ReplyStatus::kNonFinite;
+    return std::nullopt;
+  };
+  // For a worker of a lower rank, which waits for the commit of chunk 0 first.
+  server.hold = [&](const Seen& s) { return s.type == RecordType::kPush && s.chunk == 1; };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  auto end = cluster.EndStep(table);
+  CHECK(cluster.RunUntil([&] {
+    const auto pushes = server.Of(RecordType::kPush);
+    return std::any_of(pushes.begin(), pushes.end(), [](const Seen& s) { return s.count == 0; });
+  }));
+  server.hold = nullptr;
+  REQUIRE(cluster.Wait(end));
+  CHECK(end->status.ok());
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInvalidArgument);
+}
+
+TEST_CASE("a sync push that is refused after its deadline is settled, too") {
+  FakeCluster cluster;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
+  cluster.Join();
+  FakeServer& server = *cluster.servers[0];
+  server.refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type == RecordType::kPush) return ReplyStatus::kNonFinite;
+    return std::nullopt;
+  };
+  server.hold = [&](const Seen&) { return true; };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f), 300 * kMilli);
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kDeadlineExceeded);
+  server.hold = nullptr;
+  auto end = cluster.EndStep(table);
+  REQUIRE(cluster.Wait(end));
+  CHECK(end->status.ok());
+  CHECK(cluster.core->BufferReleased(push->id));
+}
+
+TEST_CASE("a refusal that the old primary did not deliver is asked of the next one") {
+  FakeCluster::Options options;
+  options.servers = options.replicas = 2;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 6);
+  cluster.Join();
+  for (const auto& server : cluster.servers) {
+    server->knows = &cluster.view;
+    server->refuse = [](const Seen& s) -> std::optional<ReplyStatus> {
+      if (s.type == RecordType::kPush && s.chunk == 3) return ReplyStatus::kNonFinite;
+      return std::nullopt;
+    };
+  }
+  cluster.servers[0]->hold_commits = true;
+  // The empty push is in flight to the old primary, or the refusal is.
+  const bool empty = GENERATE(false, true);
+  cluster.servers[0]->hold = [empty](const Seen& s) {
+    return s.type == RecordType::kPush && s.chunk == 3 && (s.count == 0) == empty;
+  };
+  auto push = cluster.Push(table, cluster.Memory(table, 1.0f));
+  auto end = cluster.EndStep(table);
+  cluster.RunFor(100 * kMilli);
+  cluster.servers[0]->silent = true;
+  for (const uint32_t p : {0u, 1u, 2u, 3u}) cluster.Move(p, 1);
+  cluster.Publish();
+  REQUIRE(cluster.Wait(end));
+  CHECK(end->status.ok());
+  REQUIRE(cluster.Wait(push));
+  CHECK(push->status.code() == Code::kInvalidArgument);
+  std::vector<bool> zero;
+  for (const Seen& s : cluster.servers[1]->Of(RecordType::kPush)) {
+    if (s.chunk == 3) zero.push_back(s.count == 0);
+  }
+  CHECK(zero == (empty ? std::vector<bool>{true} : std::vector<bool>{false, true}));
+}
+
 TEST_CASE("calls that are wrong say what is wrong") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);

@@ -260,7 +260,7 @@ std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push)
     for (uint32_t u = first; u <= last; ++u) units.push_back(u);
     return units;
   }
-  const size_t count = 1 + world_->Pick(24);
+  const size_t count = 1 + world_->Pick(world_->has(SwarmFeature::kShortMemory) ? 4 : 24);
   std::set<uint32_t> drawn;
   for (size_t i = 0; i < count; ++i) {
     const auto u = static_cast<uint32_t>(world_->Between(range.first, range.second - 1));

@@ -76,7 +76,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kSlowRecovery, "slow_recovery", 0.03},
     {SwarmFeature::kChainFaults, "chain_faults", 0.04},
     {SwarmFeature::kRestoreCrashes, "restore_crashes", 0.04},
-    // Only with VERBENA_SWARM_WITH: at limits of 256 to 768 KiB scratch memory runs out, too.
+    // Only with VERBENA_SWARM_WITH.
     {SwarmFeature::kShortMemory, "short_memory", 0},
     {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
     {SwarmFeature::kLateRequests, "late_requests", 0.05},
@@ -210,10 +210,11 @@ void DrawRecords(SwarmPlan* plan) {
 }
 
 // Rows of two or three tables fill the servers, each of which has also copies of others'
-// partitions.
+// partitions. Requests have a few rows each (SwarmClient::DrawUnits()): what is under way is to be
+// small beside the limit, as on a real server.
 void DrawMemory(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 53 + 29);  // changes no other draw of a seed
-  plan->cluster.memory_limit = static_cast<uint64_t>(own.Between(256, 768)) << 10;
+  plan->cluster.memory_limit = static_cast<uint64_t>(own.Between(384, 1024)) << 10;
   // Below two copies pushes would wait for memory.
   plan->cluster.min_replicas = 1;
   plan->max_tables = static_cast<uint32_t>(own.Between(2, 4));
@@ -393,6 +394,10 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kFewOperations)) DrawFewOperations(&plan);
   PlanDraw own(seed * 41 + 17);  // changes no other draw of a seed
   if (own.Chance(0.3)) plan.staging_bytes = static_cast<size_t>(own.Between(1, 16)) * 4096;
+  // Lookups of all rows are cut.
+  if (plan.has(SwarmFeature::kShortMemory)) {
+    plan.staging_bytes = std::min(std::max(plan.staging_bytes, size_t{8} << 10), size_t{32} << 10);
+  }
   // A pull that waits for a step holds a buffer.
   if (plan.has_steps() && plan.staging_bytes > 0) {
     plan.staging_bytes = std::max(plan.staging_bytes, size_t{plan.operations} << 14);

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <vector>
 
+#include "shard/table/buffer_pool.h"
+
 namespace verbena::server {
 namespace {
 
@@ -75,6 +77,40 @@ TEST_CASE("the shards of a server share one limit") {
     CHECK(second.Allocate(20 * kMiB).data != nullptr);
   }
   CHECK(budget.reserved() == 0);
+}
+
+TEST_CASE(
+    "regression: an empty slab of scratch serves any size, when there is memory for no other") {
+  MemoryBudget budget(64 * kMiB);
+  SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
+  std::vector<shard::Buffer> small;
+  for (int i = 0; i < 256; ++i) small.push_back(allocator.AllocateScratch(4096));
+  CHECK(budget.reserved() == kMiB);
+  budget.Count(63 * kMiB);
+  CHECK(allocator.AllocateScratch(kMiB / 4).data == nullptr);
+  CHECK(allocator.shortages() == 1);
+  for (const shard::Buffer& buffer : small) allocator.Free(buffer);
+  std::vector<shard::Buffer> large;
+  for (int i = 0; i < 4; ++i) large.push_back(allocator.AllocateScratch(kMiB / 4));
+  for (const shard::Buffer& buffer : large) CHECK(buffer.data != nullptr);
+  CHECK(allocator.shortages() == 1);
+  for (const shard::Buffer& buffer : large) allocator.Free(buffer);
+  CHECK(allocator.AllocateScratch(4096).data != nullptr);
+  budget.Count(-63 * int64_t{kMiB});
+}
+
+TEST_CASE("regression: what idles of one shard makes room for another that lacks memory") {
+  MemoryBudget budget(64 * kMiB);
+  SlabAllocator first("first", kMiB, rdma::HugePages::kOff, &budget);
+  SlabAllocator second("second", kMiB, rdma::HugePages::kOff, &budget);
+  uint64_t resident[2] = {};
+  shard::BufferPool idle(&first, 0, &resident[0]), busy(&second, 0, &resident[1]);
+  idle.ReturnScratch(idle.TakeScratch(20 * kMiB));
+  CHECK(busy.TakeScratch(60 * kMiB).data == nullptr);
+  idle.FollowShortages();
+  const shard::Buffer buffer = busy.TakeScratch(60 * kMiB);
+  CHECK(buffer.data != nullptr);
+  busy.ReturnScratch(buffer);
 }
 
 TEST_CASE("what is counted from elsewhere leaves less, and is not refused") {

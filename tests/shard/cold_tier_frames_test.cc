@@ -56,6 +56,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
     Rows rows;
     for (const uint64_t key : keys) rows[key] = f.Filled(1);
     const Status status = f.PushStatus(0, 0, step, rows);
+    if (status != Status::kOk) REQUIRE(f.PushStatus(0, 0, step, {}) == Status::kOk);
     REQUIRE(f.EndStatus(0, 0, step, 1) == Status::kOk);
     Drain(&f);
     REQUIRE_FALSE(f.Await(kFirstWorker, {0}, ++step).parked);

@@ -135,8 +135,7 @@ class TwinRun {
     for (size_t i = 0; i < plain_.groups.size(); ++i) {
       const uint32_t partition = plain_.groups[i].partition;
       ++index_[partition];
-      if (sync()) continue;
-      ++sequences_[rank][partition];
+      if (!sync()) ++sequences_[rank][partition];
       if (a.group_status[i] == Status::kNonFinite) SettleRefused(rank, partition);
     }
   }
@@ -146,7 +145,8 @@ class TwinRun {
       const auto groups = f->groups;
       const auto keys = f->keys;
       const auto values = f->values;
-      const GroupsOutcome out = f->Push(rank, partition, sequences_[rank][partition], {});
+      const GroupsOutcome out = f->Push(rank, partition, sequences_[sync() ? 0 : rank][partition],
+                                        {}, sync() ? index_[partition] - 1 : 0);
       CHECK(out.group_status[0] == Status::kOk);
       if (out.deferred) ++deferred_;
       f->groups = groups;

@@ -145,6 +145,8 @@ TEST_CASE("a push that names more rows than half of the memory is refused") {
   if (sync) {
     CHECK(f.PushValue(0, 0, 0, From(4, 4), 1, 2) == Status::kOk);
     CHECK(f.PushValue(0, 0, 0, From(4, 5), 1, 3) == Status::kMemoryLimit);
+    CHECK(f.PushStatus(0, 0, 0, {}, 3) == Status::kOk);
+    CHECK(f.PushStatus(0, 0, 0, {}) == Status::kOk);
     CHECK(f.EndStatus(0, 0, 0, 4) == Status::kOk);
   }
   CHECK(f.engine->tables()[0].rows == 8);

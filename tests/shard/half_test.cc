@@ -172,6 +172,7 @@ TEST_CASE("a NaN or Inf in bf16 is refused and counted") {
   std::vector<float> bad = Filled(16, 1);
   bad[7] = kNan;
   CHECK(f.Push(0, 0, 0, bad).answer.status == ReplyStatus::kNonFinite);
+  CHECK(f.Push(0, 0, 0, std::vector<float>{}).answer.status == kOk);
   CHECK(f.Push(1, 0, 0, 1.0f).answer.status == kOk);
   CHECK(SameBits(f.Read(0), Filled(16, -1)));
   CHECK(f.engine->tables()[0].counters.non_finite == 1);

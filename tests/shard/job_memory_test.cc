@@ -154,7 +154,8 @@ TEST_CASE("whose limit it was is said when both are near") {
   CHECK(Fill(&f, more, &sequence, Status::kJobMemoryLimit) > 0);
 }
 
-TEST_CASE("a sync push beyond the job's limit settles, and says the same when it is repeated") {
+TEST_CASE(
+    "a sync push beyond the job's limit says the same when it is repeated, until it is empty") {
   RowOptions o = Wide();
   o.consistency = v1::CONSISTENCY_SYNC;
   RowFixture f(o);
@@ -165,6 +166,7 @@ TEST_CASE("a sync push beyond the job's limit settles, and says the same when it
   CHECK(f.PushValue(0, 0, 0, keys, 1, 1) == Status::kJobMemoryLimit);
   CHECK(f.PushValue(0, 0, 0, keys, 1, 1) == Status::kJobMemoryLimit);
   CHECK(f.PushValue(0, 0, 0, {keys[0]}, 1, 2) == Status::kOk);
+  CHECK(f.PushStatus(0, 0, 0, {}, 1) == Status::kOk);
   CHECK(f.EndStatus(0, 0, 0, 3) == Status::kOk);
   CHECK(f.commits.size() == 1);
   CHECK(f.engine->tables()[0].rows == 1);

@@ -108,6 +108,44 @@ TEST_CASE("as much is kept as may idle, and what was kept longest makes room") {
   }
 }
 
+TEST_CASE("regression: what idles of other sizes makes room when memory is short") {
+  Rig rig;
+  rig.allocator.limit = 4 * kSize;
+  const Buffer small = rig.pool.TakeScratch(kSize);
+  const Buffer sum = rig.pool.TakeAccumulator(kSize);
+  rig.pool.ReturnScratch(small);
+  rig.pool.ReturnAccumulator(sum);
+  SECTION("for scratch") {
+    const Buffer large = rig.pool.TakeScratch(4 * kSize);
+    REQUIRE(large.data != nullptr);
+    rig.pool.ReturnScratch(large);
+  }
+  SECTION("for an accumulator") {
+    const Buffer large = rig.pool.TakeAccumulator(4 * kSize);
+    REQUIRE(large.data != nullptr);
+    rig.pool.ReturnAccumulator(large);
+  }
+  SECTION("for exact sizes") {
+    const Buffer large = rig.pool.TakeExact(4 * kSize);
+    REQUIRE(large.data != nullptr);
+    rig.pool.FreeExact(large);
+  }
+  SECTION("for a table") {
+    const Buffer large = rig.pool.Allocate(4 * kSize);
+    REQUIRE(large.data != nullptr);
+    rig.pool.Free(large);
+  }
+  SECTION("for a copy's rows, not for its own") {
+    CHECK(rig.pool.AllocateRows(4 * kSize, kSize, nullptr).data == nullptr);
+    rig.pool.SetFor(MemoryFor::kFollower);
+    const Buffer large = rig.pool.AllocateRows(4 * kSize, kSize, nullptr);
+    REQUIRE(large.data != nullptr);
+    rig.pool.Free(large);
+    rig.pool.SetFor(MemoryFor::kPrimary);
+  }
+  CHECK(rig.pool.TakeScratch(5 * kSize).data == nullptr);
+}
+
 TEST_CASE("kept scratch counts against the job that has it out, and against nobody otherwise") {
   auto job = std::make_shared<JobMemory>();
   JobAccount account(job);

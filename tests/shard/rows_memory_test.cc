@@ -97,7 +97,7 @@ TEST_CASE("wherever memory runs out, the rows are what they were") {
   CHECK(refusals > 5);
 }
 
-TEST_CASE("a sync push without room settles and counts as pushed") {
+TEST_CASE("regression: a sync push without room counts as pushed once an empty one settles it") {
   RowFixture f(Options(v1::CONSISTENCY_SYNC));
   const std::vector<uint64_t> keys = f.KeysIn(0, 2);
   CHECK(f.PushValue(0, 0, 0, {keys[0]}, 1) == Status::kOk);
@@ -106,6 +106,8 @@ TEST_CASE("a sync push without room settles and counts as pushed") {
   CHECK(f.PushValue(0, 0, 0, more, 1, 1) == Status::kMemoryLimit);
   CHECK(f.PushValue(0, 0, 0, more, 1, 1) == Status::kMemoryLimit);
   CHECK(f.PushValue(0, 0, 0, {keys[0]}, 1, 2) == Status::kOk);
+  CHECK(f.EndStatus(0, 0, 0, 3) == Status::kTooEarly);
+  CHECK(f.PushStatus(0, 0, 0, {}, 1) == Status::kOk);
   CHECK(f.EndStatus(0, 0, 0, 3) == Status::kOk);
   CHECK(f.commits.size() == 1);
   CHECK(f.ReadRow(keys[0]) != f.Filled(0));

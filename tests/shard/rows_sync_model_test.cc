@@ -129,7 +129,7 @@ class SyncRowsRun {
   void Work(uint32_t r) {
     Worker& w = workers_[r];
     if (!w.to_push.empty()) {
-      if (Push(r, w.to_push.back())) {
+      if (Push(r, &w.to_push.back())) {
         w.pushed.push_back(w.to_push.back());
         w.to_push.pop_back();
       }
@@ -147,7 +147,9 @@ class SyncRowsRun {
     StartStep(r);
   }
 
-  bool Push(uint32_t r, const Record& record) {
+  // False: it is to be sent again, if it was refused perhaps without rows.
+  bool Push(uint32_t r, Record* sent) {
+    const Record& record = *sent;
     Step& step = steps_[record.partition];
     const Status status =
         f_.PushStatus(r, record.partition, workers_[r].step, record.rows, record.index);
@@ -167,10 +169,13 @@ class SyncRowsRun {
       CHECK_FALSE(known);
       // Rows are not made either where reading them would find no memory.
       CHECK(std::min(f_.allocator.limit, f_.allocator.scratch_limit) != SIZE_MAX);
-    } else {
-      CHECK(status == Status::kOk);
-      step.accepted[{r, record.index}] = record.rows;
     }
+    if (bad || status == Status::kMemoryLimit) {
+      if (Pick(2) == 0) sent->rows.clear();
+      return false;
+    }
+    CHECK(status == Status::kOk);
+    step.accepted[{r, record.index}] = record.rows;
     step.listed.insert(r);
     return true;
   }
@@ -179,13 +184,8 @@ class SyncRowsRun {
     const Worker& w = workers_[r];
     if (w.pushed.empty()) return;
     const Record& record = w.pushed[Pick(w.pushed.size())];
-    const Step& step = steps_[record.partition];
-    const Status status = f_.PushStatus(r, record.partition, w.step, record.rows, record.index);
-    if (step.version > w.step || step.accepted.count({r, record.index}) > 0) {
-      CHECK(status == Status::kDuplicate);
-    } else {
-      CHECK((status == Status::kNonFinite || status == Status::kMemoryLimit));
-    }
+    CHECK(f_.PushStatus(r, record.partition, w.step, record.rows, record.index) ==
+          Status::kDuplicate);
   }
 
   void End(uint32_t r, uint32_t p) {
@@ -216,7 +216,10 @@ class SyncRowsRun {
       const auto it = parked_.find(e.token.operation);
       if (it == parked_.end()) {
         // Of one that has departed, maybe answered on the way.
-        CHECK((e.kind == Event::Kind::kPullReady || e.answer.status == Status::kExpired));
+        const bool no_memory =
+            f_.allocator.scratch_limit != SIZE_MAX && e.answer.status == Status::kResourceExhausted;
+        CHECK((e.kind == Event::Kind::kPullReady || no_memory ||
+               e.answer.status == Status::kExpired));
         f_.engine->Unpin(e.view.pin);
         continue;
       }

@@ -98,12 +98,14 @@ TEST_CASE("what a departed worker pushed stays, and nobody waits for it") {
   CHECK(f.ReadRow(key) == f.Filled(-5));
 }
 
-TEST_CASE("a refused push of rows settles, contributes zero and says so again") {
+TEST_CASE("regression: a refused push of rows is refused again, until an empty one settles it") {
   RowFixture f(SyncRowOptions());
   const uint64_t key = f.KeysIn(0, 1)[0];
   CHECK(f.PushValue(0, 0, 0, {key}, kNan) == Status::kNonFinite);
   CHECK(f.PushValue(0, 0, 0, {key}, kNan) == Status::kNonFinite);
-  CHECK(f.engine->counters().non_finite == 1);
+  CHECK(f.EndStatus(0, 0, 0, 1) == Status::kTooEarly);
+  CHECK(f.PushStatus(0, 0, 0, {}) == Status::kOk);
+  CHECK(f.PushValue(0, 0, 0, {key}, kNan) == Status::kDuplicate);
   CHECK(f.EndStatus(0, 0, 0, 1) == Status::kOk);
   f.PushValue(1, 0, 0, {key}, 1);
   f.EndStep(1, 0, 0, 1);

@@ -54,6 +54,7 @@ class SyncRun {
     uint64_t step = 0;
     std::vector<uint32_t> to_push;  // of this step, in order
     std::vector<uint32_t> chosen;   // all of this step
+    std::vector<uint32_t> refused;  // of this step, not settled yet
     std::set<uint32_t> ended;       // partitions
   };
   struct Pinned {
@@ -92,6 +93,7 @@ class SyncRun {
   // The next thing rank r would do: push, end the step on a partition, or go to the next step.
   void Work(uint32_t r) {
     Worker& w = workers_[r];
+    if (!w.refused.empty() && (w.to_push.empty() || Pick(2) == 0)) return SendRefused(r);
     if (!w.to_push.empty()) {
       const uint32_t c = w.to_push.back();
       w.to_push.pop_back();
@@ -114,13 +116,29 @@ class SyncRun {
     const std::vector<float> g = Gradient(plan_, r, c, step, f_.elements(c));
     const PushOutcome out =
         f_.engine->Push(f_.PushOf(kFirstWorker + r, c, step, g, workers_[r].lane, next_operation_));
-    if (out.held) {
-      held_[next_operation_] = {r, c, step};
-    } else {
-      CHECK(out.answer.status == (IsBad(g) ? Status::kNonFinite : Status::kOk));
-    }
     ++next_operation_;
+    if (IsBad(g)) {
+      CHECK(out.answer.status == Status::kNonFinite);
+      workers_[r].refused.push_back(c);
+      return;
+    }
+    if (out.held) {
+      held_[next_operation_ - 1] = {r, c, step};
+    } else {
+      CHECK(out.answer.status == Status::kOk);
+    }
     model_.Pushed(r, c, step);
+  }
+  // The answer to a refused push was lost, or has come.
+  void SendRefused(uint32_t r) {
+    Worker& w = workers_[r];
+    const uint32_t c = w.refused.back();
+    w.refused.pop_back();
+    if (Pick(3) == 0) return Send(r, c, w.step);
+    const PushOutcome out =
+        f_.engine->Push(f_.PushOf(kFirstWorker + r, c, w.step, {}, w.lane, next_operation_++));
+    CHECK(out.answer.status == Status::kOk);
+    model_.Pushed(r, c, w.step);
   }
 
   void End(uint32_t r, uint32_t p) {
