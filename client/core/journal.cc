@@ -469,19 +469,22 @@ bool Journal::FollowView(TableState* table) {
 
 void Journal::OnView(const ViewDifference& what) {
   now_ = clock_->NowNanos();
-  bool moved = false;
-  if (any_dropped_) ForgetDropped();
-  if (what.all || what.placement) {
+  bool moved = false, concerned = what.all || what.placement;
+  if (!dropped_.empty()) ForgetDropped();
+  if (concerned) {
     for (const auto& [id, table] : tables_) moved |= FollowView(table.get());
   } else {
     for (const uint32_t id : what.tables) {
       const auto it = tables_.find(id);
-      if (it != tables_.end()) moved |= FollowView(it->second.get());
+      if (it == tables_.end()) continue;
+      concerned = true;
+      moved |= FollowView(it->second.get());
     }
   }
   if (moved) LeaveOldLanes();
   FollowNormTables(what);
   norms_dirty_ = true;
+  if (!concerned) return;
   // Epochs have changed: records that waited for them may be posted.
   for (const auto& stream : lanes_->streams()) Touch(stream.get());
 }

@@ -406,7 +406,7 @@ class Journal final : public LaneListener {
   Pool<Entry> entries_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_table_ = nullptr;
-  bool any_dropped_ = false;  // tables_ may have some that were dropped
+  std::vector<uint32_t> dropped_;  // of tables_, those that were dropped
   std::vector<Stream*> dirty_, pumping_;
   std::vector<std::unique_ptr<NormGroup>> norm_groups_;
   // By device; only a few.

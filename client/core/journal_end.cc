@@ -142,7 +142,8 @@ void Journal::DropQueued(TableState* table) {
 
 void Journal::DropTable(TableState* table, const absl::Status& status) {
   if (table->dropped) return;
-  table->dropped = any_dropped_ = true;
+  table->dropped = true;
+  dropped_.push_back(table->id());
   if (last_table_ == table) last_table_ = nullptr;
   for (Operation* operation = operations_->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
@@ -169,21 +170,19 @@ bool Journal::Refers(const TableState& table) const {
 
 // Otherwise a long-lived client would keep all dropped tables and check their lanes in every turn.
 void Journal::ForgetDropped() {
-  any_dropped_ = false;
-  for (auto it = tables_.begin(); it != tables_.end();) {
+  std::vector<uint32_t> kept;
+  for (const uint32_t id : std::exchange(dropped_, {})) {
+    const auto it = tables_.find(id);
     TableState* table = it->second.get();
-    if (!table->dropped || Refers(*table)) {
-      any_dropped_ |= table->dropped;
-      ++it;
+    if (Refers(*table)) {
+      kept.push_back(id);
       continue;
     }
-    for (const auto& stream : lanes_->streams()) {
-      std::erase_if(stream->table_lanes,
-                    [table](const TableLane* lane) { return lane->table == table; });
-    }
+    for (const auto& lane : table->lanes) std::erase(lane->stream->table_lanes, lane.get());
     for (const auto& group : norm_groups_) std::erase(group->tables, table);
-    it = tables_.erase(it);
+    tables_.erase(it);
   }
+  dropped_ = std::move(kept);
   // The first group has all clipped tables; the others have one table each.
   for (size_t i = norm_groups_.size(); i-- > 1;) {
     if (!norm_groups_[i]->tables.empty()) continue;
