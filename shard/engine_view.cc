@@ -391,16 +391,17 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   absl::Status placed = state.unserved;
   FollowRestore(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
+  const bool of_workers = state.job->change != Roster::Change::kObservers;
   if (state.job->change == Roster::Change::kGeneration) {
     AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
     // What was kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = state.unserved = Place(table, &state);
-  } else {
+  } else if (of_workers) {
     state.consistency->Resize();
     state.consistency->RosterChanged();
   }
-  ForgetRetired(&state);
+  if (of_workers) ForgetRetired(&state);
   const Roster& roster = state.job->roster;
   state.parking->FailWorkers(
       [&](uint64_t worker) { return roster.Find(worker) == nullptr && !readers.contains(worker); });

@@ -86,7 +86,8 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   f.view.mutable_tables()->DeleteSubrange(7, 1);
   CHECK(followed_by_next() == 0);
   CHECK(f.engine->tables().size() == 101);
-  // Its job's members concern a job's tables, and no others.
+  // Its job's workers concern a job's tables, and no others; so do observers that leave, who may
+  // have waited there.
   v1::Job* other = f.view.add_jobs();
   other->set_name("other");
   other->set_generation(1);
@@ -94,6 +95,10 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   other->add_members()->set_incarnation(5000);
   CHECK(followed_by_next() == 0);
   f.Join(3000, -1);
+  CHECK(followed_by_next() == 0);
+  f.view.mutable_jobs(0)->mutable_members()->RemoveLast();
+  CHECK(followed_by_next() == 101);
+  f.Join(3001, 2);
   CHECK(followed_by_next() == 101);
   f.view.mutable_partitions(2)->set_configuration(2);
   CHECK(followed_by_next() == 0);
