@@ -464,6 +464,29 @@ void Engine::Impl::ForgetJobs(const ViewDifference& what) {
   }
 }
 
+bool Engine::HasStarved() const {
+  const Impl& e = *impl_;
+  return std::any_of(e.unserved.begin(), e.unserved.end(),
+                     [&](uint32_t id) { return e.tables.at(id).starved; });
+}
+
+bool Engine::RetryStarved(const v1::ClusterView& view, absl::Status* applied) {
+  Impl& e = *impl_;
+  if (e.unserved.empty() || view.revision() != e.revision) return false;
+  ViewDifference nothing;
+  nothing.all = nothing.placement = false;
+  const std::vector<uint32_t> starved = e.ToFollow(view, nothing);
+  if (starved.empty()) return false;
+  // What the last view moved has moved.
+  e.partitions_moved = false;
+  for (PartitionInfo& p : e.partitions) {
+    p.epoch_changed = p.renewed = p.promoted = p.stale = false;
+  }
+  *applied = e.UpdateTables(view, starved);
+  e.RetryBlocked();
+  return true;
+}
+
 absl::Status Engine::ApplyView(const v1::ClusterView& view,
                                absl::Span<const v1::ViewChange> changes) {
   Impl& e = *impl_;

@@ -227,5 +227,26 @@ TEST_CASE("regression: a table that does not fit takes no memory, also for a mom
   CHECK(f.allocator.asked > asked);
 }
 
+TEST_CASE("regression: a table that had no memory is served once there is some, without a view") {
+  ManyTables f;
+  f.allocator.limit = f.allocator.used + 64;
+  *f.view.add_tables() = f.MakeTable(kTable + 200, "large");
+  // A partition that moves with the same view has moved when it is tried again.
+  f.view.mutable_partitions(2)->set_epoch(2);
+  CHECK(absl::IsResourceExhausted(f.Apply()));
+  CHECK(f.engine->HasStarved());
+  const uint64_t asked = f.allocator.asked, placed = f.engine->counters().tables_placed;
+  absl::Status applied;
+  CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
+  CHECK(f.allocator.asked == asked);
+  CHECK(f.engine->counters().tables_placed == placed);
+  f.allocator.limit = UINT64_MAX;
+  CHECK(f.engine->RetryStarved(f.view, &applied));
+  CHECK(applied.ok());
+  CHECK(f.engine->counters().tables_placed == placed + 1);
+  CHECK_FALSE(f.engine->HasStarved());
+  CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
+}
+
 }  // namespace
 }  // namespace verbena::shard
