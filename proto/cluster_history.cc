@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "proto/view_tables.h"
 
 namespace verbena {
 namespace {
@@ -20,15 +21,16 @@ bool WentThrough(const Terms& terms, const v1::Seen& seen) {
   return it + 1 == terms.end() || seen.revision() < (it + 1)->revision();
 }
 
+bool SameTable(const v1::Table& a, const v1::Table& b) {
+  return a.spec().name() == b.spec().name() && a.spec().job() == b.spec().job();
+}
+
 bool SameIdentities(const v1::ClusterView& view, const v1::ClusterView& before) {
-  std::map<uint32_t, const v1::TableSpec*> tables;
-  for (const v1::Table& table : before.tables()) tables.emplace(table.id(), &table.spec());
+  std::map<uint32_t, const v1::Table*> tables;
+  for (const v1::Table& table : before.tables()) tables.emplace(table.id(), &table);
   for (const v1::Table& table : view.tables()) {
     const auto it = tables.find(table.id());
-    if (it == tables.end()) continue;
-    if (it->second->name() != table.spec().name() || it->second->job() != table.spec().job()) {
-      return false;
-    }
+    if (it != tables.end() && !SameTable(table, *it->second)) return false;
   }
   std::map<uint64_t, const std::string*> servers;
   for (const v1::Server& s : before.servers()) servers.emplace(s.incarnation(), &s.name());
@@ -36,6 +38,23 @@ bool SameIdentities(const v1::ClusterView& view, const v1::ClusterView& before) 
     const auto it = servers.find(server.incarnation());
     return it == servers.end() || *it->second == server.name();
   });
+}
+
+// A table that an earlier one of the changes added is compared with what `before` has.
+bool SameIdentities(absl::Span<const v1::ViewChange> changes, const v1::ClusterView& before) {
+  for (const v1::ViewChange& change : changes) {
+    for (const v1::Table& table : change.tables()) {
+      const v1::Table* known = FindTableById(table.id(), before);
+      if (known != nullptr && !SameTable(table, *known)) return false;
+    }
+    for (const v1::Server& server : change.servers()) {
+      const auto known = std::find_if(
+          before.servers().begin(), before.servers().end(),
+          [&](const v1::Server& s) { return s.incarnation() == server.incarnation(); });
+      if (known != before.servers().end() && known->name() != server.name()) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -78,6 +97,13 @@ History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& befor
   const History history = CompareHistory(view, SeenOf(before));
   if (history != History::kContinues || history_planted_bugs().one_history) return history;
   return SameIdentities(view, before) ? history : History::kOtherIdentity;
+}
+
+History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before,
+                       absl::Span<const v1::ViewChange> changes) {
+  const History history = CompareHistory(view, SeenOf(before));
+  if (history != History::kContinues || history_planted_bugs().one_history) return history;
+  return SameIdentities(changes, before) ? history : History::kOtherIdentity;
 }
 
 bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView& view) {

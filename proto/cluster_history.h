@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/types/span.h"
 #include "proto/failpoint.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
@@ -56,6 +57,11 @@ History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1
 
 // Compares two views, including the tables and servers that both have.
 History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before);
+
+// The same for a view that `changes` made of `before`: the entries that they name are compared, not
+// all.
+History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before,
+                       absl::Span<const v1::ViewChange> changes);
 
 // The reverse: whether `seen`, in a history whose last terms are `terms`, comes after the view.
 // False if the terms do not reach back to the view's term, because the order is unknown then.

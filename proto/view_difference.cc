@@ -30,4 +30,12 @@ const v1::Job* FindJobNamed(const std::string& name, const v1::ClusterView& view
   return it == jobs.rend() ? nullptr : &*it;
 }
 
+const v1::Worker* FindMember(uint64_t incarnation, const v1::Job& job) {
+  const auto& members = job.members();
+  const auto it = std::lower_bound(
+      members.begin(), members.end(), incarnation,
+      [](const v1::Worker& worker, uint64_t wanted) { return worker.incarnation() < wanted; });
+  return it != members.end() && it->incarnation() == incarnation ? &*it : nullptr;
+}
+
 }  // namespace verbena

@@ -34,6 +34,9 @@ ViewDifference DifferenceOf(uint64_t known, const v1::ClusterView& view,
 // Null: there is none. From the end, where new jobs are.
 const v1::Job* FindJobNamed(const std::string& name, const v1::ClusterView& view);
 
+// Null: it is no member. Members come in the order of their incarnations.
+const v1::Worker* FindMember(uint64_t incarnation, const v1::Job& job);
+
 }  // namespace verbena
 
 #endif  // VERBENA_PROTO_VIEW_DIFFERENCE_H_

@@ -14,16 +14,15 @@
 
 namespace verbena {
 
-// Each function returns null if it finds no table. A coordinator lists tables in the order of their
-// ids.
+// Each function returns null if it finds no table.
+
+// A coordinator lists tables in the order of their ids, and changes keep that order: one that is
+// not there is not looked for among all.
 inline const v1::Table* FindTableById(uint32_t id, const v1::ClusterView& view) {
   const auto& tables = view.tables();
   const auto before = [](const v1::Table& table, uint32_t wanted) { return table.id() < wanted; };
   const auto it = std::lower_bound(tables.begin(), tables.end(), id, before);
-  if (it != tables.end() && it->id() == id) return &*it;
-  const auto other = std::find_if(tables.begin(), tables.end(),
-                                  [&](const v1::Table& table) { return table.id() == id; });
-  return other == tables.end() ? nullptr : &*other;
+  return it != tables.end() && it->id() == id ? &*it : nullptr;
 }
 
 inline const v1::Table* FindTableNamed(std::string_view name, bool restoring,

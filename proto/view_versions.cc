@@ -1,5 +1,6 @@
 #include "proto/view_versions.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -53,10 +54,12 @@ std::shared_ptr<const v1::ClusterView> ViewVersions::Replace(v1::ClusterView&& v
 
 std::unique_ptr<v1::ClusterView> ViewVersions::TakeSpare(const v1::ClusterView& known) {
   while (std::unique_ptr<v1::ClusterView> spare = spares_->Take()) {
-    for (const Missed& missed : missed_) {
-      if (missed.change.revision() > known.revision()) break;
-      if (missed.change.revision() <= spare->revision()) continue;
-      if (!ApplyViewChange(missed.change, spare.get())) break;
+    auto missed = std::partition_point(missed_.begin(), missed_.end(), [&](const Missed& m) {
+      return m.change.revision() <= spare->revision();
+    });
+    for (; missed != missed_.end() && missed->change.revision() <= known.revision(); ++missed) {
+      if (missed->change.revision() <= spare->revision()) continue;
+      if (!ApplyViewChange(missed->change, spare.get())) break;
     }
     if (spare->revision() == known.revision()) return spare;
   }

@@ -86,7 +86,7 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   // The changes of an answer. False: they do not continue the view.
   bool TakeChanges(v1::GetViewResponse* response, v1::AccessRules* rules, uint64_t asked_at);
   // Whether the view may be the next one; see TakeView().
-  bool Continues(const v1::ClusterView& newer, uint64_t asked_at);
+  bool Continues(const v1::ClusterView& newer, History history, uint64_t asked_at);
   bool TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at);
   void SetView(std::shared_ptr<const v1::ClusterView> newer, v1::AccessRules* rules);
   void GiveView();
@@ -280,7 +280,8 @@ bool Membership::Impl::TakeChanges(v1::GetViewResponse* response, v1::AccessRule
   if (news.empty()) return false;  // another answer brought them
   std::shared_ptr<const v1::ClusterView> newer = versions.Follow(*view, news);
   needs_whole_view = newer == nullptr;
-  if (needs_whole_view || !Continues(*newer, asked_at)) return false;
+  if (needs_whole_view) return false;
+  if (!Continues(*newer, CompareHistory(*newer, *view, news), asked_at)) return false;
   const bool follows = !view_is_new || !changes.empty();
   SetView(std::move(newer), rules);
   if (follows) changes.insert(changes.end(), news.begin(), news.end());
@@ -289,7 +290,8 @@ bool Membership::Impl::TakeChanges(v1::GetViewResponse* response, v1::AccessRule
 
 // False when it is not newer than the present view, or not known to come after it.
 bool Membership::Impl::TakeView(v1::ClusterView* newer, v1::AccessRules* rules, uint64_t asked_at) {
-  if (!Continues(*newer, asked_at)) return false;
+  const History history = view == nullptr ? History::kContinues : CompareHistory(*newer, *view);
+  if (!Continues(*newer, history, asked_at)) return false;
   SetView(versions.Replace(std::move(*newer)), rules);
   changes.clear();
   return true;
@@ -302,9 +304,8 @@ void Membership::Impl::SetView(std::shared_ptr<const v1::ClusterView> newer,
   view_is_new = true;
 }
 
-bool Membership::Impl::Continues(const v1::ClusterView& newer, uint64_t asked_at) {
+bool Membership::Impl::Continues(const v1::ClusterView& newer, History history, uint64_t asked_at) {
   if (view != nullptr) {
-    const History history = CompareHistory(newer, *view);
     if (history == History::kAbandoned || history == History::kOtherIdentity) {
       Abandoned(absl::StrCat("the coordinator at ", options.coordinator, " is at ",
                              DescribeSeen(SeenOf(newer)), ", whose history has no ",

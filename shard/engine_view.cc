@@ -398,16 +398,17 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   absl::Status placed = state.unserved;
   FollowRestore(table, &state);
   if (is_new || state.job->change == Roster::Change::kNone) return placed;
+  const bool of_workers = state.job->change != Roster::Change::kObservers;
   if (state.job->change == Roster::Change::kGeneration) {
     AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
     // Data kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = state.unserved = Place(table, &state);
-  } else {
+  } else if (of_workers) {
     state.consistency->Resize();
     state.consistency->RosterChanged();
   }
-  ForgetRetired(&state);
+  if (of_workers) ForgetRetired(&state);
   const Roster& roster = state.job->roster;
   state.parking->FailWorkers(
       [&](uint64_t worker) { return roster.Find(worker) == nullptr && !readers.contains(worker); });
@@ -468,6 +469,29 @@ void Engine::Impl::ForgetJobs(const ViewDifference& what) {
     if (!has_job && !stays && account != accounts.end()) accounts.erase(account);
     it = stays ? std::next(it) : leaving.erase(it);
   }
+}
+
+bool Engine::HasStarved() const {
+  const Impl& e = *impl_;
+  return std::any_of(e.unserved.begin(), e.unserved.end(),
+                     [&](uint32_t id) { return e.tables.at(id).starved; });
+}
+
+bool Engine::RetryStarved(const v1::ClusterView& view, absl::Status* applied) {
+  Impl& e = *impl_;
+  if (e.unserved.empty() || view.revision() != e.revision) return false;
+  ViewDifference nothing;
+  nothing.all = nothing.placement = false;
+  const std::vector<uint32_t> starved = e.ToFollow(view, nothing);
+  if (starved.empty()) return false;
+  // What the last view moved has moved.
+  e.partitions_moved = false;
+  for (PartitionInfo& p : e.partitions) {
+    p.epoch_changed = p.renewed = p.promoted = p.stale = false;
+  }
+  *applied = e.UpdateTables(view, starved);
+  e.RetryBlocked();
+  return true;
 }
 
 absl::Status Engine::ApplyView(const v1::ClusterView& view,

@@ -27,7 +27,8 @@ struct ClientCore::Impl {
   explicit Impl(CoreOptions o);
 
   void OnView(const ViewDifference& what) {
-    lanes.OnView();
+    // Lanes depend on servers alone.
+    if (what.all || what.placement) lanes.OnView();
     journal.tables.OnView(what);
   }
   void Close(const absl::Status& status) {

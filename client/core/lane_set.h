@@ -144,7 +144,7 @@ class LaneSet {
   // Closes the lane, if any; its records return through OnLaneDead().
   void Close(Stream* stream, absl::Status reason);
   void CloseAll(const absl::Status& reason);
-  // After a new view: closes lanes to servers that are gone.
+  // After a view with other servers: closes lanes to servers that are gone.
   void OnView();
 
   bool Poll();

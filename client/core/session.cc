@@ -280,6 +280,17 @@ absl::Status Session::TakeView(v1::ClusterView view) {
 }
 
 void Session::FollowNewView(const ViewDifference& what) {
+  if (what.all || what.placement) FollowSilence();
+  if (state_ != State::kJoined) return;
+  if (what.all || what.jobs.contains(options_.job)) {
+    // This client was retired but does not know it yet: send a heartbeat at once.
+    const v1::Job* job = OwnJob();
+    if (job == nullptr || FindMember(incarnation_, *job) == nullptr) heartbeat_at_ = 0;
+  }
+  listener_.on_view(what);
+}
+
+void Session::FollowSilence() {
   const int64_t now = clock_->NowNanos();
   std::vector<std::pair<uint64_t, int64_t>> silent;
   for (const v1::Server& server : view_.servers()) {
@@ -288,16 +299,6 @@ void Session::FollowNewView(const ViewDifference& what) {
     silent.emplace_back(server.incarnation(), since != 0 ? since : now);
   }
   silent_ = std::move(silent);
-  if (state_ == State::kJoined) {
-    // This client was retired but does not know it yet: send a heartbeat at once.
-    const v1::Job* job = OwnJob();
-    const bool listed = job != nullptr && std::any_of(job->members().begin(), job->members().end(),
-                                                      [this](const v1::Worker& worker) {
-                                                        return worker.incarnation() == incarnation_;
-                                                      });
-    if (!listed) heartbeat_at_ = 0;
-    listener_.on_view(what);
-  }
 }
 
 void Session::Heartbeat() {
@@ -459,12 +460,7 @@ const v1::Server* Session::FindServer(uint64_t incarnation) const {
 
 const v1::Table* Session::FindTable(uint32_t id) const { return FindTableById(id, view_); }
 
-const v1::Job* Session::OwnJob() const {
-  for (const v1::Job& job : view_.jobs()) {
-    if (job.name() == options_.job) return &job;
-  }
-  return nullptr;
-}
+const v1::Job* Session::OwnJob() const { return FindJobNamed(options_.job, view_); }
 
 absl::Status Session::CheckJob(const v1::Table& table) const {
   const std::string& own = options_.job;
@@ -477,11 +473,11 @@ absl::Status Session::CheckJob(const v1::Table& table) const {
   }
   const v1::Job* job = OwnJob();
   if (job == nullptr) return absl::OkStatus();
-  for (const v1::Worker& member : job->members()) {
-    if (member.incarnation() != incarnation_ || member.only_job().empty()) continue;
+  const v1::Worker* own_entry = FindMember(incarnation_, *job);
+  if (own_entry != nullptr && !own_entry->only_job().empty()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "table '", table.spec().name(), "' belongs to job '", of, "', and the token of this ",
-        "observer is restricted to job '", member.only_job(),
+        "observer is restricted to job '", own_entry->only_job(),
         "'; use one of role read-only that "
         "names no job"));
   }

@@ -101,6 +101,7 @@ class Session {
   // history has expired.
   absl::Status TakeView(v1::ClusterView view);
   void FollowNewView(const ViewDifference& what);
+  void FollowSilence();
   void Drop(v1::DropTableRequest request, int64_t deadline_ns,
             std::function<void(absl::Status)> done);
   void Heartbeat();

@@ -67,19 +67,22 @@ bool Tables::FollowView(TableState* table) {
 
 void Tables::OnView(const ViewDifference& what) {
   journal_.ReadClock();
-  bool moved = false;
-  if (any_dropped_) ForgetDropped();
-  if (what.all || what.placement) {
+  bool moved = false, concerned = what.all || what.placement;
+  if (!dropped_.empty()) ForgetDropped();
+  if (concerned) {
     for (const auto& [id, table] : tables_) moved |= FollowView(table.get());
   } else {
     for (const uint32_t id : what.tables) {
       const auto it = tables_.find(id);
-      if (it != tables_.end()) moved |= FollowView(it->second.get());
+      if (it == tables_.end()) continue;
+      concerned = true;
+      moved |= FollowView(it->second.get());
     }
   }
   if (moved) journal_.failover.LeaveOldLanes();
   journal_.norms.FollowNormTables(what);
   journal_.norms.Wake();
+  if (!concerned) return;
   // Epochs have changed: records that waited for them may be posted.
   for (const auto& stream : journal_.lanes->streams()) journal_.queue.Touch(stream.get());
 }
@@ -95,7 +98,8 @@ void Tables::DropAllQueued() {
 
 void Tables::DropTable(TableState* table, const absl::Status& status) {
   if (table->dropped) return;
-  table->dropped = any_dropped_ = true;
+  table->dropped = true;
+  dropped_.push_back(table->id());
   if (last_ == table) last_ = nullptr;
   for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
@@ -119,21 +123,19 @@ bool Tables::Refers(const TableState& table) const {
 
 // Otherwise a long-lived client would keep all dropped tables and check their lanes in every turn.
 void Tables::ForgetDropped() {
-  any_dropped_ = false;
-  for (auto it = tables_.begin(); it != tables_.end();) {
+  std::vector<uint32_t> kept;
+  for (const uint32_t id : std::exchange(dropped_, {})) {
+    const auto it = tables_.find(id);
     TableState* table = it->second.get();
-    if (!table->dropped || Refers(*table)) {
-      any_dropped_ |= table->dropped;
-      ++it;
+    if (Refers(*table)) {
+      kept.push_back(id);
       continue;
     }
-    for (const auto& stream : journal_.lanes->streams()) {
-      std::erase_if(stream->table_lanes,
-                    [table](const TableLane* lane) { return lane->table == table; });
-    }
+    for (const auto& lane : table->lanes) std::erase(lane->stream->table_lanes, lane.get());
     journal_.norms.Forget(table);
-    it = tables_.erase(it);
+    tables_.erase(it);
   }
+  dropped_ = std::move(kept);
   journal_.norms.DropEmptyGroups();
 }
 

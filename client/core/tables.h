@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -52,8 +53,8 @@ class Tables {
 
   Journal& journal_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
-  TableState* last_ = nullptr;  // the last one that was found
-  bool any_dropped_ = false;    // tables_ may have some that were dropped
+  TableState* last_ = nullptr;     // the last one that was found
+  std::vector<uint32_t> dropped_;  // of tables_, those that were dropped
 };
 
 }  // namespace verbena::client

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/role.h"
+#include "proto/view_difference.h"
 #include "proto/view_tables.h"
 #include "server/access/shown.h"
 
@@ -14,14 +15,6 @@ namespace {
 // Where requests name no job, as the coordinator has it.
 std::string JobName(const std::string& given) { return given.empty() ? "default" : given; }
 
-// A job has had a worker, or has a table.
-bool HasJob(const std::string& name, const v1::ClusterView& view) {
-  return std::any_of(view.jobs().begin(), view.jobs().end(),
-                     [&](const v1::Job& job) { return job.name() == name; }) ||
-         std::any_of(view.tables().begin(), view.tables().end(),
-                     [&](const v1::Table& table) { return table.spec().job() == name; });
-}
-
 Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
   if (table == nullptr) return {.about = absl::StrCat("table '", Shown(name), "'")};
   const std::string& job = table->spec().job();
@@ -29,72 +22,90 @@ Scope ScopeOfTable(const std::string& name, const v1::Table* table) {
           .about = absl::StrCat("table '", table->spec().name(), "' of job '", job, "'")};
 }
 
-// `scope`: of the incarnation. Null: it is no member of a job.
-const v1::Worker* FindMember(uint64_t incarnation, const Scope& scope,
-                             const v1::ClusterView& view) {
-  for (const v1::Job& job : view.jobs()) {
-    if (job.name() != scope.job) continue;
-    for (const v1::Worker& worker : job.members()) {
-      if (worker.incarnation() == incarnation) return &worker;
-    }
-  }
-  return nullptr;
-}
-
 }  // namespace
 
-Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view) {
-  for (const v1::Server& server : view.servers()) {
-    if (server.incarnation() != incarnation) continue;
-    return {.of_server = true, .about = absl::StrCat("server '", server.name(), "'")};
+const v1::Server* ViewScan::FindServer(uint64_t incarnation) const {
+  const auto& servers = view_.servers();
+  const auto it = std::find_if(servers.begin(), servers.end(), [&](const v1::Server& server) {
+    return server.incarnation() == incarnation;
+  });
+  return it == servers.end() ? nullptr : &*it;
+}
+
+const v1::Job* ViewScan::JobOf(uint64_t member) const {
+  const auto& jobs = view_.jobs();
+  const auto it = std::find_if(jobs.begin(), jobs.end(), [&](const v1::Job& job) {
+    return FindMember(member, job) != nullptr;
+  });
+  return it == jobs.end() ? nullptr : &*it;
+}
+
+bool ViewScan::HasJob(const std::string& name) const {
+  return FindJobNamed(name, view_) != nullptr ||
+         std::any_of(view_.tables().begin(), view_.tables().end(),
+                     [&](const v1::Table& table) { return table.spec().job() == name; });
+}
+
+const v1::Table* ViewScan::FindTable(uint32_t id) const { return FindTableById(id, view_); }
+
+const v1::Table* ViewScan::FindTable(const std::string& name) const {
+  return FindTableNamed(name, view_);
+}
+
+Scope ScopeOfIncarnation(uint64_t incarnation, const ViewLookup& view) {
+  if (const v1::Server* server = view.FindServer(incarnation)) {
+    return {.of_server = true, .about = absl::StrCat("server '", server->name(), "'")};
   }
-  for (const v1::Job& job : view.jobs()) {
-    for (const v1::Worker& worker : job.members()) {
-      if (worker.incarnation() != incarnation) continue;
-      return {.job = job.name(),
-              .observes = worker.rank() < 0,
-              .about = absl::StrCat("worker '", worker.name(), "' of job '", job.name(), "'")};
-    }
-  }
-  return {.about = absl::StrCat("incarnation ", incarnation)};
+  const v1::Job* job = view.JobOf(incarnation);
+  const v1::Worker* worker = job == nullptr ? nullptr : FindMember(incarnation, *job);
+  if (worker == nullptr) return {.about = absl::StrCat("incarnation ", incarnation)};
+  return {.job = job->name(),
+          .observes = worker->rank() < 0,
+          .about = absl::StrCat("worker '", worker->name(), "' of job '", job->name(), "'")};
 }
 
 namespace {
 
-// Of a call that ends the member, or a lane of it.
-Scope ScopeOfEnd(uint64_t incarnation, const v1::ClusterView& view) {
+// Null: it is no member of a job.
+const v1::Worker* MemberOf(uint64_t incarnation, const ViewLookup& view) {
+  const v1::Job* job = view.JobOf(incarnation);
+  return job == nullptr ? nullptr : FindMember(incarnation, *job);
+}
+
+// The scope of a call that ends the member, or a lane of it.
+Scope ScopeOfEnd(uint64_t incarnation, const ViewLookup& view) {
   Scope scope = ScopeOfIncarnation(incarnation, view);
-  const v1::Worker* member = FindMember(incarnation, scope, view);
+  const v1::Worker* member = MemberOf(incarnation, view);
   if (member != nullptr) scope.ends_member_of = member->token();
   return scope;
 }
 
 }  // namespace
 
-Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::JoinServerRequest& request, const ViewLookup&) {
   return {
       .of_server = true,
       .about = absl::StrCat("server '", Shown(request.name()), "' at ", Shown(request.address()))};
 }
 
-Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::JoinWorkerRequest& request, const ViewLookup& view) {
   const std::string job = JobName(request.job());
   return {.job = job,
           .observes = request.observer(),
-          .makes_job = !HasJob(job, view),
+          .makes_job = !view.HasJob(job),
           .about = absl::StrCat("worker '", Shown(request.name()), "' of job '", Shown(job), "'")};
 }
 
-Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::HeartbeatRequest& request, const ViewLookup& view) {
   return ScopeOfIncarnation(request.incarnation(), view);
 }
 
-Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::LeaveRequest& request, const ViewLookup& view) {
   return ScopeOfEnd(request.incarnation(), view);
 }
 
 // A name that another job's table has is refused by the coordinator, which compares jobs, too.
-Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::CreateTableRequest& request, const ViewLookup&) {
   const std::string job = JobName(request.spec().job());
   return {.job = job,
           .restores = request.restoring(),
@@ -102,62 +113,62 @@ Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView&) {
               absl::StrCat("table '", Shown(request.spec().name()), "' of job '", Shown(job), "'")};
 }
 
-Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view) {
-  if (request.id() == 0) return ScopeOfTable(request.name(), FindTableNamed(request.name(), view));
-  return ScopeOfTable(absl::StrCat("with id ", request.id()), FindTableById(request.id(), view));
+Scope ScopeOf(const v1::DropTableRequest& request, const ViewLookup& view) {
+  if (request.id() == 0) return ScopeOfTable(request.name(), view.FindTable(request.name()));
+  return ScopeOfTable(absl::StrCat("with id ", request.id()), view.FindTable(request.id()));
 }
 
-Scope ScopeOf(const v1::RenewRestoreRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::RenewRestoreRequest& request, const ViewLookup&) {
   return {.about = absl::StrCat(request.tables_size(), " tables that are being restored")};
 }
 
-Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::FinishRestoreRequest& request, const ViewLookup&) {
   return {.about = absl::StrCat(request.tables_size(), " restored tables")};
 }
 
-Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::RemoveServerRequest& request, const ViewLookup&) {
   return {.of_server = true, .about = absl::StrCat("server '", Shown(request.name()), "'")};
 }
 
-Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view) {
-  return ScopeOfTable(request.name(), FindTableNamed(request.name(), view));
+Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view) {
+  return ScopeOfTable(request.name(), view.FindTable(request.name()));
 }
 
-Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::ReconfigureRequest& request, const ViewLookup& view) {
   return ScopeOfIncarnation(request.incarnation(), view);
 }
 
-Scope ScopeOf(const v1::GetViewRequest&, const v1::ClusterView&) { return {}; }
-Scope ScopeOf(const v1::ListTokensRequest&, const v1::ClusterView&) { return {}; }
+Scope ScopeOf(const v1::GetViewRequest&, const ViewLookup&) { return {}; }
+Scope ScopeOf(const v1::ListTokensRequest&, const ViewLookup&) { return {}; }
 
-Scope ScopeOf(const v1::CreateTokenRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::CreateTokenRequest& request, const ViewLookup&) {
   return {.about = absl::StrCat("token ", Shown(request.id()), ", ", RoleName(request.role()),
                                 request.job().empty() ? "" : " of job '", Shown(request.job()),
                                 request.job().empty() ? "" : "'")};
 }
 
-Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::RevokeTokenRequest& request, const ViewLookup&) {
   return {.about = absl::StrCat("token ", Shown(request.id()))};
 }
 
-Scope ScopeOf(const v1::ForgetJobRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::ForgetJobRequest& request, const ViewLookup&) {
   return {.job = request.job(), .about = absl::StrCat("forget job '", Shown(request.job()), "'")};
 }
 
-Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::SetJobLimitsRequest& request, const ViewLookup&) {
   return {.job = request.job(),
           .about = absl::StrCat("limits of job '", Shown(request.job()), "'")};
 }
 
-Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::OpenLaneRequest& request, const ViewLookup& view) {
   Scope scope = ScopeOfIncarnation(request.incarnation(), view);
-  const v1::Worker* member = FindMember(request.incarnation(), scope, view);
+  const v1::Worker* member = MemberOf(request.incarnation(), view);
   scope.reads_all_jobs = member != nullptr && scope.observes && member->only_job().empty();
   return scope;
 }
 
 // Numbers of lanes can be guessed.
-Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view) {
+Scope ScopeOf(const v1::CloseLaneRequest& request, const ViewLookup& view) {
   return ScopeOfEnd(request.incarnation(), view);
 }
 
@@ -170,21 +181,21 @@ Scope ScopeOfSave(uint64_t save) {
 
 }  // namespace
 
-Scope ScopeOf(const v1::BeginSaveRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::BeginSaveRequest& request, const ViewLookup&) {
   return ScopeOfSave(request.save());
 }
-Scope ScopeOf(const v1::WaitSaveRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::WaitSaveRequest& request, const ViewLookup&) {
   return ScopeOfSave(request.save());
 }
-Scope ScopeOf(const v1::EndSaveRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::EndSaveRequest& request, const ViewLookup&) {
   return ScopeOfSave(request.save());
 }
-Scope ScopeOf(const v1::BeginRestoreRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::BeginRestoreRequest& request, const ViewLookup&) {
   return {.of_server = true, .about = absl::StrCat("restore ", request.restore())};
 }
-Scope ScopeOf(const v1::WaitRestoreRequest& request, const v1::ClusterView&) {
+Scope ScopeOf(const v1::WaitRestoreRequest& request, const ViewLookup&) {
   return {.of_server = true, .about = absl::StrCat("restore ", request.restore())};
 }
-Scope ScopeOf(const v1::GetStatisticsRequest&, const v1::ClusterView&) { return {}; }
+Scope ScopeOf(const v1::GetStatisticsRequest&, const ViewLookup&) { return {}; }
 
 }  // namespace verbena::server

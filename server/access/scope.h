@@ -5,40 +5,71 @@
 #ifndef VERBENA_SERVER_ACCESS_SCOPE_H_
 #define VERBENA_SERVER_ACCESS_SCOPE_H_
 
+#include <cstdint>
+#include <string>
+
 #include "proto/verbena/v1/cluster.pb.h"
 #include "proto/verbena/v1/shard.pb.h"
 #include "server/access/access_control.h"
 
 namespace verbena::server {
 
-// The scope of an incarnation in the view; empty if it is not there.
-Scope ScopeOfIncarnation(uint64_t incarnation, const v1::ClusterView& view);
+// Finds in a view what requests name. Null: it is not there.
+class ViewLookup {
+ public:
+  virtual ~ViewLookup() = default;
+  virtual const v1::Server* FindServer(uint64_t incarnation) const = 0;
+  virtual const v1::Job* JobOf(uint64_t member) const = 0;
+  // Whether it has had a worker, or has a table.
+  virtual bool HasJob(const std::string& name) const = 0;
+  virtual const v1::Table* FindTable(uint32_t id) const = 0;
+  // The served one, or else the one that is being restored.
+  virtual const v1::Table* FindTable(const std::string& name) const = 0;
+};
 
-Scope ScopeOf(const v1::JoinServerRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::JoinWorkerRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::HeartbeatRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::LeaveRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::CreateTableRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::DropTableRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::FinishRestoreRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::RenewRestoreRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::ForgetJobRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::RemoveServerRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::ResetTableRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::ReconfigureRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::GetViewRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::CreateTokenRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::ListTokensRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::RevokeTokenRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::SetJobLimitsRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::OpenLaneRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::CloseLaneRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::GetStatisticsRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::BeginSaveRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::WaitSaveRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::EndSaveRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::BeginRestoreRequest& request, const v1::ClusterView& view);
-Scope ScopeOf(const v1::WaitRestoreRequest& request, const v1::ClusterView& view);
+// Passes over the view. For who has no index of it, and is asked rarely.
+class ViewScan final : public ViewLookup {
+ public:
+  // The view outlives it.
+  explicit ViewScan(const v1::ClusterView& view) : view_(view) {}
+  const v1::Server* FindServer(uint64_t incarnation) const override;
+  const v1::Job* JobOf(uint64_t member) const override;
+  bool HasJob(const std::string& name) const override;
+  const v1::Table* FindTable(uint32_t id) const override;
+  const v1::Table* FindTable(const std::string& name) const override;
+
+ private:
+  const v1::ClusterView& view_;
+};
+
+// The scope of an incarnation in the view; empty if it is not there.
+Scope ScopeOfIncarnation(uint64_t incarnation, const ViewLookup& view);
+
+Scope ScopeOf(const v1::JoinServerRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::JoinWorkerRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::HeartbeatRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::LeaveRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::CreateTableRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::DropTableRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::FinishRestoreRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::RenewRestoreRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::ForgetJobRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::RemoveServerRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::ReconfigureRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::GetViewRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::CreateTokenRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::ListTokensRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::RevokeTokenRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::SetJobLimitsRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::OpenLaneRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::CloseLaneRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::GetStatisticsRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::BeginSaveRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::WaitSaveRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::EndSaveRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::BeginRestoreRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::WaitRestoreRequest& request, const ViewLookup& view);
 
 }  // namespace verbena::server
 

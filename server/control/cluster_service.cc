@@ -6,6 +6,8 @@
 
 #include "server/access/scope.h"
 #include "server/control/unary_call.h"
+#include "server/coordinator/placement.h"
+#include "server/coordinator/view_editor.h"
 
 namespace verbena::server {
 namespace {
@@ -15,6 +17,27 @@ constexpr absl::Duration kTimeout = absl::Seconds(10);
 
 template <typename Request, typename Response>
 using Method = void (Coordinator::*)(const Request&, Coordinator::Reply<Response>);
+
+// Every call looks something up, so none passes over the view.
+class IndexLookup final : public ViewLookup {
+ public:
+  explicit IndexLookup(const Coordinator& coordinator) : index_(coordinator.index()) {}
+  const v1::Server* FindServer(uint64_t incarnation) const override {
+    return server::FindServer(incarnation, index_.view());
+  }
+  const v1::Job* JobOf(uint64_t member) const override { return index_.JobOf(member); }
+  bool HasJob(const std::string& name) const override {
+    return index_.FindJob(name) != nullptr || !index_.TablesOf(name).empty();
+  }
+  const v1::Table* FindTable(uint32_t id) const override { return index_.FindTable(id); }
+  const v1::Table* FindTable(const std::string& name) const override {
+    const v1::Table* served = index_.FindTable(name, /*restoring=*/false);
+    return served != nullptr ? served : index_.FindTable(name, /*restoring=*/true);
+  }
+
+ private:
+  const ViewEditor& index_;
+};
 
 // Only servers may see the rules by which servers authorize calls.
 bool ChecksTokens(const Principal& who) {
@@ -53,7 +76,7 @@ void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
         Coordinator* coordinator = machine->coordinator();
         if (coordinator == nullptr) return;
         const std::string method = MethodOf<Request>();
-        Scope scope = ScopeOf(copy, coordinator->view());
+        Scope scope = ScopeOf(copy, IndexLookup(*coordinator));
         absl::StatusOr<Principal> who = gate->Judge(coordinator->access(), caller, method, scope);
         if (!who.ok()) return answer(who.status());
         // Calls that are audited are answered before run() returns, and have a revision of their

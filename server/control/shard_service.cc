@@ -145,7 +145,7 @@ absl::StatusOr<Principal> ShardService::Judge(const Caller& caller, const Reques
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
   const bool may_be_newer = RevisionOf(request) > known.view->revision();
-  const Scope scope = ScopeOf(request, *known.view);
+  const Scope scope = ScopeOf(request, ViewScan(*known.view));
   if (known.rules == nullptr) return gate_.Judge(nullptr, caller, MethodOf<Request>(), scope);
   if (may_be_newer && !Authenticate(known.rules.get(), caller.token).ok()) {
     return gate_.Refuse(caller, MethodOf<Request>(), scope.about,
@@ -183,7 +183,7 @@ void ShardService::OpenLane(ControlCall* call, const v1::OpenLaneRequest* reques
     return FinishNow(call, status);
   }
   ShardExecutor* executor = &set_->shards[request->shard()].machine->executor();
-  const bool of_server = ScopeOf(*request, *access_->Get().view).of_server;
+  const bool of_server = ScopeOf(*request, ViewScan(*access_->Get().view)).of_server;
   return HandleBy(
       InTurn(executor, *call), call, *request, response, kShardTimeout,
       absl::StrCat("shard ", request->shard()),

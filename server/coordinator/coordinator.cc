@@ -100,10 +100,7 @@ absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, 
     return status;
   }
   editor.Commit();
-  if (answered != nullptr) {
-    state.answered.push_back(*answered);
-    if (state.answered.size() > kAnswersKept) state.answered.pop_front();
-  }
+  if (answered != nullptr) KeepAnswer(*answered);
   changes.Add(change, state.view);
   if (!change.described || saved.access) change.concern.everyone = true;
   polls.Changed(change.concern);
@@ -183,11 +180,19 @@ bool Coordinator::Impl::HasUnheardFollower(uint64_t server) const {
 
 const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(
     const std::string& request_id) const {
-  // The newest first: a repeated request is a moment old.
-  const auto it =
-      std::find_if(state.answered.rbegin(), state.answered.rend(),
-                   [&](const CoordinatorState::Answered& a) { return a.request_id == request_id; });
-  return it == state.answered.rend() ? nullptr : &*it;
+  const auto it = answer_numbers.find(request_id);
+  return it == answer_numbers.end() ? nullptr : &state.answered[it->second - first_answer];
+}
+
+void Coordinator::Impl::KeepAnswer(const CoordinatorState::Answered& answered) {
+  answer_numbers[answered.request_id] = first_answer + state.answered.size();
+  state.answered.push_back(answered);
+  if (state.answered.size() <= kAnswersKept) return;
+  const auto oldest = answer_numbers.find(state.answered.front().request_id);
+  if (oldest != answer_numbers.end() && oldest->second == first_answer)
+    answer_numbers.erase(oldest);
+  state.answered.pop_front();
+  ++first_answer;
 }
 
 bool Coordinator::Impl::AcceptsState() const {
@@ -343,6 +348,9 @@ absl::Status Coordinator::Impl::TakeOffice() {
   if (absl::Status status = CheckTokens(state); !status.ok()) return status;
   editor.CountMemoryBy(options.chunk_memory);
   editor.Index();
+  for (size_t i = 0; i < state.answered.size(); ++i) {
+    answer_numbers[state.answered[i].request_id] = i;
+  }
   BeginChange();
   for (const v1::Partition& partition : state.view.partitions()) {
     if (partition.configuration() != 0) continue;

@@ -64,6 +64,8 @@
 
 namespace verbena::server {
 
+class ViewEditor;
+
 // Seconds since 1970.
 int64_t WallClockSeconds();
 
@@ -154,6 +156,8 @@ class Coordinator {
   int64_t NextTimerNanos() const;
 
   const v1::ClusterView& view() const;
+  // Look-ups in it that do not pass over it.
+  const ViewEditor& index() const;
   // Null: calls need no tokens. Valid until the next call.
   const v1::AccessRules* access() const;
 

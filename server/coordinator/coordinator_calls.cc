@@ -353,6 +353,8 @@ const absl::Status& Coordinator::status() const { return impl_->refusal; }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
 
+const ViewEditor& Coordinator::index() const { return impl_->editor; }
+
 const v1::AccessRules* Coordinator::access() const {
   return impl_->options.tokens ? &impl_->access : nullptr;
 }

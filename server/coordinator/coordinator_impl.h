@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/configurations.h"
@@ -41,6 +42,9 @@ struct Coordinator::Impl {
   CoordinatorState state;
   ViewEditor editor{&state.view, &state.ended_generation};  // all changes of the view
   Undo undo;                                                // of the change that has begun
+  // The answers of `state`, by request id. The oldest has the number `first_answer`.
+  absl::flat_hash_map<std::string, uint64_t> answer_numbers;
+  uint64_t first_answer = 0;
   v1::AccessRules access;  // the state's, and the operator's own token
   int64_t next_token_ns = kNever;
   bool ends_unsaved = false;  // tokens have ended here, and not in the store
@@ -110,7 +114,8 @@ struct Coordinator::Impl {
   // Whether a server that leaves has a follower that is alive by its lease, but was not heard.
   bool HasUnheardFollower(uint64_t server) const;
   const CoordinatorState::Answered* FindAnswer(const std::string& request_id) const;
-  // Those that are due, for a turn: the others are due at once.
+  void KeepAnswer(const CoordinatorState::Answered& answered);
+  // Answers polls that are due, for a turn: the others are due at once.
   void AnswerPolls();
   v1::GetViewResponse ViewAnswer(uint64_t known, bool takes_changes) const;
 

@@ -168,6 +168,7 @@ void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   if (s.view == nullptr) return;
   s.UpdateJobs(ViewDifference());
   s.view_status = s.engine->ApplyView(*s.view);
+  s.AwaitMemory();
   s.FollowPeers();
 }
 
@@ -191,6 +192,7 @@ void ShardExecutor::ApplyView(std::shared_ptr<const v1::ClusterView> view,
   if (s.engine != nullptr) {
     s.view_status = s.engine->ApplyView(*s.view, changes);
     if (!s.view_status.ok()) s.Log(std::string(s.view_status.message()));
+    s.AwaitMemory();
   }
   s.restores.Follow({s.engine, s.view.get(), s.incarnation});
   if (what.all || what.placement || !what.jobs.empty()) s.RetirePeers();
@@ -323,10 +325,10 @@ bool ShardExecutor::RunOnce() {
 }
 
 int64_t ShardExecutor::Impl::NextTimer() const {
-  int64_t next =
-      std::min({next_write_check_ns, next_pending_check_ns, NextWaitingNanos(),
-                peer_links->NextTimerNanos(), saves.NextTimerNanos(), restores.NextTimerNanos(),
-                options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
+  int64_t next = std::min(
+      {next_write_check_ns, next_pending_check_ns, next_starved_check_ns, NextWaitingNanos(),
+       peer_links->NextTimerNanos(), saves.NextTimerNanos(), restores.NextTimerNanos(),
+       options.peer_listener == nullptr ? replication->NextTimerNanos() : kNever});
   // A transport whose peer has to confirm the close reports it by an event; this look is for the
   // other transports.
   if (!closing.empty()) next = std::min(next, now_ns + int64_t{10'000'000});

@@ -33,6 +33,7 @@ inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
 // How long a request waits in its slot for room in the log for a replica. Longer than a replica
 // that runs takes to answer; short enough for other requests of the lane to get their turn.
 inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
+inline constexpr int64_t kStarvedCheckNanos = 100'000'000;
 // ConnectionLimits::domain of lanes between servers. No job has it (DomainOf()). It is also the
 // default of a transport's own connections.
 inline constexpr uint64_t kServersDomain = 0;
@@ -212,6 +213,9 @@ struct ShardExecutor::Impl final {
   // Refuses requests that have waited for too long.
   bool RefuseWaiting(int64_t now);
   int64_t NextWaitingNanos() const;
+  // Tables that lack memory are tried again, after that time at the earliest.
+  void AwaitMemory(int64_t check_after_ns = kStarvedCheckNanos);
+  bool RetryStarved(int64_t now);
   void ForgetWaiting(const Lane* lane);
   void CountWaiting(const Record& record, int change);
 
@@ -278,6 +282,8 @@ struct ShardExecutor::Impl final {
   int64_t next_seconds_ns = 0;
   int64_t next_write_check_ns = kNever;
   int64_t next_pending_check_ns = kNever;
+  int64_t next_starved_check_ns = kNever;
+  int64_t starved_check_ns = 0;
   ShardCounters counters;
   uint64_t retired_credit_messages = 0;
   uint64_t unregistered_block = 0;  // the last one whose registration failed: logged once

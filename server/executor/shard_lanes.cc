@@ -465,7 +465,7 @@ bool ShardExecutor::Impl::RunTimers(int64_t now) {
   const bool pending_due = now >= next_pending_check_ns, writes_due = now >= next_write_check_ns;
   if (pending_due) CheckPending(now);
   if (writes_due) CheckWrites(now);
-  const bool waited = RefuseWaiting(now);
+  const bool waited = RefuseWaiting(now) | RetryStarved(now);
   return peer_links->RunTimers(now) || pending_due || writes_due || waited;
 }
 

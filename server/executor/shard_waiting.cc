@@ -1,4 +1,5 @@
-// Requests that wait in their slots for room in the replication log: shard_executor.h, invariant 9.
+// What waits for memory: requests, in their slots, for room in the replication log
+// (shard_executor.h, invariant 9), and tables.
 #include <algorithm>
 #include <utility>
 
@@ -7,6 +8,12 @@
 namespace verbena::server {
 
 using rdma::ShardLane;
+
+namespace {
+
+constexpr int64_t kLongestStarvedCheckNanos = 10'000'000'000;
+
+}  // namespace
 
 void ShardExecutor::Impl::CountWaiting(const Record& record, int change) {
   for (const Group& group : record.group_span()) {
@@ -70,6 +77,20 @@ void ShardExecutor::Impl::ForgetWaiting(const Lane* lane) {
     waiting_left |= request.request.record.header.group_count > 1;
     return true;
   });
+}
+
+void ShardExecutor::Impl::AwaitMemory(int64_t check_after_ns) {
+  starved_check_ns = std::min(check_after_ns, kLongestStarvedCheckNanos);
+  next_starved_check_ns = engine->HasStarved() ? now_ns + starved_check_ns : kNever;
+}
+
+bool ShardExecutor::Impl::RetryStarved(int64_t now) {
+  if (now < next_starved_check_ns) return false;
+  const bool tried = engine->RetryStarved(*view, &view_status);
+  // One that failed has cost something, although there seemed to be enough.
+  AwaitMemory(tried ? 2 * starved_check_ns : starved_check_ns);
+  if (tried) DrainEngine();
+  return tried;
 }
 
 }  // namespace verbena::server

@@ -38,6 +38,10 @@ void IdleJobs::Saved(const std::string& job, std::string state, std::string path
   if (!state.empty()) newest_[job] = {std::move(state), std::move(path)};
 }
 
+void IdleJobs::KeepOnly(const std::set<std::string>& jobs) {
+  std::erase_if(newest_, [&](const auto& entry) { return !jobs.contains(entry.first); });
+}
+
 bool IdleJobs::HasNewest(const std::string& job, const std::string& state,
                          checkpoint::Disk* disk) const {
   const auto it = newest_.find(job);

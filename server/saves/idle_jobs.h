@@ -8,7 +8,9 @@
 #ifndef VERBENA_SERVER_SAVES_IDLE_JOBS_H_
 #define VERBENA_SERVER_SAVES_IDLE_JOBS_H_
 
+#include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 
 #include "proto/verbena/v1/cluster.pb.h"
@@ -24,6 +26,9 @@ class IdleJobs {
 
   // A checkpoint was made at `path`, after a view by which the job's state was this one.
   void Saved(const std::string& job, std::string state, std::string path);
+  // The jobs that have tables: the others are forgotten.
+  void KeepOnly(const std::set<std::string>& jobs);
+  size_t size() const { return newest_.size(); }
   // Whether that checkpoint is still there, and the job's state the same.
   bool HasNewest(const std::string& job, const std::string& state, checkpoint::Disk* disk) const;
 

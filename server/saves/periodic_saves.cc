@@ -78,17 +78,24 @@ void PeriodicSaves::OnJobs(absl::StatusOr<v1::GetViewResponse> response) {
     options_.log(true, absl::StrCat("no checkpoints now: ", response.status().message()));
     return BeginNext();
   }
-  if (options_.failing != nullptr) options_.failing->KeepOnly(JobsWithTables(response->view()));
+  KeepOnly(JobsWithTables(response->view()));
   jobs_.clear();
   for (const auto& job : IdleJobs::StatesOf(response->view())) jobs_.push_back(job);
   BeginNext();
 }
 
+// Names of jobs that have ended would stay for ever.
+void PeriodicSaves::KeepOnly(const std::set<std::string>& jobs) {
+  if (options_.failing != nullptr) options_.failing->KeepOnly(jobs);
+  idle_.KeepOnly(jobs);
+  std::erase_if(steps_, [&](const auto& entry) { return !jobs.contains(entry.first); });
+}
+
 // Between two looks training may have made many steps: then it is one save for all of them.
-void PeriodicSaves::OnSteps(const StepWatch::Steps& steps) {
+void PeriodicSaves::OnSteps(const v1::ClusterView* view, const StepWatch::Steps& steps) {
   asking_ = false;
   next_look_ns_ = clock_->NowNanos() + kLookNanos;
-  if (options_.failing != nullptr) options_.failing->KeepOnly(JobsWithTables(watch_.view()));
+  if (view != nullptr) KeepOnly(JobsWithTables(*view));
   for (const auto& [job, step] : steps) {
     const auto [seen, first] = steps_.try_emplace(job, step);
     const uint64_t before = std::exchange(seen->second, step);
@@ -196,7 +203,8 @@ bool PeriodicSaves::RunOnce() {
   }
   if (next_look_ns_ > now || finished_) return false;
   asking_ = true;
-  watch_.Ask([this](const StepWatch::Steps& steps) { OnSteps(steps); });
+  watch_.Ask(
+      [this](const v1::ClusterView* view, const StepWatch::Steps& steps) { OnSteps(view, steps); });
   return true;
 }
 

@@ -10,11 +10,14 @@
 #ifndef VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
 #define VERBENA_SERVER_SAVES_PERIODIC_SAVES_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -69,10 +72,14 @@ class PeriodicSaves {
   bool RunOnce();
   int64_t NextTimerNanos() const;
   PeriodicSavesStatistics statistics() const;
+  // Jobs that something is kept of. For tests.
+  size_t jobs_kept() const { return std::max(steps_.size(), idle_.size()); }
 
  private:
   void AskJobs();
-  void OnSteps(const StepWatch::Steps& steps);
+  void OnSteps(const v1::ClusterView* view, const StepWatch::Steps& steps);
+  // Forgets all other jobs.
+  void KeepOnly(const std::set<std::string>& jobs);
   void OnJobs(absl::StatusOr<v1::GetViewResponse> response);
   void BeginNext();
   void Ended();

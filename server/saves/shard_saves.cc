@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "proto/routing.h"
 #include "proto/table_spec.h"
+#include "proto/view_tables.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {
@@ -28,18 +28,16 @@ absl::StatusOr<std::vector<ShardWriter::Table>> ShardSaves::TablesOf(
     const v1::BeginSaveRequest& request, const World& world) const {
   const v1::ClusterView& view = *world.view;
   const auto partitions = static_cast<uint32_t>(view.partitions_size());
-  absl::flat_hash_map<uint32_t, const v1::Table*> by_id;
-  for (const v1::Table& table : view.tables()) by_id.emplace(table.id(), &table);
   std::vector<ShardWriter::Table> tables;
   for (const v1::SaveTable& wanted : request.tables()) {
-    const auto known = by_id.find(wanted.table());
-    if (known == by_id.end()) {
+    const v1::Table* known = FindTableById(wanted.table(), view);
+    if (known == nullptr) {
       return absl::NotFoundError(absl::StrCat("table ", wanted.table(), " is not known here"));
     }
     ShardWriter::Table& table = tables.emplace_back();
     table.id = wanted.table();
     table.position = wanted.position();
-    table.spec = known->second->spec();
+    table.spec = known->spec();
     if (table.spec.dim() > 0) continue;
     const DenseLayout layout = LayoutOf(table.spec);
     for (uint32_t chunk = 0; chunk < layout.chunks(); ++chunk) {

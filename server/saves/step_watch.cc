@@ -20,12 +20,12 @@ void StepWatch::Ask(Done done) {
 
 void StepWatch::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   steps_.clear();
+  // A view of an earlier answer says nothing of the jobs of now.
+  if (!response.ok()) return done_(nullptr, steps_);
+  view_ = std::move(*response->mutable_view());
   std::set<std::string> servers;
-  if (response.ok()) {
-    view_ = std::move(*response->mutable_view());
-    for (const ShardAddress& shard : PrimaryShards(view_)) servers.insert(shard.address);
-  }
-  if (servers.empty()) return done_(steps_);
+  for (const ShardAddress& shard : PrimaryShards(view_)) servers.insert(shard.address);
+  if (servers.empty()) return done_(&view_, steps_);
   asked_ = servers.size();
   for (const std::string& address : servers) {
     Call<v1::GetStatisticsResponse>(
@@ -52,7 +52,7 @@ void StepWatch::OnStatistics(const absl::StatusOr<v1::GetStatisticsResponse>& re
     uint64_t& farthest = steps_[table.spec().job()];
     farthest = std::max(farthest, table.restored_steps() + known->second);
   }
-  if (--asked_ == 0) done_(steps_);
+  if (--asked_ == 0) done_(&view_, steps_);
 }
 
 }  // namespace verbena::server

@@ -21,7 +21,9 @@ class StepWatch {
  public:
   // By job, the step of the table that is farthest, counted as in checkpoints.
   using Steps = std::map<std::string, uint64_t>;
-  using Done = std::function<void(const Steps& steps)>;
+  // `view`: the coordinator's, from before the statistics; null: it has not answered, and there are
+  // no steps.
+  using Done = std::function<void(const v1::ClusterView* view, const Steps& steps)>;
 
   StepWatch(std::string coordinator, ControlChannel* control)  // which outlives it
       : coordinator_(std::move(coordinator)), control_(*control) {}
@@ -29,8 +31,6 @@ class StepWatch {
 
   // Not while a call is in flight. A server that does not answer is left out this time.
   void Ask(Done done);
-  // The view of the last answer; empty before.
-  const v1::ClusterView& view() const { return view_; }
 
  private:
   void OnView(absl::StatusOr<v1::GetViewResponse> response);

@@ -65,7 +65,7 @@ void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
   std::vector<uint8_t> known(s.clocks.size());
   for (const WorkerMark& mark : marks) {
     const Roster::Member* member = roster_.Find(mark.worker);
-    if (member == nullptr) continue;
+    if (member == nullptr || member->index == Roster::kNoIndex) continue;
     known[member->index] = 1;
     s.clocks[member->index] = mark.clock;
   }

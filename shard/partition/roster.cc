@@ -18,8 +18,9 @@ Roster::Change Roster::Update(const v1::Job& job) {
   absl::flat_hash_map<uint64_t, Member> before = std::exchange(members_, {});
   for (const v1::Worker& w : job.members()) {
     const auto it = before.find(w.incarnation());
-    const uint32_t index = it == before.end() ? UINT32_MAX : it->second.index;
+    const uint32_t index = it == before.end() ? kNoIndex : it->second.index;
     members_[w.incarnation()] = {w.rank(), index};
+    if (it != before.end()) before.erase(it);
     if (w.rank() >= 0 && static_cast<uint32_t>(w.rank()) < expected()) {
       slots_[w.rank()] = {w.incarnation(), false};
     }
@@ -29,15 +30,15 @@ Roster::Change Roster::Update(const v1::Job& job) {
   }
   for (const v1::Worker& w : job.members()) {
     Member& m = members_[w.incarnation()];
-    if (m.index != UINT32_MAX) continue;
+    if (w.rank() < 0 || m.index != kNoIndex) continue;
     const auto free = std::find(index_owners_.begin(), index_owners_.end(), uint64_t{0});
     m.index = static_cast<uint32_t>(free - index_owners_.begin());
     if (free == index_owners_.end()) index_owners_.push_back(0);
     index_owners_[m.index] = w.incarnation();
   }
   if (reset) return Change::kGeneration;
-  const bool same = slots_ == slots_before && index_owners_ == owners_before;
-  return same ? Change::kNone : Change::kMembers;
+  if (slots_ != slots_before || index_owners_ != owners_before) return Change::kMembers;
+  return before.empty() ? Change::kNone : Change::kObservers;
 }
 
 Roster::Change Roster::Clear() {

@@ -16,13 +16,15 @@ namespace verbena::shard {
 
 class Roster {
  public:
+  static constexpr uint32_t kNoIndex = UINT32_MAX;
   struct Member {
     int32_t rank;    // -1: an observer. async jobs: may be expected() or more (joined late)
-    uint32_t index;  // dense, reused after the member is gone
+    uint32_t index;  // dense, reused after the worker is gone; kNoIndex: an observer
   };
 
   enum class Change : uint8_t {
-    kNone,
+    kNone,       // also where observers have joined: nothing is kept of them
+    kObservers,  // some have left
     kMembers,
     kGeneration,  // everything per step is void
   };
@@ -41,7 +43,7 @@ class Roster {
   bool departed(uint32_t rank) const { return slots_[rank].departed; }
   // The live incarnation of a rank; 0: none.
   uint64_t owner(uint32_t rank) const { return slots_[rank].incarnation; }
-  // The member that has an index; 0: none.
+  // The worker that has an index; 0: none.
   uint64_t index_owner(uint32_t index) const { return index_owners_[index]; }
   uint32_t indices() const { return static_cast<uint32_t>(index_owners_.size()); }
 

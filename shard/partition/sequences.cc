@@ -36,7 +36,8 @@ std::vector<WorkerMark> Sequences::Marks(uint32_t slice) const {
 void Sequences::Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks) {
   for (const WorkerMark& mark : marks) {
     const Roster::Member* member = roster.Find(mark.worker);
-    if (member != nullptr) last_[slice][member->index] = mark.sequence;
+    if (member == nullptr || member->index == Roster::kNoIndex) continue;
+    last_[slice][member->index] = mark.sequence;
   }
 }
 

@@ -4,7 +4,7 @@
 //
 // A slice is the table's part in one partition:
 //     absent   --(owned, not lost)-->  ready   (parameters initialised)
-//     absent   --(no memory)------->  starved  (tried again with a view, once there is memory)
+//     absent   --(no memory)------->  starved  (tried again once there is memory)
 //     ready    --(lost)------------>  absent
 //     ready    --(not owned)------->  gone     (answers DATA_LOSS if it comes back: its parameters
 //                                              must not silently be initial ones)

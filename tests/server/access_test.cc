@@ -262,19 +262,21 @@ TEST_CASE("lines that a peer causes are bounded in number and length, and counte
 
 TEST_CASE("what a call is about, and why it is refused, have names of a bounded length") {
   const std::string longest(20 << 20, 'n');
+  const v1::ClusterView none;
+  const ViewScan view(none);
   v1::CreateTableRequest create;
   create.mutable_spec()->set_name(longest);
   create.mutable_spec()->set_job(longest);
-  CHECK(ScopeOf(create, {}).about.size() < 1024);
+  CHECK(ScopeOf(create, view).about.size() < 1024);
   v1::DropTableRequest drop;
   drop.set_name(longest);
-  CHECK(ScopeOf(drop, {}).about.size() < 1024);
+  CHECK(ScopeOf(drop, view).about.size() < 1024);
   v1::JoinServerRequest join;
   join.set_name(longest);
   join.set_address(longest);
-  CHECK(ScopeOf(join, {}).about.size() < 1024);
+  CHECK(ScopeOf(join, view).about.size() < 1024);
   const absl::Status status = Authorize({.token = "1", .role = v1::ROLE_JOB, .job = "ads"},
-                                        "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+                                        "/verbena.v1.Cluster/CreateTable", ScopeOf(create, view));
   CHECK(status.code() == absl::StatusCode::kPermissionDenied);
   CHECK(status.message().size() < 1024);
 }
@@ -292,7 +294,7 @@ TEST_CASE("regression: a read-only token ends no observer that joined with anoth
   const auto leave = [&](const Principal& who, uint64_t incarnation) {
     v1::LeaveRequest request;
     request.set_incarnation(incarnation);
-    return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, view));
+    return Authorize(who, "/verbena.v1.Cluster/Leave", ScopeOf(request, ViewScan(view)));
   };
   const auto close = [&](const Principal& who, uint64_t incarnation) {
     v1::CloseLaneRequest request;

@@ -376,6 +376,28 @@ TEST_CASE("regression: a term of an earlier version, which lists none, proves no
   REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
 }
 
+TEST_CASE("a view that changes made is compared by the entries that they name") {
+  RolledBack r;
+  const v1::ClusterView before = r.c.view();
+  v1::ClusterView view = before;
+  view.set_revision(before.revision() + 1);
+  v1::ViewChange change;
+  *change.add_tables() = before.tables(0);
+  *change.add_servers() = before.servers(0);
+  change.add_tables()->set_id(before.tables(0).id() + 100);
+  change.add_servers()->set_incarnation(1000);
+  const auto compared = [&] { return CompareHistory(view, before, {&change, 1}); };
+  CHECK(compared() == History::kContinues);
+  change.mutable_tables(0)->mutable_spec()->set_job("another");
+  CHECK(compared() == History::kOtherIdentity);
+  *change.mutable_tables(0) = before.tables(0);
+  change.mutable_servers(0)->set_name("another");
+  CHECK(compared() == History::kOtherIdentity);
+  change.clear_servers();
+  view.set_revision(before.revision() - 1);
+  CHECK(compared() == History::kBehind);
+}
+
 TEST_CASE("a view is compared with the one before: revisions, terms, identities, clusters") {
   RolledBack r;
   const v1::ClusterView& view = r.c.view();

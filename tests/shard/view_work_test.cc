@@ -86,7 +86,8 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   f.view.mutable_tables()->DeleteSubrange(7, 1);
   CHECK(followed_by_next() == 0);
   CHECK(f.engine->tables().size() == 101);
-  // Its job's members concern a job's tables, and no others.
+  // Its job's workers concern a job's tables, and no others; so do observers that leave, who may
+  // have waited there.
   v1::Job* other = f.view.add_jobs();
   other->set_name("other");
   other->set_generation(1);
@@ -94,6 +95,10 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   other->add_members()->set_incarnation(5000);
   CHECK(followed_by_next() == 0);
   f.Join(3000, -1);
+  CHECK(followed_by_next() == 0);
+  f.view.mutable_jobs(0)->mutable_members()->RemoveLast();
+  CHECK(followed_by_next() == 101);
+  f.Join(3001, 2);
   CHECK(followed_by_next() == 101);
   f.view.mutable_partitions(2)->set_configuration(2);
   CHECK(followed_by_next() == 0);
@@ -220,6 +225,27 @@ TEST_CASE("regression: a table that does not fit takes no memory, also for a mom
   CHECK(f.PlacedByNext() == 1);
   CHECK(f.applied.ok());
   CHECK(f.allocator.asked > asked);
+}
+
+TEST_CASE("regression: a table that had no memory is served once there is some, without a view") {
+  ManyTables f;
+  f.allocator.limit = f.allocator.used + 64;
+  *f.view.add_tables() = f.MakeTable(kTable + 200, "large");
+  // A partition that moves with the same view has moved when it is tried again.
+  f.view.mutable_partitions(2)->set_epoch(2);
+  CHECK(absl::IsResourceExhausted(f.Apply()));
+  CHECK(f.engine->HasStarved());
+  const uint64_t asked = f.allocator.asked, placed = f.engine->counters().tables_placed;
+  absl::Status applied;
+  CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
+  CHECK(f.allocator.asked == asked);
+  CHECK(f.engine->counters().tables_placed == placed);
+  f.allocator.limit = UINT64_MAX;
+  CHECK(f.engine->RetryStarved(f.view, &applied));
+  CHECK(applied.ok());
+  CHECK(f.engine->counters().tables_placed == placed + 1);
+  CHECK_FALSE(f.engine->HasStarved());
+  CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
 }
 
 }  // namespace
