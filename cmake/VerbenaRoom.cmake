@@ -65,6 +65,7 @@ function(verbena_test_objects name)
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options)
   verbena_quickly_compiled(${name})
+  set_property(GLOBAL PROPERTY VERBENA_SOURCES_OF_${name} "${CMAKE_CURRENT_SOURCE_DIR};${ARG_SOURCES}")
 endfunction()
 
 # verbena_test_program(NAME SOURCES ... LINK ...): one Catch2 binary.
@@ -108,6 +109,13 @@ function(verbena_test name)
   verbena_test_program(${name} SOURCES ${ARG_SOURCES} LINK ${ARG_LINK})
   add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${name}> --use-colour no)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${ARG_LABELS}")
+  verbena_note_sources(${name} ${CMAKE_CURRENT_SOURCE_DIR} ${ARG_SOURCES})
+  foreach(library ${ARG_LINK})
+    get_property(sources GLOBAL PROPERTY VERBENA_SOURCES_OF_${library})
+    if(sources)
+      verbena_note_sources(${name} ${sources})
+    endif()
+  endforeach()
   if(NOT ARG_WHEN_IDLE)
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK machine)
   endif()
@@ -116,15 +124,48 @@ function(verbena_test name)
   endif()
 endfunction()
 
-# verbena_full_under_sanitizers(TEST...): tests of this folder that a sanitizer's build has for
-# tests/run.sh --full alone (VERBENA_FULL). They are long there, and shorter ones reach the same code.
-function(verbena_full_under_sanitizers)
-  if(NOT VERBENA_SANITIZE OR VERBENA_FULL)
-    return()
+# verbena_note_sources(TEST FOLDER SOURCE...): which sources a test runs, for tests/structure/guarantees_test.py
+# (verbena_write_test_sources()). verbena_note_hidden(TEST TAG SOURCE): it runs the source's hidden cases with
+# that tag.
+function(verbena_note_sources name folder)
+  foreach(source ${ARGN})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${folder} NORMALIZE)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_property(GLOBAL APPEND_STRING PROPERTY VERBENA_TEST_SOURCES "${name} ${source}\n")
+  endforeach()
+endfunction()
+
+function(verbena_note_hidden name tag source)
+  verbena_note_sources("${name} ${tag}" ${CMAKE_CURRENT_SOURCE_DIR} ${source})
+endfunction()
+
+function(verbena_write_test_sources file)
+  get_property(text GLOBAL PROPERTY VERBENA_TEST_SOURCES)
+  file(WRITE ${file} "${text}")
+endfunction()
+
+# verbena_ci(TEST...), verbena_nightly(TEST...): tests of this folder that only tests/run.sh --ci and
+# --nightly, or only the latter, run: they have that label. A program of the same name is then built with
+# the others in these tiers alone (VERBENA_TIER).
+function(verbena_ci)
+  verbena_later(ci ${ARGN})
+endfunction()
+
+function(verbena_nightly)
+  verbena_later(nightly ${ARGN})
+endfunction()
+
+# The same in sanitizers' builds alone: tests that are long there, where shorter ones reach the same code.
+function(verbena_nightly_under_sanitizers)
+  if(VERBENA_SANITIZE)
+    verbena_later(nightly ${ARGN})
   endif()
+endfunction()
+
+function(verbena_later tier)
   foreach(name ${ARGN})
-    set_property(TEST ${name} APPEND PROPERTY LABELS full)
-    if(TARGET ${name})
+    set_property(TEST ${name} APPEND PROPERTY LABELS ${tier})
+    if(TARGET ${name} AND NOT VERBENA_TIER STREQUAL "nightly" AND NOT VERBENA_TIER STREQUAL tier)
       set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
     endif()
   endforeach()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 90
-# when: full
+# when: nightly
 # What the stack itself can do: the figure ours are compared with. No threshold.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"
