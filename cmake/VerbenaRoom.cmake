@@ -76,6 +76,7 @@ function(verbena_test_program name)
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
   verbena_quickly_compiled(${name})
+  set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS ${name})
 endfunction()
 
 # tests/run.sh runs three tests at a time: one of those that start processes, have threads or watch the
@@ -155,11 +156,29 @@ function(verbena_nightly)
   verbena_later(nightly ${ARGN})
 endfunction()
 
-# The same in sanitizers' builds alone: tests that are long there, where shorter ones reach the same code.
+# The same in sanitizers' builds alone: tests of code that neither parses, nor allocates, nor crosses threads,
+# and long ones where shorter ones reach the same code. What a build does not have is left out.
 function(verbena_nightly_under_sanitizers)
-  if(VERBENA_SANITIZE)
-    verbena_later(nightly ${ARGN})
-  endif()
+  foreach(name ${ARGN})
+    if(VERBENA_SANITIZE AND TEST ${name})
+      verbena_later(nightly ${name})
+    elseif(NOT VERBENA_SANITIZE AND NOT TEST ${name})
+      message(FATAL_ERROR "there is no test ${name}")
+    endif()
+  endforeach()
+endfunction()
+
+# The target verbena_tests: the programs of the tests of this tier, and what they need. Sanitizers' builds
+# need nothing else (tests/run.sh).
+function(verbena_add_tests_target)
+  get_property(programs GLOBAL PROPERTY VERBENA_TEST_PROGRAMS)
+  add_custom_target(verbena_tests)
+  foreach(program ${programs})
+    get_target_property(excluded ${program} EXCLUDE_FROM_ALL)
+    if(NOT excluded)
+      add_dependencies(verbena_tests ${program})
+    endif()
+  endforeach()
 endfunction()
 
 function(verbena_later tier)
