@@ -23,7 +23,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # Most of the compiled text is headers: eight sources at once take a third of the time. OFF shows an
-# include that is missing (tests/run.sh --full).
+# include that is missing (tests/run.sh --nightly).
 # So two sources of a target must not define the same name for themselves.
 option(VERBENA_UNITY "Compile several sources of a target at once" ON)
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)

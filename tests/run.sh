@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and tests everything: release, then under AddressSanitizer and UBSan, then (what lies below
-# gRPC and has threads) under ThreadSanitizer. Installs what is missing. `--help` tells the options.
+# Builds and tests: for every change the release build, with --ci and --nightly also under sanitizers.
+# Installs what is missing. `--help` tells the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -9,12 +9,17 @@ cd "$root" || exit 1
 
 usage() {
   cat <<'EOF'
-usage: bash tests/run.sh [--only PART[,PART]] [--full] [--jobs N] [-- CTEST-ARGUMENTS]
+usage: bash tests/run.sh [--ci | --nightly] [--only PART[,PART]] [--jobs N] [-- CTEST-ARGUMENTS]
 
-  --only PART   release, asan, tsan: only these (default: all three)
-  --full        the long soaks too (label "soak"), the long tests under sanitizers (label "full"), all
-                cases of tests/hosts and tests/softroce, more simulator seeds (VERBENA_FULL=1);
-                the release build compiles each source by itself, and the benchmarks
+Without --ci and --nightly: the release build and the tests that every change needs.
+
+  --ci          also the tests with the label "ci" (emulated machines, headers by themselves), and two
+                more parts: what parses, allocates or crosses threads under AddressSanitizer and UBSan,
+                and what lies below gRPC and has threads under ThreadSanitizer
+  --nightly     also the tests with the labels "nightly" and "soak", all cases of tests/hosts,
+                tests/softroce and tests/start, more simulator seeds (VERBENA_NIGHTLY=1); the release
+                build compiles each source by itself, and the benchmarks
+  --only PART   release, asan, tsan: only these parts
   --jobs N      compile jobs (default: the number of cores)
   -- ...        handed to every ctest, such as -R shm; the check of skipped tests is then left out
 
@@ -25,17 +30,17 @@ left running.
 EOF
 }
 
-parts="release asan tsan"
+tier=change
+parts=""
 jobs=$(nproc)
 # However many cores there are: one that wants the machine for itself, and two that get what it leaves
 # idle (cmake/VerbenaRoom.cmake).
 tests_at_once=$((jobs < 2 ? 1 : 3))
-full=0
 ctest_extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in
     --only) [ "$#" -ge 2 ] || { usage >&2; exit 2; }; parts=${2//,/ }; shift ;;
-    --full) full=1 ;;
+    --ci|--nightly) tier=${1#--} ;;
     --jobs) [ "$#" -ge 2 ] || { usage >&2; exit 2; }; jobs=$2; shift ;;
     --help|-h) usage; exit 0 ;;
     --) shift; ctest_extra=("$@"); break ;;
@@ -43,13 +48,17 @@ while [ "$#" -gt 0 ]; do
   esac
   shift
 done
+if [ -z "$parts" ]; then
+  parts=release
+  [ "$tier" = change ] || parts="release asan tsan"
+fi
 for part in $parts; do
   case "$part" in
     release|asan|tsan) ;;
     *) printf 'tests/run.sh: unknown part "%s"; allowed: release, asan, tsan\n' "$part" >&2; exit 2 ;;
   esac
 done
-[ "$full" -eq 1 ] && export VERBENA_FULL=1
+[ "$tier" = nightly ] && export VERBENA_NIGHTLY=1
 
 # A report ends the program that caused it.
 export ASAN_OPTIONS="abort_on_error=0:detect_leaks=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
@@ -132,12 +141,15 @@ build() {  # PART
   local start; start=$(now)
   say "build $1"
   local unity=ON
-  [ "$1" = release ] && [ "$full" -eq 1 ] && unity=OFF
-  cmake --preset "$1" -D VERBENA_UNITY="$unity" -D VERBENA_FULL="$full" >"build/$1-configure.log" 2>&1 || {
+  [ "$1" = release ] && [ "$tier" = nightly ] && unity=OFF
+  cmake --preset "$1" -D VERBENA_UNITY="$unity" -D VERBENA_TIER="$tier" >"build/$1-configure.log" 2>&1 || {
     tail -n 40 "build/$1-configure.log"; failures+=("$1: configure"); return 1; }
+  # Of a sanitizer's build only what its tests run.
+  local target=all
+  [ "$1" = release ] || [ "$tier" = nightly ] || target=verbena_tests
   # On a terminal ninja redraws one line; elsewhere only what fails is worth the space.
   local quiet=(); [ -t 1 ] || quiet=(--quiet)
-  ninja -C "build/$1" -j "$jobs" "${quiet[@]}" || { failures+=("$1: build"); return 1; }
+  ninja -C "build/$1" -j "$jobs" "${quiet[@]}" "$target" || { failures+=("$1: build"); return 1; }
   took "build $1" "$start"
 }
 
@@ -159,7 +171,10 @@ split_summary() {  # [FILE]
 run_ctest() {  # PART [HOLD]
   local start status log="build/$1-ctest.log" hold=${2:-}
   local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once")
-  [ "$full" -eq 1 ] || select+=(--label-exclude '^(soak|full)$')
+  case "$tier" in
+    change) select+=(--label-exclude '^(ci|nightly|soak)$') ;;
+    ci) select+=(--label-exclude '^(nightly|soak)$') ;;
+  esac
   # gcc 12's ThreadSanitizer cannot map its shadow where the kernel randomises more than 28 bits.
   local launcher=()
   [ "$1" = tsan ] && setarch -R true 2>/dev/null && launcher=(setarch -R)

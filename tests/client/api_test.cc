@@ -10,7 +10,7 @@
 #include "tests/support/cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace api_test {
 
 void Says(const absl::Status& status, absl::StatusCode code, const std::string& words) {
   INFO(status.ToString());
@@ -274,5 +274,5 @@ TEST_CASE("a scan ends with its client and with its table") {
   CHECK(closed->Next(&keys, &rows).status() == more.status());
 }
 
-}  // namespace
+}  // namespace api_test
 }  // namespace verbena::test

@@ -13,7 +13,7 @@
 #include "proto/routing.h"
 
 namespace verbena::client {
-namespace {
+namespace bag_call_test {
 
 constexpr uint32_t kTable = 5;
 constexpr uint32_t kDim = 3;
@@ -221,5 +221,5 @@ TEST_CASE("bags without keys, and those whose weights cancel out, are zero") {
   CHECK(got[1] == 0);
 }
 
-}  // namespace
+}  // namespace bag_call_test
 }  // namespace verbena::client

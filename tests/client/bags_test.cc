@@ -10,7 +10,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace bags_test {
 
 using Catch::Matchers::Contains;
 using client::BagKeys;
@@ -324,5 +324,5 @@ TEST_CASE("a lookup of bags that is wrong says which argument, its value and wha
   says(table, {{1}, {0}, {}}, {"the region is empty"});
 }
 
-}  // namespace
+}  // namespace bags_test
 }  // namespace verbena::test

@@ -20,7 +20,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace codec_test {
 
 using Catch::Matchers::Contains;
 using Slice = client::ClientCore::Slice;
@@ -282,5 +282,5 @@ TEST_CASE("regression: what pushes have lost of a table goes with the table") {
   CHECK(AllocatedBytes() < first + kMany * sizeof(float));
 }
 
-}  // namespace
+}  // namespace codec_test
 }  // namespace verbena::test

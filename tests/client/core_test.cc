@@ -5,7 +5,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace core_test {
 
 constexpr uint32_t kChunkElements = 1024;  // of 4096-byte chunks
 
@@ -318,5 +318,5 @@ TEST_CASE("not ready and early answers are retried in order") {
   CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
 }
 
-}  // namespace
+}  // namespace core_test
 }  // namespace verbena::test

@@ -4,7 +4,7 @@
 #include "tests/client/device_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace device_endings_test {
 
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
@@ -251,5 +251,5 @@ TEST_CASE("device: rows travel from and to memory of the host only, and that is 
   }
 }
 
-}  // namespace
+}  // namespace device_endings_test
 }  // namespace verbena::test

@@ -10,7 +10,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace dtype_test {
 
 using Catch::Matchers::Contains;
 using Slice = client::ClientCore::Slice;
@@ -249,5 +249,5 @@ TEST_CASE("regions are refused by what an element has in the direction of the ca
   Good(&cluster, cluster.Pull(table, {half, 0, 0, kElements}));
 }
 
-}  // namespace
+}  // namespace dtype_test
 }  // namespace verbena::test

@@ -9,7 +9,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace endings_test {
 
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
@@ -302,5 +302,5 @@ TEST_CASE("a coordinator that does not answer ends nothing") {
   CHECK(cluster.control.calls("Heartbeat") > beats);
 }
 
-}  // namespace
+}  // namespace endings_test
 }  // namespace verbena::test

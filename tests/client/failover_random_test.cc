@@ -7,7 +7,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace failover_random_test {
 
 constexpr uint32_t kPartitions = 4;
 constexpr uint32_t kRandomChunks = 6;
@@ -168,5 +168,5 @@ TEST_CASE("the same of pushes that lie on a device, which copies when it pleases
   }
 }
 
-}  // namespace
+}  // namespace failover_random_test
 }  // namespace verbena::test

@@ -9,7 +9,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace failover_rows_test {
 
 using Code = absl::StatusCode;
 using Rows = client::ClientCore::Rows;
@@ -261,5 +261,5 @@ TEST_CASE("a scan goes on at the next server") {
   }
 }
 
-}  // namespace
+}  // namespace failover_rows_test
 }  // namespace verbena::test

@@ -8,7 +8,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace failover_test {
 
 using Code = absl::StatusCode;
 using Slice = client::ClientCore::Slice;
@@ -490,5 +490,5 @@ TEST_CASE("a part that was lost and is reset can be used again") {
   cluster.Good(cluster.Pull(table, to));
 }
 
-}  // namespace
+}  // namespace failover_test
 }  // namespace verbena::test

@@ -22,7 +22,7 @@
 #include "tests/support/good.h"
 
 namespace verbena::test {
-namespace {
+namespace fork_test {
 
 constexpr uint64_t kElements = 1000;
 
@@ -241,5 +241,5 @@ TEST_CASE("C: a fork's call says why at once; it frees the handles, and the pare
   verbena_client_free(client);
 }
 
-}  // namespace
+}  // namespace fork_test
 }  // namespace verbena::test

@@ -13,7 +13,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace intents_test {
 
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
@@ -152,5 +152,5 @@ TEST_CASE("an intent that is wrong says which argument, its value and what is al
   says(cluster.Intend(dense, {1}), "intent: table 'weights' is a dense table");
 }
 
-}  // namespace
+}  // namespace intents_test
 }  // namespace verbena::test

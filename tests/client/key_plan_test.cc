@@ -11,7 +11,7 @@
 #include "proto/routing.h"
 
 namespace verbena::client {
-namespace {
+namespace key_plan_test {
 
 constexpr uint32_t kTable = 5;
 
@@ -81,5 +81,5 @@ TEST_CASE("a plan of one key, of the greatest and the least, and of none") {
   }
 }
 
-}  // namespace
+}  // namespace key_plan_test
 }  // namespace verbena::client

@@ -8,7 +8,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace lease_test {
 
 using client::CurrentCall;
 using client::LeaseKeeper;
@@ -102,5 +102,5 @@ TEST_CASE("short calls are not reported, however many") {
   CHECK(w.lines.empty());
 }
 
-}  // namespace
+}  // namespace lease_test
 }  // namespace verbena::test

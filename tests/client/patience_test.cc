@@ -6,7 +6,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace patience_test {
 
 using rdma::SleepUntil;
 
@@ -204,5 +204,5 @@ TEST_CASE("a push that was given up may be answered much later than what is wait
   REQUIRE(w.cluster.Wait(pull));
 }
 
-}  // namespace
+}  // namespace patience_test
 }  // namespace verbena::test

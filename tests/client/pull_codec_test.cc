@@ -11,7 +11,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace pull_codec_test {
 
 using Catch::Matchers::Contains;
 using Slice = client::ClientCore::Slice;
@@ -208,5 +208,5 @@ TEST_CASE("parameters are decoded in bounded turns, in which other calls may com
   CHECK(most == 4);  // of 1 MiB; more were there at a time
 }
 
-}  // namespace
+}  // namespace pull_codec_test
 }  // namespace verbena::test

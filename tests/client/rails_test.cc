@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace verbena::client {
-namespace {
+namespace rails_test {
 
 constexpr uint32_t kPartitions = 16;
 
@@ -110,5 +110,5 @@ TEST_CASE("what was carried long ago counts less and less") {
   CHECK(pins.load(0) < 10);
 }
 
-}  // namespace
+}  // namespace rails_test
 }  // namespace verbena::client

@@ -9,7 +9,7 @@
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace registrar_test {
 
 using Catch::Matchers::Contains;
 using client::Registrar;
@@ -432,5 +432,5 @@ TEST_CASE("a client that ends while a region is registered leaves nothing of it"
   CHECK(w.slow.block.use_count() == 1);
 }
 
-}  // namespace
+}  // namespace registrar_test
 }  // namespace verbena::test

@@ -8,7 +8,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace row_codec_test {
 
 using Rows = client::ClientCore::Rows;
 
@@ -136,5 +136,5 @@ TEST_CASE("what is sent again after a lane was lost is what was sent first") {
   }
 }
 
-}  // namespace
+}  // namespace row_codec_test
 }  // namespace verbena::test

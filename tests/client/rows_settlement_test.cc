@@ -10,7 +10,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace rows_settlement_test {
 
 using Catch::Matchers::Contains;
 using Code = absl::StatusCode;
@@ -511,5 +511,5 @@ TEST_CASE("a parked lookup says which version it waits for") {
              Contains("lookup on table 'items'") && Contains("version 7 of partition"));
 }
 
-}  // namespace
+}  // namespace rows_settlement_test
 }  // namespace verbena::test

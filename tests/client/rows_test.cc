@@ -15,7 +15,7 @@
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
-namespace {
+namespace rows_test {
 
 using Catch::Matchers::Contains;
 using Rows = client::ClientCore::Rows;
@@ -451,5 +451,5 @@ TEST_CASE("random pushes and lookups, with lanes that are lost, agree with a map
   }
 }
 
-}  // namespace
+}  // namespace rows_test
 }  // namespace verbena::test

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -20,23 +21,33 @@ struct Seeds {
 
 // VERBENA_SEED=S: that one. VERBENA_SEEDS=N: 1 to N; with VERBENA_FIRST_SEED=F: F to N. Otherwise 1
 // to `count`, or to VERBENA_SEEDS_AT_MOST when that is less.
-inline Seeds SeedsToRun(uint64_t count) {
-  const auto from_environment = [](const char* name, uint64_t otherwise) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
-  };
-  if (const uint64_t seed = from_environment("VERBENA_SEED", 0)) return {seed, seed, true};
-  const uint64_t most = from_environment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
-  const uint64_t first = from_environment("VERBENA_FIRST_SEED", 1);
-  return {first, from_environment("VERBENA_SEEDS", std::min(count, most)), first > 1};
+inline uint64_t SeedsFromEnvironment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
+inline Seeds SeedsToRun(uint64_t count) {
+  const uint64_t seed = SeedsFromEnvironment("VERBENA_SEED", 0);
+  if (seed != 0) return {seed, seed, true};
+  const uint64_t most = SeedsFromEnvironment("VERBENA_SEEDS_AT_MOST", UINT64_MAX);
+  const uint64_t first = SeedsFromEnvironment("VERBENA_FIRST_SEED", 1);
+  return {first, SeedsFromEnvironment("VERBENA_SEEDS", std::min(count, most)), first > 1};
+}
+
+// Seconds of processor time of this process.
+inline double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 // Runs seeds until one shows a violation: `run` (uint64_t seed -> std::vector<std::string>) returns
-// them. `replay`: the program and its test.
+// them. `replay`: the program and its test. With VERBENA_SEEDS_CPU_S=T it ends after T seconds of
+// processor time, but not before seed VERBENA_SEEDS_AT_LEAST.
 template <typename Run>
 void ForEachSeed(const std::string& replay, uint64_t count, Run run) {
   const Seeds seeds = SeedsToRun(count);
+  const uint64_t least = SeedsFromEnvironment("VERBENA_SEEDS_AT_LEAST", UINT64_MAX);
+  const auto budget = static_cast<double>(SeedsFromEnvironment("VERBENA_SEEDS_CPU_S", UINT64_MAX));
+  const double end = ProcessorSeconds() + budget;
   for (uint64_t seed = seeds.first; seed <= seeds.last; ++seed) {
+    if (seed > least && ProcessorSeconds() > end) break;
     const std::vector<std::string> violations = run(seed);
     for (const std::string& violation : violations) {
       std::fprintf(stderr, "seed %llu: %s\n", static_cast<unsigned long long>(seed),

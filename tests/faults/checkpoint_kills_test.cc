@@ -20,7 +20,7 @@
 #include "tests/support/process.h"
 
 namespace verbena::test {
-namespace {
+namespace checkpoint_kills_test {
 
 constexpr uint64_t kElements = 200'001;
 constexpr uint64_t kRows = 3'000;
@@ -271,5 +271,5 @@ TEST_CASE("whatever is killed while checkpoints are made and loaded, the newest 
   CHECK(amid > 0);
 }
 
-}  // namespace
+}  // namespace checkpoint_kills_test
 }  // namespace verbena::test

@@ -9,7 +9,7 @@
 #include "tests/support/cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace inputs_test {
 
 std::string Examples() {
   std::string text;
@@ -92,5 +92,5 @@ TEST_CASE("a resume in another order is warned of") {
   CHECK_THAT(err, Catch::Contains(warning));
 }
 
-}  // namespace
+}  // namespace inputs_test
 }  // namespace verbena::test

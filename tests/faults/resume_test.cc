@@ -11,7 +11,7 @@
 #include "tests/support/cluster.h"
 
 namespace verbena::test {
-namespace {
+namespace resume_test {
 
 using Catch::Matchers::Contains;
 
@@ -237,5 +237,5 @@ TEST_CASE("a resume with other options than the run before is refused, and names
                              Contains("bytes, and the run that is resumed had "));
 }
 
-}  // namespace
+}  // namespace resume_test
 }  // namespace verbena::test

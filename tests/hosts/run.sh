@@ -12,7 +12,7 @@ usage: bash tests/hosts/run.sh [OPTIONS] [CASE...]
 Makes five hosts (network namespaces) on one network and runs the cases on them: by default all.
 
   --build DIR    where the programs were built (default build/release)
-  --quick        without the cases marked "when: full", unless VERBENA_FULL is 1 (tests/run.sh --full)
+  --quick        without the cases marked "when: nightly", unless VERBENA_NIGHTLY is 1 (tests/run.sh --nightly)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end
   --keep         keep the folder with the logs of cases, and name it

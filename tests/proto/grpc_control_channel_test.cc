@@ -19,7 +19,7 @@
 #include "proto/verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena {
-namespace {
+namespace grpc_control_channel_test {
 
 constexpr char kHeartbeat[] = "/verbena.v1.Cluster/Heartbeat";
 constexpr char kGetView[] = "/verbena.v1.Cluster/GetView";
@@ -272,5 +272,5 @@ TEST_CASE("several threads may start calls and run callbacks") {
   RunUntil(channel, [&] { return answers == 3 * kEach; });
 }
 
-}  // namespace
+}  // namespace grpc_control_channel_test
 }  // namespace verbena

@@ -14,7 +14,7 @@
 #include "tests/support/process.h"
 
 namespace verbena {
-namespace {
+namespace tls_channel_test {
 
 using Catch::Contains;
 using test::Authority;
@@ -275,5 +275,5 @@ TEST_CASE("a channel destroyed while it looks for a reason does not hang") {
   }
 }
 
-}  // namespace
+}  // namespace tls_channel_test
 }  // namespace verbena

@@ -11,7 +11,7 @@
 #include "tests/support/process.h"
 
 namespace verbena {
-namespace {
+namespace tls_files_test {
 
 using Catch::Contains;
 using test::Authority;
@@ -178,5 +178,5 @@ TEST_CASE("replaced files are taken, and unusable ones are not") {
   }
 }
 
-}  // namespace
+}  // namespace tls_files_test
 }  // namespace verbena

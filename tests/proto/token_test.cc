@@ -11,7 +11,7 @@
 #include "tests/support/process.h"
 
 namespace verbena {
-namespace {
+namespace token_test {
 
 using Catch::Matchers::Contains;
 
@@ -70,5 +70,5 @@ TEST_CASE("a token's file: its owner's alone, never overwritten, read again when
   CHECK(WriteToken("/dev/full/x", first).code() == absl::StatusCode::kFailedPrecondition);
 }
 
-}  // namespace
+}  // namespace token_test
 }  // namespace verbena

@@ -5,7 +5,7 @@
 #include "tests/rdma/lane_world.h"
 
 namespace verbena::rdma {
-namespace {
+namespace lane_shm_test {
 
 struct ShmWorld : LanePair {
   ShmWorld(const LaneConfig& config, uint32_t lanes, uint64_t seed)
@@ -92,5 +92,5 @@ TEST_CASE("shm lanes: a worker whose reference is outside what it shares loses i
   REQUIRE(shm.world.StepUntil([&] { return shm.world.user(1).answered() > 100; }, 8, kSteps));
 }
 
-}  // namespace
+}  // namespace lane_shm_test
 }  // namespace verbena::rdma

@@ -8,7 +8,7 @@
 #include "tests/rdma/lane_world.h"
 
 namespace verbena::rdma {
-namespace {
+namespace lane_sim_test {
 
 LaneConfig TightConfig(Random* random) {
   LaneConfig config;
@@ -159,5 +159,5 @@ TEST_CASE("sim lanes: acting on the sender's completion is found out") {
   CHECK(found);
 }
 
-}  // namespace
+}  // namespace lane_sim_test
 }  // namespace verbena::rdma

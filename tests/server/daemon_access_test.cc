@@ -12,7 +12,7 @@
 #include "tests/server/access_fixture.h"
 
 namespace verbena::test {
-namespace {
+namespace daemon_access_test {
 
 using Catch::Matchers::Contains;
 
@@ -326,5 +326,5 @@ TEST_CASE("token files that cannot be used") {
   CHECK_THAT(audit.err, Contains("audit log /nowhere/audit"));
 }
 
-}  // namespace
+}  // namespace daemon_access_test
 }  // namespace verbena::test

@@ -13,7 +13,7 @@
 #include "tests/support/process.h"
 
 namespace verbena::test {
-namespace {
+namespace daemon_incremental_test {
 
 constexpr uint64_t kRows = 4'000, kFew = 25;
 constexpr uint32_t kDim = 8;
@@ -161,5 +161,5 @@ TEST_CASE("a row that was dropped is in no checkpoint that is based on one with 
   CHECK(w.Served() == served);
 }
 
-}  // namespace
+}  // namespace daemon_incremental_test
 }  // namespace verbena::test

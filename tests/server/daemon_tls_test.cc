@@ -9,7 +9,7 @@
 #include "tests/server/identity_files.h"
 
 namespace verbena::test {
-namespace {
+namespace daemon_tls_test {
 
 using Catch::Matchers::Contains;
 
@@ -273,5 +273,5 @@ TEST_CASE("no key is ever shown: not in logs, not in the process list") {
   }
 }
 
-}  // namespace
+}  // namespace daemon_tls_test
 }  // namespace verbena::test

@@ -7,7 +7,7 @@
 #include "tests/server/cli_fixture.h"
 
 namespace verbena::test {
-namespace {
+namespace limits_process_test {
 
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
@@ -146,5 +146,5 @@ TEST_CASE("limits of a job that nobody has seen are not shown, but may be set") 
   CHECK_THAT(wrong.err, StartsWith("verbena: "));
 }
 
-}  // namespace
+}  // namespace limits_process_test
 }  // namespace verbena::test

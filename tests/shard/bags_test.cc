@@ -6,7 +6,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace bags_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -156,5 +156,5 @@ TEST_CASE("bags that do not fit their keys, or their bounds, are refused") {
   CHECK(f.Vectors(out.view).size() == size_t{most} * f.options.dim);
 }
 
-}  // namespace
+}  // namespace bags_test
 }  // namespace verbena::shard

@@ -13,7 +13,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace clipping_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -193,5 +193,5 @@ TEST_CASE("one, two or five servers, and any cut into chunks, give the same bits
   }
 }
 
-}  // namespace
+}  // namespace clipping_test
 }  // namespace verbena::shard

@@ -12,7 +12,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace codec_engine_test {
 
 constexpr v1::Codec kCodecs[] = {v1::CODEC_BF16,     v1::CODEC_F16,      v1::CODEC_INT8,
                                  v1::CODEC_FP8_E4M3, v1::CODEC_FP8_E5M2, v1::CODEC_SIGN,
@@ -149,5 +149,5 @@ TEST_CASE("a push of top_k whose places do not ascend is malformed, and nothing 
   }
 }
 
-}  // namespace
+}  // namespace codec_engine_test
 }  // namespace verbena::shard

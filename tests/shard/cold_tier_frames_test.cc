@@ -8,7 +8,7 @@
 #include "tests/shard/tiered_rows.h"
 
 namespace verbena::shard {
-namespace {
+namespace cold_tier_frames_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -338,5 +338,5 @@ TEST_CASE("a server without a cold store is no copy of a tiered table") {
   CHECK(f.engine->CaughtUp(0) == has_store);
 }
 
-}  // namespace
+}  // namespace cold_tier_frames_test
 }  // namespace verbena::shard

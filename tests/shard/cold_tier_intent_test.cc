@@ -6,7 +6,7 @@
 #include "tests/shard/tiered_rows.h"
 
 namespace verbena::shard {
-namespace {
+namespace cold_tier_intent_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -165,5 +165,5 @@ TEST_CASE("an intent is refused group by group, as a lookup's would be") {
   CHECK(g.Intend(kFirstWorker, {7, 8}).answer.status == Status::kOk);
 }
 
-}  // namespace
+}  // namespace cold_tier_intent_test
 }  // namespace verbena::shard

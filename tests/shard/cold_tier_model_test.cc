@@ -14,7 +14,7 @@
 #include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
-namespace {
+namespace cold_tier_model_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -496,5 +496,5 @@ TEST_CASE("an async tiered table is saved as it is when that begins") {
   }
 }
 
-}  // namespace
+}  // namespace cold_tier_model_test
 }  // namespace verbena::shard

@@ -6,7 +6,7 @@
 #include "tests/shard/tiered_rows.h"
 
 namespace verbena::shard {
-namespace {
+namespace cold_tier_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -270,5 +270,5 @@ TEST_CASE("a partition that leaves leaves its frames, and the share follows") {
   CHECK(store.misses == 0);
 }
 
-}  // namespace
+}  // namespace cold_tier_test
 }  // namespace verbena::shard

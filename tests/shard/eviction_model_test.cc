@@ -12,7 +12,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace eviction_model_test {
 
 using Kind = v1::Eviction::Kind;
 
@@ -182,5 +182,5 @@ TEST_CASE("the model finds a policy that drops rows of the same push, all alike,
   CHECK(found > 0);
 }
 
-}  // namespace
+}  // namespace eviction_model_test
 }  // namespace verbena::shard

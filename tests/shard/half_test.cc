@@ -9,7 +9,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace half_test {
 
 constexpr auto kOk = ReplyStatus::kOk;
 
@@ -223,5 +223,5 @@ TEST_CASE("what 16 bits take in memory is counted, and given back") {
   CHECK_THAT(std::string(status.message()), Catch::Contains("no memory for its 8192 bytes"));
 }
 
-}  // namespace
+}  // namespace half_test
 }  // namespace verbena::shard

@@ -10,7 +10,7 @@
 #include "shard/table/dense_table.h"
 
 namespace verbena::shard {
-namespace {
+namespace lamb_reference_test {
 
 constexpr size_t kElements = 3000;
 constexpr uint32_t kPartitions = 8;
@@ -180,5 +180,5 @@ TEST_CASE("lamb (You et al. 2020, algorithm 2), in any number of chunks") {
 
 TEST_CASE("lamb after clipping by the global norm") { Compare({0.001, 0.9, 0.999, 1e-6, 0.05, 3}); }
 
-}  // namespace
+}  // namespace lamb_reference_test
 }  // namespace verbena::shard

@@ -8,7 +8,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace norms_test {
 
 constexpr auto kOk = ReplyStatus::kOk;
 
@@ -369,5 +369,5 @@ TEST_CASE("lamb: the trust ratio is 1 where a norm is zero or not finite") {
   CHECK(TrustRatio(-1, 4) == 1);
 }
 
-}  // namespace
+}  // namespace norms_test
 }  // namespace verbena::shard

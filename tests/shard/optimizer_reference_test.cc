@@ -11,7 +11,7 @@
 #include "shard/optimizer/optimizer.h"
 
 namespace verbena::shard {
-namespace {
+namespace optimizer_reference_test {
 
 constexpr size_t kReferenceElements = 400;
 constexpr uint64_t kReferenceSteps = 1000;
@@ -239,5 +239,5 @@ TEST_CASE("a rate of zero changes no weight, whatever the optimizer") {
   }
 }
 
-}  // namespace
+}  // namespace optimizer_reference_test
 }  // namespace verbena::shard

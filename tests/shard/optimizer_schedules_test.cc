@@ -15,7 +15,7 @@
 
 namespace verbena::shard {
 namespace schedules_test {
-namespace {
+namespace optimizer_schedules_test {
 
 constexpr size_t kElements = 64;
 constexpr uint64_t kSteps = 400;
@@ -332,6 +332,6 @@ TEST_CASE("ftrl by row: the rate falls between two applies to a row") {
   }
 }
 
-}  // namespace
+}  // namespace optimizer_schedules_test
 }  // namespace schedules_test
 }  // namespace verbena::shard

@@ -4,7 +4,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace parking_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -160,5 +160,5 @@ TEST_CASE("an observer pulls and awaits but does not push") {
         Status::kPermissionDenied);
 }
 
-}  // namespace
+}  // namespace parking_test
 }  // namespace verbena::shard

@@ -11,7 +11,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace pull_codec_test {
 
 using Bytes = std::vector<std::byte>;
 using Kind = PullOutcome::Kind;
@@ -216,5 +216,5 @@ TEST_CASE("a table that goes while its encoded chunks are written out leaves not
   CHECK(f.allocator.used == 0);
 }
 
-}  // namespace
+}  // namespace pull_codec_test
 }  // namespace verbena::shard

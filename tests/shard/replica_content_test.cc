@@ -12,7 +12,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace replica_content_test {
 
 constexpr uint64_t kReplica = kServer + 1;
 
@@ -591,5 +591,5 @@ TEST_CASE("the audit finds a follower without rows") {
   CHECK(Audit(&pair) == ReplyStatus::kDataLoss);
 }
 
-}  // namespace
+}  // namespace replica_content_test
 }  // namespace verbena::shard

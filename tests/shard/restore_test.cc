@@ -9,7 +9,7 @@
 #include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
-namespace {
+namespace restore_test {
 
 constexpr uint64_t kGoal = 12;
 
@@ -505,5 +505,5 @@ TEST_CASE("counts of applies of a row pass over the number that means none") {
   CHECK(CountAfterApply(UINT32_MAX) == UINT32_MAX);
 }
 
-}  // namespace
+}  // namespace restore_test
 }  // namespace verbena::shard

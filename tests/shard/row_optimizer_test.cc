@@ -11,7 +11,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace row_optimizer_test {
 
 using Status = ReplyStatus;
 
@@ -236,5 +236,5 @@ TEST_CASE("row-wise adagrad gives the same bits in every instruction set") {
   }
 }
 
-}  // namespace
+}  // namespace row_optimizer_test
 }  // namespace verbena::shard

@@ -5,7 +5,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace rows_memory_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -147,5 +147,5 @@ TEST_CASE("lookups use their memory again, and idle memory stays within bounds")
   CHECK(f.allocator.used == idle);
 }
 
-}  // namespace
+}  // namespace rows_memory_test
 }  // namespace verbena::shard

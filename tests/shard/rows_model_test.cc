@@ -8,7 +8,7 @@
 #include "tests/shard/row_model.h"
 
 namespace verbena::shard {
-namespace {
+namespace rows_model_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -222,5 +222,5 @@ TEST_CASE("ssp embedding tables hold what a std::map would, and lookups wait for
   }
 }
 
-}  // namespace
+}  // namespace rows_model_test
 }  // namespace verbena::shard

@@ -6,7 +6,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace rows_parking_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -216,5 +216,5 @@ TEST_CASE("regression: an observer of another job looks rows of an ssp table up 
   read();
 }
 
-}  // namespace
+}  // namespace rows_parking_test
 }  // namespace verbena::shard

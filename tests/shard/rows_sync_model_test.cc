@@ -10,7 +10,7 @@
 #include "tests/shard/row_model.h"
 
 namespace verbena::shard {
-namespace {
+namespace rows_sync_model_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -343,5 +343,5 @@ TEST_CASE("sync embedding tables hold what a std::map would under random schedul
   }
 }
 
-}  // namespace
+}  // namespace rows_sync_model_test
 }  // namespace verbena::shard

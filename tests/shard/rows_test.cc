@@ -6,7 +6,7 @@
 #include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace rows_test {
 
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
@@ -326,5 +326,5 @@ TEST_CASE("a table of rows that a shard cannot serve is refused with a reason") 
   CHECK(std::string(f.applied.message()).find("table \"table\" is dense") != std::string::npos);
 }
 
-}  // namespace
+}  // namespace rows_test
 }  // namespace verbena::shard

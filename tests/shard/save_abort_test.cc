@@ -4,7 +4,7 @@
 #include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
-namespace {
+namespace save_abort_test {
 
 using PieceKind = SavePiece::Kind;
 
@@ -298,5 +298,5 @@ TEST_CASE("save: what a copy was told of waits for memory, and what comes behind
   CHECK(rig.Newest() == 3);
 }
 
-}  // namespace
+}  // namespace save_abort_test
 }  // namespace verbena::shard

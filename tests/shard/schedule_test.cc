@@ -6,7 +6,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace schedule_test {
 
 v1::Schedule Kind(v1::Schedule::Kind kind, uint64_t period = 0) {
   v1::Schedule spec;
@@ -147,5 +147,5 @@ TEST_CASE(
   CHECK(sync.Read(1) == Filled(16, -0.5));
 }
 
-}  // namespace
+}  // namespace schedule_test
 }  // namespace verbena::shard

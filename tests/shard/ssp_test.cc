@@ -6,7 +6,7 @@
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {
-namespace {
+namespace ssp_test {
 
 using Status = ReplyStatus;
 using PullKind = PullOutcome::Kind;
@@ -210,5 +210,5 @@ TEST_CASE("regression: ssp waits for an expected worker that only the next prima
   CHECK_FALSE(readable(5));
 }
 
-}  // namespace
+}  // namespace ssp_test
 }  // namespace verbena::shard

@@ -15,7 +15,7 @@ Boots one guest (or two on one wire) and runs the cases in it: by default all fo
   --guests N     1 or 2 (default 1)
   --build DIR    where the programs were built (default build/release)
   --replicas N   1 or 2: copies of a partition (default 1), but in the cases faults and failover
-  --quick        without the cases marked "when: full", unless VERBENA_FULL is 1 (tests/run.sh --full)
+  --quick        without the cases marked "when: nightly", unless VERBENA_NIGHTLY is 1 (tests/run.sh --nightly)
   --strict       a case whose programs were not built fails (otherwise: skipped, unless named)
   --verbose      show the output of cases while they run (otherwise: of those that fail)
   --list         show the cases and end

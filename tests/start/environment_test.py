@@ -2,9 +2,9 @@
 """Starts verbenad, verbena-train and verbena in unusual environments, one row each. Each ends in the
 right result, or in a message that names the cause, within its deadline.
 
-    environment_test.py BUILD [--only TEXT] [--full]
+    environment_test.py BUILD [--only TEXT] [--nightly]
 
-Root only: 77 otherwise. --full, or VERBENA_FULL=1: the rows that only repeat others with other
+Root only: 77 otherwise. --nightly, or VERBENA_NIGHTLY=1: the rows that only repeat others with other
 numbers, too."""
 import argparse
 import concurrent.futures
@@ -74,9 +74,9 @@ class Row:
     """`refusal`: text on stderr if a program does not work; WORKS: it must. `options`: of
     verbenad; `says`: a text in its log; `only`: no other program is run."""
 
-    def __init__(self, name, environment, refusal=WORKS, full=False, options=(), says="", only=""):
+    def __init__(self, name, environment, refusal=WORKS, nightly=False, options=(), says="", only=""):
         self.name, self.environment, self.refusal = name, environment, refusal
-        self.full, self.options, self.says = full, options, says
+        self.nightly, self.options, self.says = nightly, options, says
         self.programs = [only] if only else ["verbenad", "verbena-train", "verbena"]
 
 
@@ -88,21 +88,21 @@ def rows(state):
     for most in (24, 32, 48, 64, 128, 256, 1024):
         yield Row(f"nofile {most}", lambda most=most: Environment(
             before=limits((resource.RLIMIT_NOFILE, most))),
-            WORKS if most >= 128 else DESCRIPTORS, full=most not in (24, 64, 256))
+            WORKS if most >= 128 else DESCRIPTORS, nightly=most not in (24, 64, 256))
     for most in (3, 6, 10, 16, 24, 32, 64):
         yield Row(f"pids.max {most}", lambda most=most: in_group(
             Group("pids", "pids.max", "pids.max", most)),
                   r"pids\.max is \d+",
-                  full=most not in (3, 16, 24))
+                  nightly=most not in (3, 16, 24))
     for most in (8, 40):
         yield Row(f"RLIMIT_NPROC {most}", lambda most=most: Environment(
             wrap=["prlimit", f"--nproc={most}", *other_user()]),
-            r"RLIMIT_NPROC is \d+", full=most != 8)
+            r"RLIMIT_NPROC is \d+", nightly=most != 8)
     for gib in (1, 4):
         yield Row(f"RLIMIT_AS {gib} GiB", lambda gib=gib: Environment(
-            before=limits((resource.RLIMIT_AS, gib << 30))), full=gib != 1)
+            before=limits((resource.RLIMIT_AS, gib << 30))), nightly=gib != 1)
     yield Row("RLIMIT_FSIZE 4096", lambda: Environment(
-        before=limits((resource.RLIMIT_FSIZE, 4096))), r"File too large", full=True,
+        before=limits((resource.RLIMIT_FSIZE, 4096))), r"File too large", nightly=True,
         options=["--state", state + "/fsize"])
     yield Row("memory of a group", lambda: in_group(
         Group("memory", "memory.limit_in_bytes", "memory.max", 400 << 20)),
@@ -117,7 +117,7 @@ def rows(state):
         options=["--state", state + "/full"], only="verbenad")
     yield Row("/dev/shm of 64 MiB", lambda: Environment(
         wrap=shell("mount -t tmpfs -o size=64m none /dev/shm")))
-    yield Row("no /dev/shm", lambda: Environment(wrap=shell("umount -l /dev/shm")), full=True)
+    yield Row("no /dev/shm", lambda: Environment(wrap=shell("umount -l /dev/shm")), nightly=True)
     yield Row("no variables", lambda: Environment(variables={}))
     yield Row("proxies", lambda: Environment(variables={**base, **{
         name: "http://127.0.0.1:9" for name in
@@ -125,7 +125,7 @@ def rows(state):
     for locale in ("tr_TR.UTF-8", "de_DE.UTF-8", "xx_YY", "C"):
         yield Row(f"locale {locale}", lambda locale=locale: Environment(variables={
             **base, "LC_ALL": locale, "LANG": locale, "TZ": ":no/such/zone"}),
-            full=locale != "xx_YY")
+            nightly=locale != "xx_YY")
     yield Row("deleted working directory", lambda: Environment(before=deleted_folder))
     yield Row("process 1", lambda: Environment(wrap=["unshare", "--pid", "--fork", "--mount-proc"]))
     yield Row("another user", lambda: Environment(wrap=other_user()),
@@ -267,9 +267,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
     parser.add_argument("--only", default="")
-    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--nightly", action="store_true")
     options = parser.parse_args()
-    options.full = options.full or os.environ.get("VERBENA_FULL") == "1"
+    options.nightly = options.nightly or os.environ.get("VERBENA_NIGHTLY") == "1"
     if os.geteuid() != 0 or subprocess.run(
             ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "true"],
             check=False).returncode != 0:
@@ -284,7 +284,7 @@ def main():
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
             runs = [pool.submit(matrix.run, row, program)
                     for row in rows(state) if options.only in row.name
-                    and (options.full or not row.full)
+                    and (options.nightly or not row.nightly)
                     for program in row.programs]
             for run in runs:
                 run.result()

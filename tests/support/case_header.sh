@@ -9,8 +9,8 @@ header() {  # CASE FIELD DEFAULT
   printf '%s\n' "${value:-$3}"
 }
 
-# Whether a run of all cases has this one: with QUICK 1 those marked "# when: full" are left to
-# tests/run.sh --full.
+# Whether a run of all cases has this one: with QUICK 1 those marked "# when: nightly" are left to
+# tests/run.sh --nightly.
 wanted() {  # CASE QUICK
-  [ "$2" -eq 0 ] || [ "${VERBENA_FULL:-0}" = 1 ] || [ "$(header "$1" when always)" != full ]
+  [ "$2" -eq 0 ] || [ "${VERBENA_NIGHTLY:-0}" = 1 ] || [ "$(header "$1" when always)" != nightly ]
 }

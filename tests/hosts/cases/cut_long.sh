@@ -2,7 +2,7 @@
 # The cable of a server is out for longer than a lane lives in silence (10 s), but not as long as its
 # lease: the workers open new lanes, and nothing is lost or applied twice.
 # limit: 120
-# when: full
+# when: nightly
 # shellcheck source=tests/hosts/lib.sh
 . "$HOSTS/lib.sh"
 start_cluster

@@ -2,7 +2,7 @@
 # The cable of a server stays out. Its lease ends, its partitions are lost, and the workers report it
 # instead of waiting for ever.
 # limit: 90
-# when: full
+# when: nightly
 # shellcheck source=tests/hosts/lib.sh
 . "$HOSTS/lib.sh"
 lease_ms=3000 timeout=12

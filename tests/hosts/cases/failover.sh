@@ -3,7 +3,7 @@
 # server is stopped, all for longer than a lease: training goes on meanwhile, the server that was
 # away catches up, and the bits are those of an undisturbed run.
 # limit: 240
-# when: full
+# when: nightly
 # shellcheck source=tests/hosts/lib.sh
 . "$HOSTS/lib.sh"
 server_hosts=(2 3 6) worker_hosts=(4 5 4 5)

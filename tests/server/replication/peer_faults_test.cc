@@ -9,7 +9,7 @@
 #include "tests/server/replication/peer_fixture.h"
 
 namespace verbena::server {
-namespace {
+namespace peer_faults_test {
 
 using Node = PeerWorld::Node;
 
@@ -181,5 +181,5 @@ TEST_CASE("links under faults: both directions at once, with views that come and
   }
 }
 
-}  // namespace
+}  // namespace peer_faults_test
 }  // namespace verbena::server

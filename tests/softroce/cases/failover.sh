@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 900
-# when: full
+# when: nightly
 # needs: verbenad verbena-train verbena tests/faults/failover_test
 # Servers are killed and stopped under training, where every partition has two copies: it ends with
 # the bits of an undisturbed run, all data and all records to copies going over verbs.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 900
-# when: full
+# when: nightly
 # needs: verbenad verbena-train tests/faults/client_faults_test tests/faults/training_test tests/faults/equivalence_test
 # The process-level fault tests (killed and stopped servers and workers, regions given up in flight,
 # the same bits every time), with all data going over verbs.

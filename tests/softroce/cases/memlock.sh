@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 600
-# when: full
+# when: nightly
 # needs: verbenad verbena-train
 # A memlock limit too small for a whole worker, and for a whole server: calls end with an error that
 # names the limit in force and the fix, under auto shared memory carries the data, and the

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 2
 # limit: 1200
-# when: full
+# when: nightly
 # needs: verbenad verbena-train tests/faults/push_counter
 # Two servers in one guest, two workers in the other, and no packet passes in mid-training: for less
 # time than the retry budget, then for more. Both end with the bits of an undisturbed run.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 90
-# when: full
+# when: nightly
 # The speed of the stack itself, with which our figures are compared. No threshold.
 # shellcheck source=tests/softroce/lib.sh
 . "$SOFTROCE/lib.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 600
-# when: full
+# when: nightly
 # needs: verbenad verbena-train
 # A port that goes down in mid-training while packets still pass, and up again, costs no lane: a
 # failed send would report itself. It is logged.

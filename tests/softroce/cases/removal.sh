@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 900
-# when: full
+# when: nightly
 # needs: verbenad verbena-train tests/faults/push_counter
 # The RDMA device is removed in mid-training and comes back: all programs let go of it at once, the
 # training goes on where it was and ends with the same bits, and the servers train anew. Once with
