@@ -290,7 +290,7 @@ class History {
 };
 
 TEST_CASE("random histories of a cluster with replicas keep every copy that can be kept") {
-  test::ForEachSeed("coordinator_tests \"random histories of a cluster with replicas*\"", kSeeds,
+  test::ForEachSeed("coordinator_test \"random histories of a cluster with replicas*\"", kSeeds,
                     [](uint64_t seed) { return History(seed).Run(); });
 }
 
