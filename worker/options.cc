@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/empty_values.h"
 #include "proto/toml_config.h"
 #include "proto/version.h"
 #include "worker/options_check.h"
@@ -348,6 +349,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddToken(&app, &o.token_file);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
+  RefuseEmptyValues(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/empty_values.h"
 #include "proto/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
@@ -424,6 +425,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kLimits) AddLimits(command, &raw);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
+  RefuseEmptyValues(&app, {"--note"});
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("command");
