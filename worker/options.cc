@@ -110,13 +110,23 @@ CLI::Validator JobName() {
       "");
 }
 
+CLI::Validator ConsistencyName() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        if (name == "sync" || name == "ssp" || name == "async") return "";
+        return absl::StrCat(absl::CHexEscape(name), " not in {sync,ssp,async}",
+                            name.rfind("ssp:", 0) == 0 ? "; --staleness has the steps of ssp" : "");
+      },
+      "{sync,ssp,async}");
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
   app->add_option("--consistency", o->consistency,
                   "sync: a step takes every worker's gradient; async: each is applied as it comes; "
                   "ssp: as async, but no worker reads more than --staleness steps ahead")
-      ->check(CLI::IsMember({"sync", "ssp", "async"}))
+      ->check(ConsistencyName())
       ->capture_default_str();
   app->add_option("--staleness", o->staleness,
                   "ssp: steps that a worker may be ahead of the slowest (default 4)");
