@@ -343,9 +343,7 @@ int Launcher::Conclude() {
   }
   if (evaluated_->quality.examples > 0) report.quality = evaluated_->quality;
   if (options_.checksum) report.parameters_hash = evaluated_->parameters_hash;
-  const std::string text = FormatReport(options_, report);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return std::fflush(stdout) == 0 ? kExitOk : kExitFailure;
+  return WriteResult(FormatReport(options_, report)) ? kExitOk : kExitFailure;
 }
 
 }  // namespace

@@ -3,12 +3,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "proto/json.h"
 #include "proto/process_start.h"
 #include "worker/count_models.h"
 #include "worker/inputs.h"
 #include "worker/launcher.h"
 #include "worker/options.h"
+#include "worker/report.h"
 #include "worker/worker_process.h"
 
 namespace verbena::worker {
@@ -38,6 +40,7 @@ int PrintCountModels(const Options& options) {
   }
   const auto& [train, test] = *texts;
   const auto bits = CountModelBitsPerByte(train, test);
+  std::string text;
   if (options.json) {
     JsonWriter json;
     json.Add("train_bytes", uint64_t{train.size()});
@@ -45,12 +48,13 @@ int PrintCountModels(const Options& options) {
     json.Add("order_0", bits[0]);
     json.Add("order_1", bits[1]);
     json.Add("order_2", bits[2]);
-    std::printf("%s\n", json.ToString().c_str());
+    text = json.ToString() + "\n";
   } else {
-    std::printf("held-out bits per byte of counting models: order 0 %.4f, 1 %.4f, 2 %.4f\n",
-                bits[0], bits[1], bits[2]);
+    text =
+        absl::StrFormat("held-out bits per byte of counting models: order 0 %.4f, 1 %.4f, 2 %.4f\n",
+                        bits[0], bits[1], bits[2]);
   }
-  return std::fflush(stdout) == 0 ? kExitOk : kExitFailure;
+  return WriteResult(text) ? kExitOk : kExitFailure;
 }
 
 }  // namespace

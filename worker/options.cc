@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/empty_values.h"
 #include "proto/toml_config.h"
 #include "proto/version.h"
 #include "worker/options_check.h"
@@ -109,13 +110,23 @@ CLI::Validator JobName() {
       "");
 }
 
+CLI::Validator ConsistencyName() {
+  return CLI::Validator(
+      [](std::string& name) -> std::string {
+        if (name == "sync" || name == "ssp" || name == "async") return "";
+        return absl::StrCat(absl::CHexEscape(name), " not in {sync,ssp,async}",
+                            name.rfind("ssp:", 0) == 0 ? "; --staleness has the steps of ssp" : "");
+      },
+      "{sync,ssp,async}");
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
   app->add_option("--consistency", o->consistency,
                   "sync: a step takes every worker's gradient; async: each is applied as it comes; "
                   "ssp: as async, but no worker reads more than --staleness steps ahead")
-      ->check(CLI::IsMember({"sync", "ssp", "async"}))
+      ->check(ConsistencyName())
       ->capture_default_str();
   app->add_option("--staleness", o->staleness,
                   "ssp: steps that a worker may be ahead of the slowest (default 4)");
@@ -348,6 +359,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddToken(&app, &o.token_file);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
+  RefuseEmptyValues(&app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -102,8 +102,8 @@ std::string CheckValidation(const Options& o) {
 std::string CheckRates(const Options& o) {
   const std::optional<double> known_rate = RateOf(o);
   if (!known_rate) {
-    return absl::StrCat("--optimizer: ", o.optimizer,
-                        " needs --rate; with a default rate: ", KnownOptimizers());
+    return absl::StrCat("--optimizer: ", o.optimizer, " is none of ", KnownOptimizers(),
+                        "; another one of the servers has no default rate here: give --rate");
   }
   const double rate = *known_rate;
   if (!(rate > 0) || !std::isfinite(rate)) {

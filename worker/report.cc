@@ -1,5 +1,9 @@
 #include "worker/report.h"
 
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/json.h"
@@ -80,6 +84,15 @@ std::string FormatReport(const Options& options, const Report& report) {
     absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);
   }
   return text;
+}
+
+bool WriteResult(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return true;
+  }
+  std::fprintf(stderr, "verbena-train: cannot write the result to standard output: %s\n",
+               std::strerror(errno));
+  return false;
 }
 
 }  // namespace verbena::worker

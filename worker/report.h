@@ -1,6 +1,6 @@
 // The result of a run, for people and for programs.
 //
-// **Thread safety**: pure functions.
+// **Thread safety**: pure functions, but for `WriteResult`: one thread.
 #ifndef VERBENA_WORKER_REPORT_H_
 #define VERBENA_WORKER_REPORT_H_
 
@@ -25,6 +25,10 @@ struct Report {
 
 // One JSON object, or a few lines; ends with a line end.
 std::string FormatReport(const Options& options, const Report& report);
+
+// Writes a result to standard output. If that fails, on a full disk for example, says so on
+// standard error and returns false.
+bool WriteResult(const std::string& text);
 
 }  // namespace verbena::worker
 

@@ -337,9 +337,7 @@ int RunSeparateWorker(const Options& options) {
     std::fprintf(stderr, "verbena-train: %s\n", Describe(status).c_str());
     return kExitFailure;
   }
-  const std::string text = FormatReport(options, report);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  return std::fflush(stdout) == 0 ? kExitOk : kExitFailure;
+  return WriteResult(FormatReport(options, report)) ? kExitOk : kExitFailure;
 }
 
 }  // namespace verbena::worker

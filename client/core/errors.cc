@@ -58,8 +58,8 @@ std::string DescribeRoster(const Session& session) {
 }
 
 // An additional cause of waiting for a table with a cold tier.
-absl::string_view DescribeDisk(const Entry& entry) {
-  if (HotBytes(entry.table->info.spec()) == 0) return "";
+absl::string_view DescribeDisk(const TableState& table) {
+  if (HotBytes(table.info.spec()) == 0) return "";
   return "; it may wait for rows on the server's disk: see verbena_shard_cold_write_failures_total "
          "and its log for failed writes";
 }
@@ -97,14 +97,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
                      bound, " ahead; waiting for the others to end ",
                      entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
-                     "; ", DescribeRoster(session), DescribeDisk(entry)));
+                     "; ", DescribeRoster(session), DescribeDisk(*entry.table)));
   }
   if (pull && entry.min_version > 0) {
     const bool chunk = TraitsOf(entry).chunk;
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": waiting for version ", entry.min_version,
                      chunk ? " of chunk " : " of partition ", chunk ? entry.chunk : entry.parts[0],
-                     " at ", server, "; ", DescribeRoster(session), DescribeDisk(entry)));
+                     " at ", server, "; ", DescribeRoster(session), DescribeDisk(*entry.table)));
   }
   const Stream& stream = *entry.stream;
   // Contributions are summed in rank order, so a push is answered after those of lower ranks.
@@ -115,7 +115,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
       Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
       in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : "",
-      DescribeDisk(entry)));
+      DescribeDisk(*entry.table)));
 }
 
 absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
@@ -124,7 +124,9 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
     const v1::Job* job = session.OwnJob();
     const uint64_t limit = job == nullptr ? 0 : job->limits().memory_bytes();
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": ", server, " refuses it because memory or operations are short",
+        what, ": ", server,
+        " refuses it because memory or operations are short; 'verbena status' names tables that "
+        "are not served for lack of memory",
         limit == 0
             ? ""
             : absl::StrCat("; job '", job->name(), "' has a memory limit of ", limit,
@@ -200,7 +202,7 @@ absl::Status StepStatus(const Session& session, const std::string& what, const T
                         uint64_t step) {
   return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for step ", step, " of table '",
                                                   table.name(), "' to commit; ",
-                                                  DescribeRoster(session)));
+                                                  DescribeRoster(session), DescribeDisk(table)));
 }
 
 // `waiting`: its first unanswered record; null: it waits for a commit.
@@ -324,8 +326,10 @@ absl::Status DataLossStatus(const Session& session, const TableState& table, uin
   if (state.stream != nullptr && state.stream->server != 0) {
     absl::StrAppend(&message, "; it is assigned to ", DescribeServer(session, *state.stream));
   }
-  return absl::DataLossError(
-      absl::StrCat(message, ". An operator can reset it; or drop the table and create it again"));
+  return absl::DataLossError(absl::StrCat(
+      message,
+      ". An operator can restore the table ('verbena checkpoint restore --replace'), reset what is "
+      "lost to initial values ('verbena partition reset'), or drop it ('verbena table drop')"));
 }
 
 namespace {

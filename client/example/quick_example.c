@@ -46,7 +46,9 @@ static int Train(verbena_client* client) {
   verbena_region_free(gradient);
   verbena_region_free(weights);
   verbena_table_free(table);
-  return error > 1e-5f || error < -1e-5f;
+  if (error < 1e-5f && error > -1e-5f) return 0;
+  fprintf(stderr, "not 0.6513: is the table from an earlier run? 'verbena table drop model'\n");
+  return 1;
 }
 
 int main(int argc, char** argv) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/empty_values.h"
 #include "proto/toml_config.h"
 #include "proto/utf8_text.h"
 #include "server/cli/network_options.h"
@@ -346,6 +347,7 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--help")->configurable(false);
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
+  RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
   app.footer("Beyond loopback it starts only with TLS, or --insecure: see docs/security.md.");
   try {
     app.parse(argc, argv);

@@ -285,10 +285,10 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
     const uint32_t table = cluster.AddRows(spec);
     cluster.Join();
     cluster.servers[0]->hold_commits = true;
-    cluster.PushRows(table, Count(30), FakeCluster::RowMemory(30, kDim, 1));
-    cluster.EndStep(table);
+    auto push = cluster.PushRows(table, Count(30), FakeCluster::RowMemory(30, kDim, 1));
+    auto end = cluster.EndStep(table);
     auto lookup = cluster.Lookup(table, {5}, FakeCluster::RowMemory(1, kDim, 0));
-    REQUIRE(cluster.RunUntil([&] { return lookup->done; }));
+    REQUIRE(cluster.RunUntil([&] { return lookup->done && push->done && end->done; }));
     INFO(lookup->status);
     CHECK(lookup->status.code() == absl::StatusCode::kDeadlineExceeded);
     const std::string message(lookup->status.message());
@@ -296,6 +296,14 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
     const std::string disk = "verbena_shard_cold_write_failures_total";
     if (tiered) CHECK_THAT(message, Contains(disk));
     if (!tiered) CHECK_THAT(message, !Contains(disk));
+    // Whoever waits for the commit says it, too, and does not blame other workers alone.
+    for (const auto& call : {push, end}) {
+      if (call->status.ok()) continue;
+      const std::string waits(call->status.message());
+      CHECK_THAT(waits, Contains("to commit"));
+      CHECK(tiered == (waits.find(disk) != std::string::npos));
+    }
+    CHECK_FALSE(end->status.ok());
   }
 }
 

@@ -158,7 +158,9 @@ TEST_CASE("a directory that is not there, or has no checkpoints, is reported as 
              Contains(c.root + " has no checkpoint of job 'typo'; it has those of 'demo'"));
   CHECK_THAT(Run({"prune", c.directory.path()}, 1).err, Contains("has no checkpoints"));
   CHECK_FALSE(std::filesystem::exists(c.directory.path() + "/LOCK"));
-  for (const char* command : {"prune", "compact"}) {
+  CHECK_THAT(Run({"verify", c.one, "--all"}, 1).err,
+             Contains(c.one + " is one checkpoint; name the"));
+  for (const char* command : {"list", "prune", "compact"}) {
     CHECK_THAT(Run({command, c.one}, 1).err, Contains(c.one + " is one checkpoint; name the"));
   }
   CHECK_FALSE(std::filesystem::exists(c.one + "/LOCK"));
@@ -177,6 +179,14 @@ TEST_CASE("prune keeps what is asked for, and says first what it would remove") 
   Run({"prune", c.root, "--keep-last", "1"});
   CHECK_FALSE(std::filesystem::exists(c.one));
   CHECK(Run({"verify", c.root}).status == 0);
+  // What keeps more than was asked for is said.
+  REQUIRE(Save(PosixDisk(), c.root, c.model).ok());
+  std::filesystem::resize_file(c.root + "/checkpoint-00000003/manifest.json", 9);
+  CHECK_THAT(
+      Run({"prune", c.root, "--keep-last", "1"}).out,
+      StartsWith("2 are kept\ncheckpoint-00000003 cannot be read, so it stays, and so do all "
+                 "older ones"));
+  std::filesystem::remove_all(c.root + "/checkpoint-00000003");
   CHECK_THAT(Run({"prune", c.root, "--keep-last", "0"}, 2).err,
              Contains("--keep-last: '0' is not allowed: 1 or more"));
   // While somebody saves there.

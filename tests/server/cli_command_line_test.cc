@@ -80,6 +80,20 @@ TEST_CASE("what is given up for lost is named") {
   CHECK(parsed.options.repair.action == Action::kRemoveServer);
   CHECK_FALSE(parsed.options.repair.yes);
   ClusterState state = Healthy();
+  // Refused before anybody is asked to agree to it.
+  state.view.mutable_servers(0)->set_state(v1::Server::ALIVE);
+  CHECK_THAT(std::string(CheckTarget(parsed.options.repair, state).message()),
+             StartsWith("server 's5' at ") && EndsWith(" is alive; only a server that is silent "
+                                                       "can be removed: stop it first"));
+  state.view.mutable_servers(0)->set_state(v1::Server::SILENT);
+  CHECK(CheckTarget(parsed.options.repair, state).ok());
+  RepairOptions unknown = parsed.options.repair;
+  unknown.name = "s9";
+  CHECK_THAT(std::string(CheckTarget(unknown, state).message()),
+             Contains("there is no server 's9'; 'verbena status' lists them"));
+  unknown.action = Action::kResetTable;
+  CHECK_THAT(std::string(CheckTarget(unknown, state).message()),
+             Contains("there is no table 's9'; 'verbena tables' lists them"));
   CHECK(Consequences(parsed.options.repair, state) ==
         "server 's5' is forgotten for ever, with the last replica of 2 partitions (0, 1): no table "
         "has "
@@ -178,7 +192,14 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
   check({"checkpoint", "prune", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
   check({"checkpoint", "save", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
   check({"table", "drop"}, "NAME");
-  check({"server"}, "subcommand");
+  check({"table", "drop", ""}, "'' is not allowed: give a value");
+  check({"status", "--token-file", ""}, "--token-file: '' is not allowed: give a value");
+  check({"status", "--tls-ca", ""}, "--tls-ca: '' is not allowed: give a value");
+  check({"server"}, "server needs an action: remove");
+  check({"checkpoint"}, "checkpoint needs an action: list, verify, inspect, prune, compact");
+  check({"checkpoint"}, "restore");
+  check({"checkpoint", "lsit", "/c"}, "unknown action 'lsit' of checkpoint; allowed: list, ");
+  check({"partition", "lst"}, "unknown action 'lst' of partition; allowed: list, reset");
   check({"server", "remove"}, "NAME");
   check({"server", "forget", "a"}, "forget");
   check({"partition", "reset"}, "TABLE");

@@ -123,6 +123,13 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--coordinator", "--rdma-retries", "8"}, {"--rdma-retries", "from 0 to 7"}},
            {{"--coordinator", "--rdma-memory-windows", "maybe"},
             {"--rdma-memory-windows", "maybe"}},
+           // An unset variable of a script turns nothing off.
+           {{"--coordinator", "--operator-token-file", ""}, {"--operator-token-file: ''"}},
+           {{"--coordinator", "--state", ""}, {"--state: '' is not allowed", "leave the option"}},
+           {{"--coordinator", "--tls-cert", ""}, {"--tls-cert: ''"}},
+           {{"--coordinator", "--checkpoint-dir", ""}, {"--checkpoint-dir: ''"}},
+           {{"--coordinator", "--name", ""}, {"--name: ''"}},
+           {{"--coordinator", "--audit-log", ""}, {"--audit-log: ''"}},
            {{"--config", "/does/not/exist.toml"}, {"/does/not/exist.toml"}}}) {
     const Finished run = Verbenad(c.arguments);
     INFO(run.err);

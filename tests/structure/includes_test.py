@@ -47,7 +47,8 @@ HEADERS = (
     (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric.", "tests/rdma/fake_gpu_direct.",
      "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
-    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/toml_config.", "tests/", "bench/"), None,
+    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/toml_config.",
+     "proto/empty_values.", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),
     (r"(thread|mutex|condition_variable|future|chrono|shared_mutex|pthread\.h|time\.h|ctime"
      r"|sys/(socket|epoll|eventfd|time|mman)\.h|netinet/.*|arpa/.*|unistd\.h"

@@ -51,6 +51,11 @@ expect 1 "the local store has no optimizer \"ftrl\"" "${base[@]}" --local --opti
 expect 2 "--job: '' is not allowed; allowed: 1 to 100 characters of [A-Za-z0-9_./-]" "${base[@]}" --job ''
 expect 2 "--job: '\\xc3\\xa4' is not allowed" "${base[@]}" --job 'ä'
 expect 2 "--job: '\\xff' is not allowed" "${base[@]}" --job $'\xff'
+expect 2 "--token-file: '' is not allowed: give a value" "${base[@]}" --token-file ''
+expect 2 "--data: '' is not allowed" --format libsvm --cluster 127.0.0.1:1 --data "$work/data" ''
+expect 2 "--consistency: ssp:4 not in {sync,ssp,async}; --staleness has the steps" \
+  "${base[@]}" --consistency ssp:4
+expect 2 "--optimizer: adma is none of adagrad, adam" "${base[@]}" --optimizer adma
 expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
@@ -267,6 +272,15 @@ head -c 20000 "$0" > "$work/text"
 python3 -c 'import json, sys; o = json.load(open(sys.argv[1]))
 assert 8 > o["order_0"] > o["order_1"] > 0 and o["order_2"] > 0' "$work/json1" ||
   fail "the count models' JSON is not right"
+
+# A result that cannot be written is said, and is no success.
+for options in "--local" "--local --json" "--count-models"; do
+  # shellcheck disable=SC2086
+  "$train" $options --format text --data "$work/text" --steps 1 > /dev/full 2> "$work/err"
+  [ $? = 1 ] || fail "$options > /dev/full does not exit 1"
+  grep -qF "cannot write the result to standard output: No space left on device" "$work/err" ||
+    fail "$options > /dev/full does not say that nothing was written"
+done
 
 [ "$failures" = 0 ] && echo "all is well"
 exit "$failures"

@@ -36,7 +36,13 @@ absl::StatusOr<CheckpointReader> OpenChosen(const std::string& path, const std::
   return reader;
 }
 
+absl::Status NoDirectoryOfCheckpoints(const std::string& path) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is one checkpoint; name the directory that it is in"));
+}
+
 absl::StatusOr<CheckpointReport> List(const CheckpointOptions& options, bool json) {
+  if (IsOneCheckpoint(options.path)) return NoDirectoryOfCheckpoints(options.path);
   const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
   if (!all.ok()) return all.status();
   CheckpointReport report;
@@ -103,7 +109,9 @@ absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool j
   // Not "damaged": there is nothing to be damaged.
   if (const auto entries = PosixDisk()->List(options.path); !entries.ok()) return entries.status();
   std::vector<std::string> paths = {options.path};
-  if (options.all || !IsOneCheckpoint(options.path)) {
+  const bool one = IsOneCheckpoint(options.path);
+  if (one && options.all) return NoDirectoryOfCheckpoints(options.path);
+  if (!one) {
     const auto all = checkpoint::ListCheckpoints(PosixDisk(), options.path);
     if (!all.ok()) return all.status();
     if (all->empty()) {
@@ -138,10 +146,7 @@ absl::StatusOr<CheckpointReport> Verify(const CheckpointOptions& options, bool j
 // directory, or leave a LOCK in a directory of something else.
 absl::StatusOr<std::unique_ptr<CheckpointDirectory>> OpenDirectory(const std::string& path,
                                                                    const std::string& job) {
-  if (IsOneCheckpoint(path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is one checkpoint; name the directory that it is in"));
-  }
+  if (IsOneCheckpoint(path)) return NoDirectoryOfCheckpoints(path);
   const auto all = checkpoint::ListCheckpoints(PosixDisk(), path);
   if (!all.ok()) return all.status();
   if (all->empty()) return absl::NotFoundError(absl::StrCat(path, " has no checkpoints"));
@@ -170,12 +175,19 @@ absl::StatusOr<CheckpointReport> Prune(const CheckpointOptions& options, bool js
     absl::StrAppend(&report.out, options.dry_run ? "would remove " : "removed ", name, "\n");
   }
   size_t count = 0;
+  const Listed* unread = nullptr;
   for (const Listed& listed : *all) {
+    if (!listed.manifest.ok()) unread = &listed;
     if (std::find(removed->begin(), removed->end(), listed.name) != removed->end()) continue;
     kept.Add(listed.name);
     ++count;
   }
   absl::StrAppend(&report.out, count, count == 1 ? " is kept\n" : " are kept\n");
+  if (unread != nullptr) {
+    absl::StrAppend(&report.out, unread->name, " cannot be read, so it stays, and so do all older ",
+                    "ones, on which it may be based: ",
+                    Printable(std::string(unread->manifest.status().message())), "\n");
+  }
   if (json) {
     JsonWriter object;
     object.Add("directory", options.path);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/empty_values.h"
 #include "proto/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
@@ -330,20 +331,25 @@ Parsed Wrong(const std::string& what) {
 // Explains CLI11's "a subcommand is required", and several unexpected arguments.
 std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
-  std::string commands;
-  for (const CommandText& text : kCommands) {
-    absl::StrAppend(&commands, commands.empty() ? "" : ", ", text.name);
+  // What was understood: nothing, a command, or a command and its action.
+  const CLI::App* last = &app;
+  while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
+  std::string choices;
+  for (const CLI::App* choice : last->get_subcommands([](const CLI::App*) { return true; })) {
+    absl::StrAppend(&choices, choices.empty() ? "" : ", ", choice->get_name());
   }
+  const bool command = last == &app;
   if (unknown.empty()) {
-    return app.get_subcommands().empty() && error.get_name() == "RequiredError"
-               ? absl::StrCat("a command is needed: ", commands)
-               : Printable(error.what());
+    if (choices.empty() || error.get_name() != "RequiredError") return Printable(error.what());
+    return command ? absl::StrCat("a command is needed: ", choices)
+                   : absl::StrCat(last->get_name(), " needs an action: ", choices);
   }
   const std::string first = Printable(unknown.front());
   if (first.rfind('-', 0) == 0) return absl::StrCat("unknown option '", first, "'");
-  return app.get_subcommands().empty()
-             ? absl::StrCat("unknown command '", first, "'; allowed: ", commands)
-             : absl::StrCat("unexpected argument '", first, "'");
+  if (choices.empty()) return absl::StrCat("unexpected argument '", first, "'");
+  return absl::StrCat(command ? "unknown command '" : "unknown action '", first,
+                      command ? "'" : absl::StrCat("' of ", last->get_name()),
+                      "; allowed: ", choices);
 }
 
 // Empty when all is well.
@@ -425,6 +431,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kLimits) AddLimits(command, &raw);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
+  RefuseEmptyValues(&app, {"--note"});
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("command");

@@ -245,15 +245,35 @@ std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::Clu
   return absl::StrJoin(users, "; ");
 }
 
-absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state) {
-  if (options.action == RepairOptions::Action::kForgetJob &&
-      JobNamed(options.name, state.view) == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no job '", Printable(options.name), "'; 'verbena jobs' lists them"));
+// The coordinator checks it again when it is asked to.
+absl::Status CheckServer(const std::string& name, const v1::ClusterView& view) {
+  for (const v1::Server& server : view.servers()) {
+    if (server.name() != name) continue;
+    if (server.state() != v1::Server::ALIVE) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("server '", Printable(name), "' at ", Printable(server.address()),
+                     " is alive; only a server that is silent can be removed: stop it first"));
   }
-  if (options.action != RepairOptions::Action::kDropTable ||
-      TableToDrop(options, state.view) != nullptr) {
-    return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("there is no server '", Printable(name), "'; 'verbena status' lists them"));
+}
+
+absl::Status CheckTarget(const RepairOptions& options, const ClusterState& state) {
+  switch (options.action) {
+    case RepairOptions::Action::kNone:
+      return absl::OkStatus();
+    case RepairOptions::Action::kRemoveServer:
+      return CheckServer(options.name, state.view);
+    case RepairOptions::Action::kForgetJob:
+      if (JobNamed(options.name, state.view) != nullptr) return absl::OkStatus();
+      return absl::NotFoundError(absl::StrCat("there is no job '", Printable(options.name),
+                                              "'; 'verbena jobs' lists them"));
+    case RepairOptions::Action::kResetTable:
+      if (FindTableNamed(options.name, state.view) != nullptr) return absl::OkStatus();
+      break;
+    case RepairOptions::Action::kDropTable:
+      if (TableToDrop(options, state.view) != nullptr) return absl::OkStatus();
+      break;
   }
   return absl::NotFoundError(absl::StrCat("there is no table '", Printable(options.name), "'",
                                           options.restoring ? " that is being restored" : "",
