@@ -57,6 +57,7 @@ struct PlantedBugs {
   bool reset_promoted = false;
   bool keep_retired = false;      // copies know of each worker that has pushed in this run
   bool ignore_copy_room = false;  // rows are made that a follower has no room for
+  bool refuse_told_rows = false;  // an apply that a follower was told waits for the job's limit
   bool pass_early = false;        // a rank that has ended the step before this one is passed
 };
 

@@ -226,6 +226,66 @@ TEST_CASE("a job's limit refuses no record of a follower") {
   CHECK(pair.copy->jobs()[0].memory_bytes > uint64_t{1} << 20);
 }
 
+// Rows that an apply drops, and that a later one names that waits for the follower, are made again.
+// Here this is so when the job is at its limit, and has no memory left. Returns whether all that
+// was told is applied.
+bool AppliesWhatWasTold(Pair* pair) {
+  RowFixture& f = pair->f;
+  pair->memory.limit = uint64_t{64} << 20;
+  pair->AddCopy(/*learner=*/false);
+  REQUIRE(pair->Ship() == Status::kOk);
+  const std::vector<uint64_t> keys = f.KeysIn(0, 10'000);
+  const auto push = [&](size_t from, size_t count) {
+    return pair->Push({keys.begin() + from, keys.begin() + from + count}).answer.status;
+  };
+  const size_t first = f.commits.size();
+  size_t told = 0;
+  for (; told < 16; ++told) {
+    REQUIRE(push(told, 1) == Status::kOk);
+    REQUIRE(pair->Ship() == Status::kOk);
+  }
+  // Drops the oldest rows, which the next push names.
+  REQUIRE(push(16, 4) == Status::kOk);
+  std::vector<ReplicaRecord> records;
+  f.engine->TakeReplicas(&records, 1000);
+  REQUIRE(records.size() == 1);
+  REQUIRE(push(0, 4) == Status::kOk);
+  f.job()->mutable_limits()->set_memory_bytes(1);
+  pair->Apply();
+  const ReplicaBytes bytes(records[0]);
+  const Status taken = pair->copy->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+  REQUIRE(taken == Status::kOk);
+  f.engine->ReplicaAnswered(records[0].to, 0, records[0].group.sequence, taken);
+  told += 2;
+  REQUIRE(f.commits.size() == first + told - 1);
+  REQUIRE(f.engine->tables()[0].counters.evicted_rows > 3);
+  // Others take what memory there is.
+  size_t next = 20;
+  for (; push(next, 1) == Status::kOk; ++next) ++told;
+  REQUIRE(push(next, 1) == Status::kJobMemoryLimit);
+  REQUIRE(pair->Ship() == Status::kOk);
+  return f.commits.size() == first + told;
+}
+
+RowOptions Evicting() {
+  RowOptions o = Options();
+  o.eviction.set_kind(v1::Eviction::LRU);
+  o.eviction.set_max_rows(16);
+  return o;
+}
+
+TEST_CASE("regression: what a follower was told is applied, whatever limits are reached") {
+  Pair pair(Evicting());
+  CHECK(AppliesWhatWasTold(&pair));
+  CHECK(pair.RowsOf(*pair.f.engine) == pair.RowsOf(*pair.copy));
+}
+
+TEST_CASE("failpoint: an apply that a follower was told waits for the job's limit") {
+  Pair pair(Evicting());
+  planted_bugs().refuse_told_rows = true;
+  CHECK(!AppliesWhatWasTold(&pair));
+}
+
 TEST_CASE("failpoint: rows are made that a follower has no room for") {
   Pair pair(Options());
   pair.AddCopy(/*learner=*/false);
