@@ -25,7 +25,9 @@ enum class MemoryFor : uint8_t {
   kPrimary,              // no replica is kept on this server
   kPrimaryBesideCopies,  // leaves room for replicas
   kLearner,
-  kFollower,  // its primary waits for the record: it may have all there is
+  // A record that its primary waits for, or an apply here that the follower was told: it may have
+  // all there is.
+  kFollower,
 };
 
 class Allocator {

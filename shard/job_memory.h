@@ -8,8 +8,8 @@
 //  1. JobMemory counts the memory of all its accounts; an account that ends gives all back.
 //  2. Memory of tables and scratch beyond the limit consists at most of: memory from before the
 //     limit was set or bookkeeping grew, kLeastScratch, one request of each shard that asks at the
-//     same moment, and replicas of partitions whose primaries are elsewhere, because those have
-//     their limit there.
+//     same moment, rows that were dropped and that an apply in the replication log names, and
+//     replicas of partitions whose primaries are elsewhere, because those have their limit there.
 #ifndef VERBENA_SHARD_JOB_MEMORY_H_
 #define VERBENA_SHARD_JOB_MEMORY_H_
 

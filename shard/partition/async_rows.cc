@@ -168,6 +168,8 @@ class AsyncRows final : public RowConsistency {
   // cold rows are read at once. `ends`: ends of steps count.
   void ApplyTold(uint32_t slice, bool now = false, bool ends = true);
   bool MayApply(const Told& entry, uint32_t slice, bool now);
+  // The rows of an entry in front, of which applies before it may have dropped some.
+  bool FindAgain(const Told& entry, uint32_t slice);
   // The stamp for an apply of these rows, after those that wait.
   ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> rows);
   void SetBlocked(ToldQueue* told, bool blocked) {
@@ -370,10 +372,19 @@ ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
   });
 }
 
+// The follower has the entry, so it has to be applied: no limit of the job refuses these rows. They
+// are no more than the log has room for.
+bool AsyncRows::FindAgain(const Told& entry, uint32_t slice) {
+  const MemoryFor before = pool_.whom();
+  if (!planted_bugs().refuse_told_rows) pool_.SetFor(MemoryFor::kFollower);
+  const bool found = table_.FindOrCreate(slice, entry.push.keys, entry.rows);
+  pool_.SetFor(before);
+  return found;
+}
+
 bool AsyncRows::MayApply(const Told& entry, uint32_t slice, bool now) {
   const absl::Span<const uint32_t> rows(entry.rows, entry.push.keys.size());
-  // One before it may have dropped some.
-  if (table_.evicts() && !table_.FindOrCreate(slice, entry.push.keys, entry.rows)) return false;
+  if (table_.evicts() && !FindAgain(entry, slice)) return false;
   if (now && !table_.PrepareNow(slice, rows).ok()) return false;
   return table_.Prepare(slice, rows) && table_.Prepare(slice, entry.stamp);
 }

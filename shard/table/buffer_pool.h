@@ -57,12 +57,13 @@ class BufferPool {
   // Memory for pieces of rows: Allocator::AllocateRows().
   Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
-  // Sets the use of memory for tables, until the next call. Memory for replicas counts against its
-  // job, and is not refused for the job's limit.
+  // Sets the use of memory for tables, until the next call. Memory for replicas, and for what they
+  // were told already, counts against its job, and is not refused for the job's limit.
   void SetFor(MemoryFor whom) {
     whom_ = whom;
     allocator_->SetFor(whom);
   }
+  MemoryFor whom() const { return whom_; }
   // Allocator::RoomForRows() for the current use.
   uint64_t RoomForRows() const { return allocator_->RoomForRows(); }
   // Whether the last failure to get memory was due to the job's limit.
