@@ -22,6 +22,12 @@ struct EngineInspector {
   static size_t Pending(const ReplicaLog& log, uint32_t partition) {
     return log.partitions_[partition].entries.size();
   }
+  // Reads of the partition wait for its copy.
+  static bool Holds(const ReplicaLog& log, uint32_t partition) {
+    const ReplicaLog::Partition& p = log.partitions_[partition];
+    return std::any_of(p.held_reads.begin(), p.held_reads.end(),
+                       [&](const auto& held) { return held.second > p.acked; });
+  }
   static const Engine::Impl& Impl(const Engine& engine) { return *engine.impl_; }
 
   // Bytes of the records that one source made.
@@ -293,6 +299,14 @@ std::string ReplicaLogExcess(const Engine& engine) {
   // A request adds a record to each partition that it names.
   check("all partitions", all, limits.shard_bytes, partitions.size());
   return text;
+}
+
+std::optional<uint32_t> PartitionWithHeldReads(const Engine& engine) {
+  const auto& impl = EngineInspector::Impl(engine);
+  for (uint32_t p = 0; p < impl.partitions.size(); ++p) {
+    if (impl.partitions[p].ours && EngineInspector::Holds(impl.log, p)) return p;
+  }
+  return std::nullopt;
 }
 
 uint64_t RevisionOf(const Engine& engine) { return EngineInspector::Impl(engine).revision; }

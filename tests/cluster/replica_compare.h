@@ -31,6 +31,9 @@ std::string DescribeReplicas(const shard::Engine& primary, const shard::Engine& 
 // nowhere.
 std::string ReplicaLogExcess(const shard::Engine& engine);
 
+// One that the engine leads, and whose reads wait until its copy has what a new run has applied.
+std::optional<uint32_t> PartitionWithHeldReads(const shard::Engine& engine);
+
 // Of the view that the engine has.
 uint64_t RevisionOf(const shard::Engine& engine);
 

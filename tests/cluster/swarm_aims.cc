@@ -1,6 +1,7 @@
 #include "tests/cluster/swarm_aims.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,11 +29,7 @@ void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Mes
     return OnReconfigure(static_cast<const v1::ReconfigureRequest&>(request));
   }
   if (world_->has(SwarmFeature::kRestoredLosses)) {
-    if (method == "/verbena.v1.Cluster/FinishRestore") DeafenRestored();
-    if (method == "/verbena.v1.Cluster/CreateTable" &&
-        static_cast<const v1::CreateTableRequest&>(request).restoring()) {
-      LoseInRestore();
-    }
+    if (method == "/verbena.v1.Cluster/FinishRestore") LoseRestored();
   }
   if (!world_->has(SwarmFeature::kRestoreCuts)) return;
   if (method == "/verbena.v1.Cluster/FinishRestore") return HoldRestore();
@@ -56,7 +53,10 @@ void SwarmAims::Run() {
   if (world_->has(SwarmFeature::kMissedRuns)) MissRun();
   if (world_->has(SwarmFeature::kLostFollowers)) LoseFollower();
   if (world_->has(SwarmFeature::kLateRequests)) PartFollower();
-  if (world_->has(SwarmFeature::kLateFollowers)) SlowFollower();
+  if (world_->has(SwarmFeature::kLateFollowers)) {
+    SlowFollower();
+    CrashHolder();
+  }
   if (std::exchange(view_asked_, false)) AnswerByOldState();
 }
 
@@ -128,10 +128,7 @@ void SwarmAims::Cut(int server, bool cut) {
 void SwarmAims::HoldRestore() {
   if (world_->stage != SwarmStage::kFaults || world_->old_state || Chance(0.4)) return;
   const int64_t time = Leases(20, 200);
-  world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
-  world_->cluster->control().Cut("operator", "coordinator", true);
-  faults_->Later(time,
-                 [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
+  CutOperator(time);
   const bool leaves = Chance(0.7);
   const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
   faults_->Later(Between(0, time / kMilli / 2) * kMilli, [this, leaves, index] {
@@ -153,18 +150,29 @@ void SwarmAims::SlowRestore() {
   }
 }
 
-void SwarmAims::LoseInRestore() {
-  if (world_->stage != SwarmStage::kFaults || Chance(0.3)) return;
+void SwarmAims::LoseRestored() {
+  if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
+  DeafenRestored();
+  if (world_->now() < next_restored_at_ || Chance(0.2)) return;
+  const int64_t time = Leases(40, 150);
+  next_restored_at_ = world_->now() + time + Leases(100, 300);
+  CutOperator(time);
   const auto index = static_cast<int>(Between(0, world_->cluster->servers() - 1));
-  faults_->Later(Between(1, 100) * kMilli, [this, index] {
+  faults_->Later(Between(0, 20) * kMilli, [this, index] {
     if (world_->stage == SwarmStage::kFaults && !world_->old_state) {
-      faults_->Crash(index, Leases(5, 60));
+      faults_->Crash(index, Leases(5, 30));
     }
   });
 }
 
+void SwarmAims::CutOperator(int64_t time) {
+  world_->Trace(absl::StrCat("cut: operator -> coordinator, for ", time / kMilli, " ms"));
+  world_->cluster->control().Cut("operator", "coordinator", true);
+  faults_->Later(time,
+                 [this] { world_->cluster->control().Cut("operator", "coordinator", false); });
+}
+
 void SwarmAims::DeafenRestored() {
-  if (world_->stage != SwarmStage::kFaults) return;
   const v1::ClusterView& view = world_->cluster->view();
   std::set<int> deaf;
   for (const v1::Table& table : view.tables()) {
@@ -174,7 +182,7 @@ void SwarmAims::DeafenRestored() {
     }
   }
   for (const int server : deaf) {
-    if (server >= 0) faults_->Deafen(absl::StrCat("server-", server), Between(20, 600) * kMilli);
+    if (server >= 0) faults_->Deafen(absl::StrCat("server-", server), Between(100, 4000) * kMilli);
   }
 }
 
@@ -434,6 +442,32 @@ void SwarmAims::SlowFollower() {
   const int primary = faults_->ServerOf(late_.primary);
   if (primary < 0) return EndSlowFollower();
   faults_->Crash(primary, Leases(300, 500));
+}
+
+void SwarmAims::CrashHolder() {
+  if (world_->now() < next_holder_at_) return;
+  const v1::ClusterView& view = world_->cluster->view();
+  for (int i = 0; i < world_->cluster->servers(); ++i) {
+    const SimServer* server = world_->cluster->server(i);
+    for (uint32_t s = 0; server != nullptr && s < server->shards(); ++s) {
+      const shard::Engine* engine = server->shard(s).engine();
+      const auto held = engine == nullptr ? std::nullopt : PartitionWithHeldReads(*engine);
+      if (!held.has_value()) continue;
+      const v1::Partition& p = view.partitions(static_cast<int>(*held));
+      const int follower = p.followers().empty() ? -1 : faults_->ServerOf(p.followers(0).server());
+      if (follower < 0) continue;
+      next_holder_at_ = world_->now() + Leases(100, 300);
+      if (Chance(0.2)) return;
+      const std::string host = absl::StrCat("server-", follower);
+      const int64_t time = Leases(2, 40);
+      world_->Trace(absl::StrCat("server-", i, " holds reads of partition ", *held, "; ", host,
+                                 " has no rails"));
+      CutRails(host, true);
+      faults_->Later(time, [this, i] { faults_->Crash(i, Leases(300, 500)); });
+      faults_->Later(time + kMilli, [this, host] { CutRails(host, false); });
+      return;
+    }
+  }
 }
 
 // The request is on its way to the coordinator.

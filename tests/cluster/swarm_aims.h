@@ -43,15 +43,18 @@ class SwarmAims {
   void SlowFollower();
   void BeginSlowFollower();
   void EndSlowFollower();
+  // The follower never has what a new run of a job has applied, and for which its reads wait.
+  void CrashHolder();
   void SlowRails(const std::string& host, int64_t delay);
   // A job with steps that has workers, as the view has it; null: there is none to begin anew.
   const v1::Job* JobWithSteps(SwarmJob** job) const;
   void HoldRestore();
   void SlowRestore();
-  // A server dies while a table is restored, and is back at once.
-  void LoseInRestore();
+  // A table was loaded everywhere: before the coordinator hears so, a server dies and is back.
+  void LoseRestored();
   // The servers that have what a restored table has lost do not hear for a while.
   void DeafenRestored();
+  void CutOperator(int64_t time);
   void LeaveLate();
   void AnswerByOldState();
   // The follower does not hear that its job begins anew, and hears it when its primary has left.
@@ -116,7 +119,8 @@ class SwarmAims {
     int64_t until_ns = 0;                // 0: there is none
   };
   LateFollower late_;
-  int64_t next_late_at_ = 0, next_part_at_ = 0, next_change_at_ = 0;
+  int64_t next_late_at_ = 0, next_part_at_ = 0, next_change_at_ = 0, next_restored_at_ = 0;
+  int64_t next_holder_at_ = 0;
   MissedRun run_;
   int64_t next_run_at_ = 0;
   int64_t next_learner_at_ = 0, next_leave_at_ = 0;

@@ -73,7 +73,7 @@ SwarmCheckpoints::SwarmCheckpoints(SwarmWorld* world)
   next_restore_ = Between(1500, 5000) * kMilli;
   next_upkeep_ = Between(1000, 4000) * kMilli;
   // Many restores.
-  if (!world_->has(SwarmFeature::kRestoreCrashes)) return;
+  if (!RestoresOften()) return;
   next_save_ = 300 * kMilli;
   next_restore_ = 500 * kMilli;
 }
@@ -398,7 +398,7 @@ void SwarmCheckpoints::RunRestore() {
   }
   restorer_.reset();
   restore_channel_.reset();
-  const bool often = !faults() || world_->has(SwarmFeature::kRestoreCrashes);
+  const bool often = !faults() || RestoresOften();
   next_restore_ = world_->now() + (often ? 20 : Between(100, 2000)) * kMilli;
 }
 

@@ -59,6 +59,9 @@ class SwarmCheckpoints {
     return static_cast<size_t>(Between(0, static_cast<int64_t>(count) - 1));
   }
   bool Chance(double p) { return std::bernoulli_distribution(p)(random_); }
+  bool RestoresOften() const {
+    return world_->has(SwarmFeature::kRestoreCrashes) || world_->has(SwarmFeature::kRestoredLosses);
+  }
   bool faults() const { return world_->stage == SwarmStage::kFaults; }
   int64_t DrawDeath();
   std::unique_ptr<ControlChannel> NewChannel(const std::string& host);

@@ -81,7 +81,9 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kLostFollowers, "lost_followers", 0.05},
     {SwarmFeature::kLateRequests, "late_requests", 0.05},
     {SwarmFeature::kLateFollowers, "late_followers", 0.05},
-    {SwarmFeature::kRestoredLosses, "restored_losses", 0.05},
+    {SwarmFeature::kRestoredLosses, "restored_losses", 0.06},
+    {SwarmFeature::kFewOperations, "few_operations", 0.12},
+    {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -200,6 +202,11 @@ void DrawRecords(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 43 + 19);  // changes no other draw of a seed
   plan->cluster.replica_log.rows_bytes = static_cast<uint64_t>(own.Between(1, 2048));
   plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
+  if (own.Chance(0.5)) return;
+  // What views change is then as much as a push.
+  plan->cluster.replica_log.partition_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
+  plan->cluster.replica_log.shard_bytes =
+      plan->cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 8));
 }
 
 // Rows of two or three tables fill the servers, each of which has also copies of others'
@@ -218,6 +225,20 @@ void DrawBuffers(SwarmPlan* plan) {
   plan->cluster.spare_buffers = static_cast<uint32_t>(own.Between(0, 2));
   plan->cluster.network.max_delay_ns = own.Between(500, 5000) * 1000;
   plan->features[static_cast<size_t>(SwarmFeature::kLearnerStalls)] = true;
+}
+
+// Workers wait for one another on more tables than a lane has operations.
+void DrawFewOperations(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 59 + 31);  // changes no other draw of a seed
+  plan->cluster.operations = static_cast<uint32_t>(own.Between(4, 5));
+  plan->cluster.small_slots = static_cast<uint32_t>(own.Between(1, 3));
+  plan->cluster.servers = static_cast<int>(own.Between(2, 3));
+  plan->cluster.shards = 1;
+  plan->max_tables = static_cast<uint32_t>(own.Between(3, 4));
+  plan->operations = 4;
+  plan->ahead = 1;
+  plan->jobs.resize(1);
+  plan->jobs.front().workers = static_cast<uint32_t>(own.Between(2, 3));
 }
 
 }  // namespace
@@ -278,6 +299,14 @@ SwarmPlan DrawPlan(uint64_t seed) {
   drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
   drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
+  const auto any = [&plan](std::initializer_list<SwarmFeature> features) {
+    return std::any_of(features.begin(), features.end(),
+                       [&plan](SwarmFeature feature) { return plan.has(feature); });
+  };
+  // While an older state is put back, or the disk fails, few tables are restored.
+  drop_unless(SwarmFeature::kRestoredLosses,
+              !any({SwarmFeature::kOldStates, SwarmFeature::kOldRequests,
+                    SwarmFeature::kChainFaults, SwarmFeature::kRestoreCrashes}));
   if (plan.has(SwarmFeature::kRestoredLosses))
     plan.cluster.replicas = plan.cluster.min_replicas = 1;
   drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
@@ -285,10 +314,6 @@ SwarmPlan DrawPlan(uint64_t seed) {
   drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLostFollowers, plan.cluster.replicas > 1);
   // Chunks, and what checkpoints and disks are about, want memory that is there.
-  const auto any = [&plan](std::initializer_list<SwarmFeature> features) {
-    return std::any_of(features.begin(), features.end(),
-                       [&plan](SwarmFeature feature) { return plan.has(feature); });
-  };
   drop_unless(
       SwarmFeature::kShortMemory,
       plan.cluster.replicas > 1 &&
@@ -297,8 +322,19 @@ SwarmPlan DrawPlan(uint64_t seed) {
                 SwarmFeature::kSlowRecovery, SwarmFeature::kChainFaults,
                 SwarmFeature::kRestoreCrashes}));
   need(SwarmFeature::kShortMemory, {SwarmFeature::kEmbedding});
+  // These need larger lanes (DrawSteps()).
+  drop_unless(SwarmFeature::kFewOperations,
+              !any({SwarmFeature::kSsp, SwarmFeature::kNorms, SwarmFeature::kCheckpoints,
+                    SwarmFeature::kSlowRecovery, SwarmFeature::kRestoreCrashes,
+                    SwarmFeature::kChainFaults, SwarmFeature::kRestoredLosses}));
+  need(SwarmFeature::kFewOperations, {SwarmFeature::kSync});
   drop_unless(SwarmFeature::kLateRequests, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateFollowers, plan.cluster.replicas > 1);
+  // Where something aims at a moment, which other faults seldom let come.
+  drop_unless(SwarmFeature::kRareFaults,
+              any({SwarmFeature::kCutLearners, SwarmFeature::kLateLeaves, SwarmFeature::kMissedRuns,
+                   SwarmFeature::kLostFollowers, SwarmFeature::kLateRequests,
+                   SwarmFeature::kLateFollowers, SwarmFeature::kRestoredLosses}));
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
   need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
   need(SwarmFeature::kChainFaults,
@@ -307,6 +343,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   need(SwarmFeature::kLostFollowers, {SwarmFeature::kLosses, SwarmFeature::kRemovals});
   need(SwarmFeature::kLateRequests, {SwarmFeature::kLosses, SwarmFeature::kServerCrashes});
   need(SwarmFeature::kRestoredLosses, {SwarmFeature::kCheckpoints, SwarmFeature::kLosses});
+  drop_unless(SwarmFeature::kDiskFaults, !plan.has(SwarmFeature::kRestoredLosses));
   need(SwarmFeature::kLateFollowers,
        {SwarmFeature::kSync, SwarmFeature::kReaders, SwarmFeature::kServerCrashes});
   const int64_t jobs = draw.Between(1, 2);
@@ -324,6 +361,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   plan.fault_pause_ns = draw.Between(100, 1500) * kMilli;
   plan.faults_end_ns = draw.Between(4, 10) * kSecond;
   plan.pace_ns = draw.Between(1, 10) * kMilli;
+  if (plan.has(SwarmFeature::kRareFaults)) plan.fault_pause_ns *= 8;
   if (plan.has(SwarmFeature::kHeavyLoad)) PressHard(&draw, &plan);
   if (plan.has(SwarmFeature::kColdLearners)) PressColdRows(&plan);
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
@@ -352,6 +390,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   // One of them is made when a learner catches up.
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   if (plan.has_steps()) DrawSteps(&plan);
+  if (plan.has(SwarmFeature::kFewOperations)) DrawFewOperations(&plan);
   PlanDraw own(seed * 41 + 17);  // changes no other draw of a seed
   if (own.Chance(0.3)) plan.staging_bytes = static_cast<size_t>(own.Between(1, 16)) * 4096;
   // A pull that waits for a step holds a buffer.
