@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/failpoint.h"
 #include "proto/verbena/v1/cluster.pb.h"
 
 namespace verbena {
@@ -65,10 +66,10 @@ std::string DescribeSeen(const v1::Seen& seen);
 
 // Failpoints.
 struct HistoryPlantedBugs {
-  bool one_history = false;        // every state continues every other one
-  bool forgets_terms = false;      // a coordinator compares using only the terms that its view
-                                   // lists
-  bool compare_revisions = false;  // a higher revision comes after a lower one of any term
+  Failpoint one_history;        // every state continues every other one
+  Failpoint forgets_terms;      // a coordinator compares using only the terms that its view
+                                // lists
+  Failpoint compare_revisions;  // a higher revision comes after a lower one of any term
 };
 // All false outside tests; written only while no coordinator and no member runs.
 inline HistoryPlantedBugs& history_planted_bugs() {

@@ -360,7 +360,10 @@ bool Engine::Impl::AtLastRecord(uint32_t partition, const TableState& state, uin
 bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
-  if (!planted_bugs().cursor_before_apply && !AtLastRecord(partition, state, slice)) return false;
+  const bool behind = !log.AllApplied(partition, table.id());
+  if (!(behind && planted_bugs().cursor_before_apply) && !AtLastRecord(partition, state, slice)) {
+    return false;
+  }
   // Those that were made for no record that the learner was told, as by a step that is open.
   ReplicaLog::Cursor::Slice& sent = c.slices.at(table.id());
   if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {

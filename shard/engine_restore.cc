@@ -330,7 +330,7 @@ bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
     }
   } else {
     // The table's kFresh may still be noted, and copies take nothing before it.
-    if (tell && !planted_bugs().end_before_notes && BehindOnCopies(p)) return false;
+    if (tell && BehindOnCopies(p) && !planted_bugs().end_before_notes) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
       ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, p, *state);

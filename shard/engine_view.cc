@@ -352,7 +352,12 @@ void Engine::Impl::ResetTable(TableState* state) {
     const uint32_t p = state->table->life(s).partition;
     if (!state->table->ready(s) || !partitions[p].ours) continue;
     // A follower until this view: it may have steps of this generation. Adopt() knows.
-    if (partitions[p].promoted && !planted_bugs().reset_promoted) continue;
+    if (partitions[p].promoted) {
+      const auto marks = state->marks.find(p);
+      const bool has_steps = marks != state->marks.end() &&
+                             marks->second.generation == state->job->roster.generation();
+      if (!has_steps || !planted_bugs().reset_promoted) continue;
+    }
     // What is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);

@@ -100,7 +100,10 @@ bool ClientCore::BufferReleased(OperationId id) const {
   const Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr) return true;
   // Failpoint: released at the deadline while its record is still in flight.
-  if (rdma::planted_bugs().release_buffer_at_deadline && !operation->live) return true;
+  if (!operation->live && operation->buffers > 0 &&
+      rdma::planted_bugs().release_buffer_at_deadline) {
+    return true;
+  }
   return operation->buffers == 0;
 }
 

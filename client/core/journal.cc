@@ -228,7 +228,7 @@ void Journal::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
 void Journal::EnqueueOn(TableLane* lane, Entry* entry) {
   // The new lane may have to post others first.
-  if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
+  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   Entry* before = nullptr;
   // New entries go to the end; returned ones go near the front.
   if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {
@@ -310,7 +310,7 @@ void Journal::EnqueuePull(Entry* entry, bool front) {
 
 void Journal::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
   // A queued record holds no buffer: the records in front of it are posted first, and may need it.
-  if (!rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
+  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) StopAwaiting(entry);
   GiveStaging(entry);
   if (entry->block != nullptr) entry->device = StagingFor(*entry->block);
   entry->state = Entry::State::kQueued;

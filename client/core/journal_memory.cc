@@ -86,13 +86,15 @@ bool Journal::HasShare(const Stream& stream, const Staging& buffers, uint32_t by
 // Whether `entry`, which awaits a buffer, is posted as soon as one is free. Behind other records it
 // is not: those are posted first, so it must not keep the buffer from them.
 bool Journal::IsNext(const Entry& entry) {
-  if (rdma::planted_bugs().hold_last_buffer) return entry.stream->open() || !IsPull(entry.type);
   // On a closed lane it may wait as long as a server is away. Others must still wait for a dense
   // push of a sync table, because servers hold such pushes of later steps until it arrives.
   const bool dense_step = entry.type == RecordType::kPush && entry.table->sync;
-  if (!entry.stream->open() && !dense_step) return false;
-  if (IsPull(entry.type)) return entry.stream->pulls.front() == &entry;
-  return entry.table->LaneOn(entry.stream)->queue.front() == &entry;
+  const bool first = IsPull(entry.type)
+                         ? entry.stream->pulls.front() == &entry
+                         : entry.table->LaneOn(entry.stream)->queue.front() == &entry;
+  const bool open = entry.stream->open();
+  if (first && (open || dense_step)) return true;
+  return (open || !IsPull(entry.type)) && rdma::planted_bugs().hold_last_buffer;
 }
 
 // The last buffer of a size is reserved for the oldest record that waits for one. Lanes that are

@@ -166,9 +166,8 @@ void Journal::FollowTables(NormGroup* group, const std::vector<TableState*>& tab
     ids.push_back(table->id());
     const bool took_part =
         std::binary_search(group->took_part.begin(), group->took_part.end(), table->id());
-    if (!took_part && !planted_bugs().keep_norm_steps) {
-      group->next = std::min(group->next, LeastCommitted(*table));
-    }
+    const uint64_t committed = took_part ? group->next : LeastCommitted(*table);
+    if (committed < group->next && !planted_bugs().keep_norm_steps) group->next = committed;
   }
   group->took_part = std::move(ids);
 }

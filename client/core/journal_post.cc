@@ -155,9 +155,9 @@ bool Journal::PumpPulls(Stream* stream) {
     // wait for a step that the caller ends after its pull.
     const bool asks = entry->type == RecordType::kAwait || entry->type == RecordType::kNorms ||
                       stream->pulls_out == 0;
-    const bool never = planted_bugs().awaits_before_pulls && IsTiny(*stream);
-    const uint32_t limit = asks && !never ? parked + 1 : pulls;
-    if (stream->pulls_out + stream->awaits_out >= limit) {
+    const uint32_t out = stream->pulls_out + stream->awaits_out;
+    if (out >= (asks ? parked + 1 : pulls) ||
+        (out >= pulls && IsTiny(*stream) && planted_bugs().awaits_before_pulls)) {
       StopAwaiting(entry);
       stream->stalled = true;
       break;

@@ -5,13 +5,15 @@
 #ifndef VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
 #define VERBENA_CLIENT_CORE_PLANTED_BUGS_H_
 
+#include "proto/failpoint.h"
+
 namespace verbena::client {
 
 struct PlantedBugs {
-  bool learn_losses_late = false;  // a table that is first used after a loss waits for another view
-  bool keep_norm_steps = false;    // norm steps of removed tables count for the tables that replace
-                                   // them
-  bool awaits_before_pulls = false;  // on small lanes unanswered awaits block pulls
+  Failpoint learn_losses_late;    // a table that is first used after a loss waits for another view
+  Failpoint keep_norm_steps;      // norm steps of removed tables count for the tables that replace
+                                  // them
+  Failpoint awaits_before_pulls;  // on small lanes unanswered awaits block pulls
 };
 
 // All false outside tests.

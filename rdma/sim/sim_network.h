@@ -24,6 +24,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "proto/failpoint.h"
 #include "rdma/base/clock.h"
 #include "rdma/transport.h"
 
@@ -49,23 +50,23 @@ struct SimFaults {
 
 // Failpoints: deliberate bugs in the library that tests enable, to show that tests detect them.
 struct PlantedBugs {
-  bool act_on_send_completion = false;      // treats a sender's completion as arrival
-  bool release_buffer_at_deadline = false;  // releases a buffer without closing the lane
-  bool reply_before_receive = false;        // sends a reply or credit before the receive is
-                                            // reposted
-  bool replay_before_dead = false;          // resends records while their old lane is still alive
-  bool never_probe = false;                 // a worker never probes a silent shard
-  bool trust_writes = false;                // waits forever for a write that does not complete
-  bool heartbeats_need_owner = false;   // no heartbeats while the client's owner is in a long call
-  bool refusals_are_final = false;      // a temporary refusal of memory by a transport ends the
-                                        // call
-  bool clock_stops_in_suspend = false;  // leases use a clock that excludes suspended time
-  bool keep_patience = false;      // a sleeping client keeps its promise to wait for the last reply
-                                   // when another operation starts
-  bool trust_late_grants = false;  // a lease counts as granted when its response is handled
-  bool hold_last_buffer = false;   // keeps a buffer for a record that waits behind others in its
-                                   // queue
-  bool norm_of_first_table = false;  // a worker sends the first table's norm as that of all tables
+  Failpoint act_on_send_completion;      // treats a sender's completion as arrival
+  Failpoint release_buffer_at_deadline;  // releases a buffer without closing the lane
+  Failpoint reply_before_receive;        // sends a reply or credit before the receive is
+                                         // reposted
+  Failpoint replay_before_dead;          // resends records while their old lane is still alive
+  Failpoint never_probe;                 // a worker never probes a silent shard
+  Failpoint trust_writes;                // waits forever for a write that does not complete
+  Failpoint heartbeats_need_owner;       // no heartbeats while the client's owner is in a long call
+  Failpoint refusals_are_final;          // a temporary refusal of memory by a transport ends the
+                                         // call
+  Failpoint clock_stops_in_suspend;      // leases use a clock that excludes suspended time
+  Failpoint keep_patience;        // a sleeping client keeps its promise to wait for the last reply
+                                  // when another operation starts
+  Failpoint trust_late_grants;    // a lease counts as granted when its response is handled
+  Failpoint hold_last_buffer;     // keeps a buffer for a record that waits behind others in its
+                                  // queue
+  Failpoint norm_of_first_table;  // a worker sends the first table's norm as that of all tables
 };
 PlantedBugs& planted_bugs();  // all false outside tests
 

@@ -100,9 +100,9 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
     kept.insert(i->name);
     ++last;
   }
-  if (retention.keep_former_runs && !planted_bugs().forget_former_runs) {
-    KeepFormerRuns(all, &kept);
-  }
+  std::set<std::string> former = kept;
+  if (retention.keep_former_runs) KeepFormerRuns(all, &former);
+  if (former.size() > kept.size() && !planted_bugs().forget_former_runs) kept = std::move(former);
   // From the newest on: a base is older than the checkpoints based on it. The base of a checkpoint
   // with an unreadable manifest is not known: all older ones stay.
   bool unread = false;

@@ -233,7 +233,7 @@ std::vector<RowFile> CheckpointReader::RowFiles(const std::string& table) const 
 
 RowFilter CheckpointReader::RowFilterOf(const std::string& table) const {
   const v1::CheckpointTable* newest = FindTable(table);
-  if (newest == nullptr || links_.size() == 1 || planted_bugs().merge_key_by_key) return {};
+  if (newest == nullptr || links_.size() == 1) return {};
   std::vector<size_t> first(manifest().partitions());
   for (size_t link = 1; link < links_.size(); ++link) {
     const v1::CheckpointTable* here = links_[link].index->FindTable(table);
@@ -241,6 +241,9 @@ RowFilter CheckpointReader::RowFilterOf(const std::string& table) const {
     // The chain was checked: all its manifests have as many partitions, and name some of them.
     for (const uint32_t partition : here->whole_partitions()) first[partition] = link;
   }
+  const bool replaces =
+      std::any_of(first.begin(), first.end(), [](size_t link) { return link > 0; });
+  if (replaces && planted_bugs().merge_key_by_key) return {};
   return {newest->id(), std::move(first)};
 }
 

@@ -107,7 +107,7 @@ class Compaction {
   }
 
   absl::Status CopyRows(int index) {
-    if (planted_bugs().compact_oldest && from_.links() > 1) {
+    if (from_.links() > 1 && planted_bugs().compact_oldest) {
       const auto oldest = CheckpointReader::Open(disk_, from_.path_of(0));
       return oldest.ok() ? CopyRows(index, *oldest) : oldest.status();
     }

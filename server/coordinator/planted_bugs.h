@@ -4,25 +4,26 @@
 #ifndef VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_
 #define VERBENA_SERVER_COORDINATOR_PLANTED_BUGS_H_
 
+#include "proto/failpoint.h"
+
 namespace verbena::server {
 
 struct CoordinatorPlantedBugs {
-  bool count_pauses = false;       // leases run on while the coordinator does not
-  bool make_late_changes = false;  // of configurations, however long its requester has been dead
-  bool hand_over_unheard = false;  // by a leaving server, to a follower that may be dead
-  bool believe_workers = false;    // a worker's word alone proves that the state is too old
-  bool reuse_ids = false;          // each term gives out the ids that follow in the loaded state
+  Failpoint count_pauses;       // leases run on while the coordinator does not
+  Failpoint make_late_changes;  // of configurations, however long its requester has been dead
+  Failpoint hand_over_unheard;  // by a leaving server, to a follower that may be dead
+  Failpoint believe_workers;    // a worker's word alone proves that the state is too old
+  Failpoint reuse_ids;          // each term gives out the ids that follow in the loaded state
   // changes are made before servers have confirmed that it is new
-  bool trusts_loaded_state = false;
-  bool wait_for_polls = false;  // a server's view comes by a poll alone, which may be lost
-  bool take_uncompared =
-      false;                  // a server requests a view without the newest state that it has seen
-  bool drop_by_name = false;  // a drop by id drops the table with the same name
-  bool replace_at_once = false;     // a table is dropped before its replacement is loaded
-  bool keep_ranks = false;          // a rank beyond the expected ones is never free again
-  bool drop_used = false;           // a table is dropped under workers that joined meanwhile
-  bool reuse_generations = false;   // a job that has ended begins with its first generation again
-  bool cold_tier_anywhere = false;  // a table's rows go to a disk that a server does not have
+  Failpoint trusts_loaded_state;
+  Failpoint wait_for_polls;   // a server's view comes by a poll alone, which may be lost
+  Failpoint take_uncompared;  // a server requests a view without the newest state that it has seen
+  Failpoint drop_by_name;     // a drop by id drops the table with the same name
+  Failpoint replace_at_once;  // a table is dropped before its replacement is loaded
+  Failpoint keep_ranks;       // a rank beyond the expected ones is never free again
+  Failpoint drop_used;        // a table is dropped under workers that joined meanwhile
+  Failpoint reuse_generations;   // a job that has ended begins with its first generation again
+  Failpoint cold_tier_anywhere;  // a table's rows go to a disk that a server does not have
 };
 
 // All false outside tests.

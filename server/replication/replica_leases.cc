@@ -61,7 +61,8 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
   part->role = Role::kPrimary;
   if (was.role == Role::kPrimary) part->serve_from = was.serve_from;
   if (was.role == Role::kFollower) part->serve_from = was.heard_ns + lease_ns_;
-  if (!shard::planted_bugs().skip_given_lease) {
+  const bool waits = part->given_until > std::max(part->serve_from, now);
+  if (!(waits && shard::planted_bugs().skip_given_lease)) {
     part->serve_from = std::max(part->serve_from, part->given_until);
   }
   const bool follower = !p.followers().empty();

@@ -128,10 +128,10 @@ absl::Status Saver::ChooseTables() {
   for (const v1::Job& job : view_.jobs()) {
     if (job.name() == job_) generation = job.generation();
   }
-  const bool begun_anew = std::exchange(generation_, generation) != generation &&
-                          !checkpoint::planted_bugs().keep_former_steps;
+  const bool begun_anew = std::exchange(generation_, generation) != generation;
   // The previous run's steps do not predict the steps of this run.
-  if (!same || begun_anew) choice_ = StepChoice(tables_.size());
+  if (!same || (begun_anew && !checkpoint::planted_bugs().keep_former_steps))
+    choice_ = StepChoice(tables_.size());
   return absl::OkStatus();
 }
 

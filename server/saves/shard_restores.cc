@@ -171,8 +171,7 @@ bool ShardRestores::Load(Restore* restore, int64_t now) {
     const bool loads = status.ok() && !read.end;
     if (loads) status = LoadWindow(*restore, &read);
     // The window is loaded again later; one that could not be read cannot be loaded.
-    const bool again = loads || checkpoint::planted_bugs().reload_unread;
-    if (again && absl::IsUnavailable(status)) {
+    if (absl::IsUnavailable(status) && (loads || checkpoint::planted_bugs().reload_unread)) {
       restore->retry_ns = now + kRetryNanos;
       break;
     }

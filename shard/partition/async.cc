@@ -161,7 +161,7 @@ Async::Telling Async::Tell(Queued* push) {
   told.owner = this;
   told.local = c.slice;
   // A learner is not waited for, but buffers may be.
-  told.waits = !planted_bugs().answer_unapplied;
+  told.waits = mode != ReplicaLog::Mode::kForward || !planted_bugs().answer_unapplied;
   if (planted_bugs().replicate_from_slot) {
     told.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }

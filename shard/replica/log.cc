@@ -308,8 +308,8 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   // No request waits for these.
   const ReplicaWaiters::Asker asker = waiting_.Suspend();
   const bool catching_up = std::exchange(catching_up_, false);
-  const bool unbounded = planted_bugs().unbounded_log || planted_bugs().unbounded_notes;
-  while (!p.notes.empty() && (unbounded || !Full(p))) {
+  while (!p.notes.empty() &&
+         (!Full(p) || planted_bugs().unbounded_log || planted_bugs().unbounded_notes)) {
     const ReplicaNotes::Note note = p.notes.Take();
     Append told;
     told.table = note.table;

@@ -115,10 +115,13 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
     const uint32_t stamp = stamps_[row];
     if (stamp == RowStore::kFreeStamp || named_[row]) continue;
     if (stamp == 0) {
-      live -= planted_bugs().count_unnamed ? 0 : 1;
+      --live;
       continue;
     }
     order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
+  }
+  if (live < rows.live() && rows.live() > most_rows_ && planted_bugs().count_unnamed) {
+    live = rows.live();
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;
   const uint64_t need = live > most_rows_ ? std::min<uint64_t>(live - target, order_.size()) : 0;

@@ -67,22 +67,22 @@ inline std::string FirstFinding(ScenarioOptions options, uint64_t count) {
 
 // Switches a planted bug on for one scope.
 struct Planted {
-  explicit Planted(bool rdma::PlantedBugs::*which) : which_(&(rdma::planted_bugs().*which)) {
+  explicit Planted(Failpoint rdma::PlantedBugs::*which) : which_(&(rdma::planted_bugs().*which)) {
     *which_ = true;
   }
-  explicit Planted(bool shard::PlantedBugs::*which) : which_(&(shard::planted_bugs().*which)) {
+  explicit Planted(Failpoint shard::PlantedBugs::*which) : which_(&(shard::planted_bugs().*which)) {
     *which_ = true;
   }
-  explicit Planted(bool checkpoint::PlantedBugs::*which)
+  explicit Planted(Failpoint checkpoint::PlantedBugs::*which)
       : which_(&(checkpoint::planted_bugs().*which)) {
     *which_ = true;
   }
-  explicit Planted(bool server::CoordinatorPlantedBugs::*which)
+  explicit Planted(Failpoint server::CoordinatorPlantedBugs::*which)
       : which_(&(server::coordinator_planted_bugs().*which)) {
     *which_ = true;
   }
   ~Planted() { *which_ = false; }
-  bool* which_;
+  Failpoint* which_;
 };
 
 }  // namespace verbena::test

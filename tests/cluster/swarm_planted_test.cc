@@ -1,242 +1,178 @@
 // Planted bugs that the swarm finds: what it draws has them in reach, and its invariants show them.
 //
-// By hand: VERBENA_PLANTED=NAME searches one of them alone, in seeds VERBENA_PLANTED_FROM (1) to
-// VERBENA_PLANTED_SEEDS, of those that have the features VERBENA_PLANTED_WITH (comma-separated).
+// By hand, in seeds VERBENA_PLANTED_FROM (1) to VERBENA_PLANTED_SEEDS (2000), of those that have
+// the features VERBENA_PLANTED_WITH (comma-separated):
+//  - VERBENA_PLANTED=NAME,NAME or `all` searches these failpoints, those without a known seed
+//    included, and says which seeds reach one and do not show it. A seed that reaches none of
+//    several is run once for all of them. VERBENA_PLANTED_TRIES (100): seeds that are tried with
+//    a failpoint of several.
+//  - VERBENA_PLANTED_REACH=1 plants nothing. It says for each failpoint how many seeds reach it,
+//    the first ones, and the features that all of them have.
+#include "tests/cluster/swarm_planted.h"
+
 #include <algorithm>
+#include <bitset>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "client/core/planted_bugs.h"
-#include "proto/cluster_history.h"
-#include "rdma/sim/sim_network.h"
-#include "server/checkpoint/planted_bugs.h"
-#include "server/coordinator/planted_bugs.h"
-#include "shard/planted_bugs.h"
 #include "tests/cluster/swarm.h"
 #include "tests/cluster/swarm_plan.h"
 
 namespace verbena::test {
 namespace {
 
-struct PlantedFault {
-  const char* name;
-  std::vector<bool*> bugs;         // planted together: one of them may be hidden by a second guard
-  uint64_t found_by;               // is tried first; 0: it is searched by hand alone
-  std::vector<std::string> shows;  // the violation has one of these; none: any shows it
-};
-
-// After a change of the swarm another seed may find it: seeds from 1 on.
-constexpr uint64_t kSeedsAtMost = 40;
-
-std::vector<PlantedFault> Faults() {
-  shard::PlantedBugs& shard = shard::planted_bugs();
-  rdma::PlantedBugs& client = rdma::planted_bugs();
-  checkpoint::PlantedBugs& saves = checkpoint::planted_bugs();
-  const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
-                                            "mismatches of its replicas"};
-  const std::vector<std::string> saved = {"is not what its shard had", "of which it was made",
-                                          "saved after"};
-  const std::vector<std::string> steps = {"of generation", "acknowledged push", "lease has ended"};
-  // Each hides the others: an older state gets no members, these have other ids, and no lanes.
-  const std::vector<bool*> reuse_ids = {&server::coordinator_planted_bugs().reuse_ids,
-                                        &server::coordinator_planted_bugs().trusts_loaded_state,
-                                        &history_planted_bugs().compare_revisions};
-  const std::vector<bool*> one_history = {&history_planted_bugs().one_history,
-                                          &server::coordinator_planted_bugs().reuse_ids};
-  return {
-      {"skip_dedupe", {&shard.skip_dedupe}, 2, {"more than was pushed"}},
-      {"acknowledge_early", {&shard.acknowledge_early}, 4, content},
-      {"read_unacknowledged", {&shard.read_unacknowledged}, 0, {"acknowledged pushes"}},
-      {"reset_promoted", {&shard.reset_promoted}, 0, {}},
-      {"rows_never_come", {&shard.rows_never_come}, 5, content},
-      {"rows_never_come, unproved", {&shard.rows_never_come, &shard.skip_proof}, 5, content},
-      {"cursor_before_apply", {&shard.cursor_before_apply}, 0, content},
-      {"cursor_before_apply, unproved",
-       {&shard.cursor_before_apply, &shard.skip_proof},
-       100,
-       content},
-      {"skip_next_table", {&shard.skip_next_table}, 648, content},
-      {"skip_next_table, unproved", {&shard.skip_next_table, &shard.skip_proof}, 648, content},
-      {"forget_proved", {&shard.forget_proved}, 6, content},
-      {"forget_proved, proved once", {&shard.forget_proved, &shard.prove_once}, 6, content},
-      {"unbounded_notes", {&shard.unbounded_notes}, 0, {"beyond its limits"}},
-      {"unbounded_log", {&shard.unbounded_log}, 14, {"beyond its limits"}},
-      {"one_history", one_history, 755, {"acknowledged pushes"}},
-      {"trusts_loaded_state",
-       {&server::coordinator_planted_bugs().trusts_loaded_state},
-       95,
-       {"was acknowledged, and it is"}},
-      {"keep_ranks", {&server::coordinator_planted_bugs().keep_ranks}, 4, {"beyond its"}},
-      {"reuse_ids", reuse_ids, 1565, {"must not", "acknowledged pushes"}},
-      // A member then follows another history: any of these may show it first.
-      {"forgets_terms",
-       {&history_planted_bugs().forgets_terms},
-       165,
-       {"says that a table is not there", "acknowledged pushes", "is not what its primary",
-        "mismatches of its replicas"}},
-      {"count_pauses",
-       {&server::coordinator_planted_bugs().count_pauses},
-       1,
-       {"lease has ended", "declared lost"}},
-      {"make_late_changes",
-       {&server::coordinator_planted_bugs().make_late_changes},
-       942,
-       {"declared lost", "was left to server"}},
-      {"hand_over_unheard",
-       {&server::coordinator_planted_bugs().hand_over_unheard},
-       181,
-       {"which had been dead for"}},
-      {"believe_workers",
-       {&server::coordinator_planted_bugs().believe_workers},
-       650,
-       {"not the one that the cluster", "too few followers", "has not joined",
-        "has not seen revision"}},
-      {"take_uncompared",
-       {&server::coordinator_planted_bugs().take_uncompared},
-       165,
-       {"not recovered", "says that a table is not there"}},
-      {"wait_for_polls",
-       {&server::coordinator_planted_bugs().wait_for_polls},
-       4,
-       {"has not seen revision"}},
-      {"clock_stops_in_suspend", {&client.clock_stops_in_suspend}, 1753, {"acknowledged pushes"}},
-      {"heartbeats_need_owner", {&client.heartbeats_need_owner}, 36, {"lease has ended"}},
-      {"hold_last_buffer", {&client.hold_last_buffer}, 0, {"stands still"}},
-      {"trust_late_grants", {&client.trust_late_grants}, 84, {"lease has ended"}},
-      {"refusals_are_final", {&client.refusals_are_final}, 2, {"failed before its deadline"}},
-      {"learn_losses_late",
-       {&verbena::client::planted_bugs().learn_losses_late},
-       23,
-       {"which this client knows"}},
-      {"awaits_before_pulls",
-       {&verbena::client::planted_bugs().awaits_before_pulls},
-       0,
-       {"not recovered", "standstill", "stands still"}},
-      {"keep_norm_steps",
-       {&verbena::client::planted_bugs().keep_norm_steps},
-       470,
-       {"has not used table", "was not saved"}},
-      {"keep_patience", {&client.keep_patience}, 11, {"has woken nobody"}},
-      {"expire_other_jobs", {&shard.expire_other_jobs}, 8, {"has not used table"}},
-      {"lost_by_old_view",
-       {&shard.lost_by_old_view},
-       92,
-       {"has not used table", "says that data is lost"}},
-      {"evict_named", {&shard.evict_named}, 102, {"evictions leave"}},
-      {"evict_alike", {&shard.evict_alike}, 74, {"evictions leave"}},
-      {"waiting_rows_are_latest",
-       {&shard.waiting_rows_are_latest, &shard.restore_as_next},
-       765,
-       {"evictions leave"}},
-      {"lose_what_is_reset", {&shard.lose_what_is_reset}, 0, {"says that data is lost"}},
-      {"keep_refused_sweep", {&shard.keep_refused_sweep}, 0, {"evictions leave"}},
-      {"keep_former_steps", {&saves.keep_former_steps}, 0, {"was not saved"}},
-      {"count_unnamed", {&shard.count_unnamed}, 0, {"evictions leave"}},
-      {"keep_lost", {&shard.keep_lost}, 458, {"more than was pushed"}},
-      {"save_what_changes", {&shard.save_what_changes}, 3, saved},
-      {"forget_changed_rows", {&shard.forget_changed_rows}, 145, saved},
-      {"compact_oldest", {&saves.compact_oldest}, 0, {"of which it was made"}},
-      {"prune_bases", {&saves.prune_bases}, 67, {"/checkpoint-"}},
-      {"prune_unread", {&saves.prune_unread}, 0, {"and is gone"}},
-      {"merge_key_by_key", {&saves.merge_key_by_key}, 0, saved},
-      {"read_unverified", {&saves.read_unverified}, 196, {"/checkpoint-"}},
-      {"reuse_attempts",
-       {&saves.reuse_attempts},
-       0,
-       {"is not in its manifest", "found files of another"}},
-      {"reload_unread", {&saves.reload_unread}, 0, {"still being restored"}},
-      {"forget_former_runs", {&saves.forget_former_runs}, 0, {"and is gone"}},
-      {"share_directories", {&saves.share_directories}, 62, {"and is gone"}},
-      {"forget_moved", {&saves.forget_moved}, 0, {"is not what /"}},
-      {"commit_unsynced", {&saves.commit_unsynced}, 3, {"/checkpoint-"}},
-      {"end_before_notes", {&shard.end_before_notes}, 0, content},
-      {"forget_inherited", {&shard.forget_inherited}, 1242, {"says that data is lost"}},
-      {"restart_windows",
-       {&shard.restart_windows},
-       320,
-       {"nothing was restored", "being restored"}},
-      {"forget_cold_changes", {&shard.forget_cold_changes}, 7, content},
-      {"forget_owed", {&shard.forget_owed}, 154, steps},
-      {"pass_early", {&shard.pass_early}, 6, steps},
-      {"ignore_copy_room", {&shard.ignore_copy_room}, 0, {"has no memory for its rows"}},
-      {"settle_refused", {&shard.settle_refused}, 0, {"acknowledged pushes"}},
-      {"norm_of_first_table",
-       {&client.norm_of_first_table},
-       28,
-       {"of generation", "more than was pushed"}},
-      {"act_on_send_completion", {&client.act_on_send_completion}, 1, {}},
-      {"release_buffer_at_deadline", {&client.release_buffer_at_deadline}, 11, {}},
-      {"reply_before_receive", {&client.reply_before_receive}, 1, {}},
-      {"replay_before_dead", {&client.replay_before_dead}, 2, {"settled buffer"}},
-      {"never_probe", {&client.never_probe}, 464, {"not recovered", "not finished"}},
-      {"trust_writes", {&client.trust_writes}, 5, {"not recovered"}},
-      {"pull_early", {&shard.pull_early}, 53, {"acknowledged pushes"}},
-      {"answer_unapplied", {&shard.answer_unapplied}, 0, {"acknowledged pushes"}},
-      {"skip_given_lease", {&shard.skip_given_lease}, 0, {"acknowledged pushes"}},
-  };
-}
-
-struct PlantedTogether {
-  explicit PlantedTogether(const std::vector<bool*>& bugs) : bugs_(bugs) {
-    for (bool* bug : bugs_) *bug = true;
-  }
-  ~PlantedTogether() {
-    for (bool* bug : bugs_) *bug = false;
-  }
-  const std::vector<bool*>& bugs_;
-};
-
-bool Finds(const PlantedFault& fault, uint64_t seed) {
-  for (const std::string& violation : RunSwarm(seed).violations) {
-    if (fault.shows.empty()) {
-      std::fprintf(stderr, "%s is found by seed %llu: %s\n", fault.name,
-                   static_cast<unsigned long long>(seed), violation.c_str());
-      return true;
-    }
-    for (const std::string& text : fault.shows) {
-      if (violation.find(text) == std::string::npos) continue;
-      std::fprintf(stderr, "%s is found by seed %llu: %s\n", fault.name,
-                   static_cast<unsigned long long>(seed), violation.c_str());
-      return true;
-    }
-    std::fprintf(stderr, "%s, seed %llu: %s\n", fault.name, static_cast<unsigned long long>(seed),
-                 violation.c_str());
-  }
-  return false;
-}
-
-// Whether the seed's description has all that VERBENA_PLANTED_WITH lists.
-bool Wanted(uint64_t seed) {
-  const char* with = std::getenv("VERBENA_PLANTED_WITH");
-  if (with == nullptr) return true;
-  const std::string plan = DrawPlan(seed).Describe();
-  const std::vector<std::string> texts = absl::StrSplit(with, ',');
-  return std::all_of(texts.begin(), texts.end(),
-                     [&](const std::string& text) { return plan.find(text) != std::string::npos; });
-}
+// For every change: after one that moves seeds, so many runs look for those that find what
+// found_by does not find any more.
+constexpr uint64_t kRunsAtMost = 300;
+constexpr uint64_t kRunsOfOne = 40;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* value = std::getenv(name);
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
+// A fault, and what seeds have shown of it.
+struct Search {
+  PlantedFault fault;
+  bool found = false;
+  uint64_t tries = 0, reaching = 0;
+  std::vector<uint64_t> first_reaching = {};
+  std::bitset<static_cast<size_t>(SwarmFeature::kCount)> in_common = {};
+
+  void Reached(const SwarmPlan& plan) {
+    constexpr size_t kNamed = 12;
+    in_common = reaching == 0 ? plan.features : in_common & plan.features;
+    ++reaching;
+    if (first_reaching.size() < kNamed) first_reaching.push_back(plan.seed);
+  }
+
+  void Print() const {
+    std::string text = absl::StrCat(fault.name, ": reached by ", reaching, " seeds:");
+    for (const uint64_t seed : first_reaching) absl::StrAppend(&text, " ", seed);
+    absl::StrAppend(&text, reaching > first_reaching.size() ? " ...; all have:" : "; all have:");
+    for (size_t f = 0; f < in_common.size(); ++f) {
+      if (in_common[f]) absl::StrAppend(&text, " ", SwarmFeatureName(static_cast<SwarmFeature>(f)));
+    }
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+};
+
+bool Shows(const PlantedFault& fault, const std::string& violation) {
+  return fault.shows.empty() ||
+         std::any_of(fault.shows.begin(), fault.shows.end(), [&](const std::string& text) {
+           return violation.find(text) != std::string::npos;
+         });
+}
+
+void Try(Search* search, uint64_t seed) {
+  const PlantedFault& fault = search->fault;
+  const auto number = static_cast<unsigned long long>(seed);
+  for (Failpoint* bug : fault.bugs) bug->Forget();
+  ++search->tries;
+  const PlantedTogether planted(fault);
+  for (const std::string& violation : RunSwarm(seed).violations) {
+    search->found |= Shows(fault, violation);
+    std::fprintf(stderr, search->found ? "%s is found by seed %llu: %s\n" : "%s, seed %llu: %s\n",
+                 fault.name.c_str(), number, violation.c_str());
+    if (search->found) return;
+  }
+  if (fault.reached()) {
+    std::fprintf(stderr, "%s: reached in seed %llu, not shown\n", fault.name.c_str(), number);
+  }
+}
+
+// Without any of them planted.
+void Reach(std::vector<Search>* searches, uint64_t seed) {
+  for (const Search& search : *searches) {
+    for (Failpoint* bug : search.fault.bugs) bug->Forget();
+  }
+  for (const std::string& violation : RunSwarm(seed).violations) {
+    std::fprintf(stderr, "nothing planted, seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                 violation.c_str());
+  }
+}
+
+// Whether the seed's description has all that VERBENA_PLANTED_WITH lists.
+bool Wanted(const SwarmPlan& plan) {
+  const char* with = std::getenv("VERBENA_PLANTED_WITH");
+  if (with == nullptr) return true;
+  const std::string text = plan.Describe();
+  const std::vector<std::string> names = absl::StrSplit(with, ',');
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    return text.find(absl::StrCat(" ", name)) != std::string::npos;
+  });
+}
+
+// The faults of VERBENA_PLANTED; all with VERBENA_PLANTED_REACH alone.
+std::vector<Search> Named() {
+  const char* named = std::getenv("VERBENA_PLANTED");
+  const std::vector<std::string> names = absl::StrSplit(named == nullptr ? "all" : named, ',');
+  std::vector<Search> searches;
+  for (const PlantedFault& fault : PlantedFaults()) {
+    const bool one = std::find(names.begin(), names.end(), fault.name) != names.end();
+    if (one || names.front() == "all") searches.push_back({fault});
+  }
+  return searches;
+}
+
+void SearchByHand() {
+  const bool reach_alone = std::getenv("VERBENA_PLANTED_REACH") != nullptr;
+  std::vector<Search> searches = Named();
+  REQUIRE_FALSE(searches.empty());
+  const uint64_t last = FromEnvironment("VERBENA_PLANTED_SEEDS", kPlantedSeeds);
+  const bool together = searches.size() > 1 || reach_alone;
+  const uint64_t tries = FromEnvironment("VERBENA_PLANTED_TRIES", together ? 100 : UINT64_MAX);
+  const auto open = [&](const Search& s) { return !s.found && s.tries < tries; };
+  for (uint64_t seed = FromEnvironment("VERBENA_PLANTED_FROM", 1); seed <= last; ++seed) {
+    const SwarmPlan plan = DrawPlan(seed);
+    if (!Wanted(plan) || std::none_of(searches.begin(), searches.end(), open)) continue;
+    if (together) Reach(&searches, seed);
+    std::vector<Search*> reached;
+    std::string names;
+    for (Search& search : searches) {
+      if (together && !search.fault.reached()) continue;
+      reached.push_back(&search);
+      absl::StrAppend(&names, " ", search.fault.name, ";");
+    }
+    if (together)
+      std::fprintf(stderr, "seed %llu reaches%s\n", static_cast<unsigned long long>(seed),
+                   names.c_str());
+    for (Search* search : reached) {
+      if (!reach_alone && open(*search)) Try(search, seed);
+      if (together || search->fault.reached()) search->Reached(plan);
+    }
+  }
+  for (const Search& search : searches) search.Print();
+  if (reach_alone) return;
+  for (const Search& search : searches) {
+    CAPTURE(search.fault.name);
+    CHECK(search.found);
+  }
+}
+
 TEST_CASE("planted bugs: the swarm finds each") {
-  const char* only = std::getenv("VERBENA_PLANTED");
-  for (const PlantedFault& fault : Faults()) {
-    if (only == nullptr ? fault.found_by == 0 : std::string_view(only) != fault.name) continue;
+  if (std::getenv("VERBENA_PLANTED") != nullptr || std::getenv("VERBENA_PLANTED_REACH") != nullptr)
+    return SearchByHand();
+  uint64_t runs = 0;
+  for (const PlantedFault& fault : PlantedFaults()) {
+    if (fault.found_by == 0) continue;
+    Search search{fault};
     CAPTURE(fault.name);
-    const PlantedTogether planted(fault.bugs);
-    bool found = only == nullptr && Finds(fault, fault.found_by);
-    const uint64_t last = FromEnvironment("VERBENA_PLANTED_SEEDS", kSeedsAtMost);
-    uint64_t seed = FromEnvironment("VERBENA_PLANTED_FROM", 1);
-    for (; !found && seed <= last; ++seed) found = Wanted(seed) && Finds(fault, seed);
-    CHECK(found);
+    CHECK(fault.MayShow(DrawPlan(fault.found_by)));
+    Try(&search, fault.found_by);
+    for (uint64_t seed = 1; seed <= kPlantedSeeds && !search.found && runs < kRunsAtMost; ++seed) {
+      if (!fault.MayShow(DrawPlan(seed)) || search.tries > kRunsOfOne) continue;
+      ++runs;
+      Try(&search, seed);
+    }
+    INFO("search by hand: VERBENA_PLANTED");
+    CHECK(search.found);
   }
 }
 

@@ -272,7 +272,7 @@ TEST_CASE("random calls of operators do what the view allows, and each failpoint
     CHECK(RandomCalls(seed).empty());
   }
   CoordinatorPlantedBugs& bugs = coordinator_planted_bugs();
-  for (bool* bug : {&bugs.drop_used, &bugs.reuse_generations, &bugs.cold_tier_anywhere}) {
+  for (Failpoint* bug : {&bugs.drop_used, &bugs.reuse_generations, &bugs.cold_tier_anywhere}) {
     *bug = true;
     std::string found;
     for (uint32_t seed = 1; seed <= 20 && found.empty(); ++seed) found = RandomCalls(seed);

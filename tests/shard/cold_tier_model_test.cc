@@ -368,7 +368,7 @@ TEST_CASE("a tiered table has the bits of one that is in memory, under random op
 
 // What is wrong with a tiered table under faults, beside one in memory that nothing happens to; or
 // an empty string.
-std::string FindingWithCopies(ReplicaPlan plan, bool* planted, uint64_t* reads) {
+std::string FindingWithCopies(ReplicaPlan plan, Failpoint* planted, uint64_t* reads) {
   ReplicaPlan alone = plan;
   alone.replicas = 1;
   alone.faults = false;

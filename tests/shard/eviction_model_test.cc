@@ -169,8 +169,8 @@ TEST_CASE(
 
 TEST_CASE("the model finds a policy that drops rows of the same push, all alike, or too many") {
   PlantedBugs& bugs = planted_bugs();
-  bool& bug = *GENERATE(&planted_bugs().evict_named, &planted_bugs().evict_alike,
-                        &planted_bugs().count_unnamed);
+  Failpoint& bug = *GENERATE(&planted_bugs().evict_named, &planted_bugs().evict_alike,
+                             &planted_bugs().count_unnamed);
   bug = true;
   int found = 0;
   for (uint32_t seed = 1; seed <= 10; ++seed) {

@@ -19,7 +19,7 @@ constexpr uint64_t kReplica = kServer + 1;
 // A planted bug until the end of the scope.
 class Planted {
  public:
-  explicit Planted(bool PlantedBugs::*bug, bool on = true) : bug_(bug) {
+  explicit Planted(Failpoint PlantedBugs::*bug, bool on = true) : bug_(bug) {
     planted_bugs().*bug_ = on;
   }
   ~Planted() { planted_bugs().*bug_ = false; }
@@ -27,7 +27,7 @@ class Planted {
   Planted& operator=(const Planted&) = delete;
 
  private:
-  bool PlantedBugs::*bug_;
+  Failpoint PlantedBugs::*bug_;
 };
 
 RowOptions OnePartition(v1::Consistency consistency) {

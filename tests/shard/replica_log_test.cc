@@ -96,7 +96,7 @@ TEST_CASE("planted bug: replica log: a learner is not told which rows to make") 
 }
 
 // In how many rounds a learner catches up under load; 0: not within three times those without it.
-uint32_t GrowingRounds(bool PlantedBugs::*bug) {
+uint32_t GrowingRounds(Failpoint PlantedBugs::*bug) {
   const LoadPlan plan = GrowingPlan(16);
   planted_bugs().*bug = true;
   Load quiet(plan), load(plan);

@@ -105,7 +105,7 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
 }
 
 // What the first of `count` seeds that finds something says, with a bug planted.
-std::string FirstFinding(bool PlantedBugs::*bug, bool rows, v1::Consistency consistency,
+std::string FirstFinding(Failpoint PlantedBugs::*bug, bool rows, v1::Consistency consistency,
                          uint32_t count, bool promote_learners = false) {
   for (uint32_t seed = 1; seed <= count; ++seed) {
     ReplicaPlan plan = MakeReplicaPlan(seed, rows, consistency);
