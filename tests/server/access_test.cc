@@ -299,7 +299,7 @@ TEST_CASE("regression: a read-only token ends no observer that joined with anoth
   const auto close = [&](const Principal& who, uint64_t incarnation) {
     v1::CloseLaneRequest request;
     request.set_incarnation(incarnation);
-    return Authorize(who, "/verbena.v1.Shard/CloseLane", ScopeOf(request, view));
+    return Authorize(who, "/verbena.v1.Shard/CloseLane", ScopeOf(request, ViewScan(view)));
   };
   const Principal reader{"aaaa", v1::ROLE_READ_ONLY, ""};
   CHECK(leave(reader, 1).ok());
@@ -324,7 +324,7 @@ TEST_CASE("regression: a token of a job opens no lane for an observer that reads
   const auto open = [&](const Principal& who, uint64_t incarnation) {
     v1::OpenLaneRequest request;
     request.set_incarnation(incarnation);
-    return Authorize(who, "/verbena.v1.Shard/OpenLane", ScopeOf(request, view));
+    return Authorize(who, "/verbena.v1.Shard/OpenLane", ScopeOf(request, ViewScan(view)));
   };
   const Principal narrow{"aaaa", v1::ROLE_READ_ONLY, "serving"};
   const Principal wide{"bbbb", v1::ROLE_READ_ONLY, ""};
@@ -343,7 +343,8 @@ TEST_CASE("regression: a job's token makes no table that only an operator can fi
   create.mutable_spec()->set_name("another's");
   create.mutable_spec()->set_job("ads");
   const auto may = [&](const Principal& who) {
-    return Authorize(who, "/verbena.v1.Cluster/CreateTable", ScopeOf(create, {}));
+    return Authorize(who, "/verbena.v1.Cluster/CreateTable",
+                     ScopeOf(create, ViewScan(v1::ClusterView())));
   };
   const Principal trains{"aaaa", v1::ROLE_JOB, "ads"};
   CHECK(may(trains).ok());
