@@ -373,7 +373,7 @@ ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
 }
 
 // The follower has the entry, so it has to be applied: no limit of the job refuses these rows. They
-// are no more than the log has room for. Answers of other tables wait behind it.
+// are no more than the log has room for.
 bool AsyncRows::FindAgain(const Told& entry, uint32_t slice) {
   const MemoryFor before = pool_.whom();
   if (!planted_bugs().refuse_told_rows) pool_.SetFor(MemoryFor::kFollower);

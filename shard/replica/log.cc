@@ -210,7 +210,7 @@ uint64_t ReplicaLog::Add(Append append) {
 void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
   if (Entry* e = Find(partition, sequence)) {
     SetApplied(partition, e);
-    if (!e->required) waiting_.Finish(&e->waiters, ReplyStatus::kOk);
+    if (!e->required || e->acked) waiting_.Finish(&e->waiters, ReplyStatus::kOk);
   }
   Pop(partition);
 }

@@ -92,7 +92,7 @@ class Pair {
         if (worst == Status::kOk) worst = status;
       }
     }
-    f.Events();
+    for (const Event& e : f.Events()) answered += e.kind == Event::Kind::kReplicated ? 1 : 0;
     return worst;
   }
   // A push of a worker's next, and what follows from it.
@@ -111,6 +111,7 @@ class Pair {
   ServerMemory memory;  // of the copy
   std::unique_ptr<Engine> copy;
   uint64_t sequence = 1, step = 0;
+  size_t answered = 0;  // pushes, after their copy had them
 };
 
 TEST_CASE("regression: rows that the follower has no room for are refused, and all else goes on") {
@@ -232,7 +233,7 @@ TEST_CASE("a job's limit refuses no record of a follower") {
 bool AppliesWhatWasTold(Pair* pair) {
   RowFixture& f = pair->f;
   pair->memory.limit = uint64_t{64} << 20;
-  pair->AddCopy(/*learner=*/false);
+  if (pair->copy == nullptr) pair->AddCopy(/*learner=*/false);
   REQUIRE(pair->Ship() == Status::kOk);
   const std::vector<uint64_t> keys = f.KeysIn(0, 10'000);
   const auto push = [&](size_t from, size_t count) {
@@ -284,6 +285,33 @@ TEST_CASE("failpoint: an apply that a follower was told waits for the job's limi
   Pair pair(Evicting());
   planted_bugs().refuse_told_rows = true;
   CHECK(!AppliesWhatWasTold(&pair));
+}
+
+TEST_CASE("regression: an apply that waits holds back no answer of another table") {
+  Pair pair(Evicting());
+  planted_bugs().refuse_told_rows = true;
+  RowFixture& f = pair.f;
+  v1::Table* other = f.view.add_tables();
+  *other = f.view.tables(0);
+  other->set_id(kTable + 1);
+  other->mutable_spec()->set_name("other");
+  other->mutable_spec()->clear_eviction();
+  const std::vector<uint64_t> keys = f.KeysIn(0, 1);
+  const auto push = [&](uint64_t sequence) {
+    f.keys = keys;
+    f.values = f.Filled(1);
+    f.groups = {f.GroupOf(0, sequence, 1, 0)};
+    PushRowsRequest request = f.PushOf(0);
+    request.table = kTable + 1;
+    return f.engine->PushRows(request).answer.status;
+  };
+  pair.AddCopy(/*learner=*/false);
+  REQUIRE(push(1) == Status::kOk);
+  REQUIRE(!AppliesWhatWasTold(&pair));
+  REQUIRE(push(2) == Status::kOk);
+  const size_t before = pair.answered;
+  REQUIRE(pair.Ship() == Status::kOk);
+  CHECK(pair.answered == before + 1);
 }
 
 TEST_CASE("failpoint: rows are made that a follower has no room for") {
