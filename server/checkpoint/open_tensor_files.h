@@ -3,8 +3,10 @@
 // **Thread safety**: Open() may be called by any threads at once.
 //
 // **Invariants**
-//  1. At most kMostFiles files, with headers of at most kMostHeaderBytes together, are kept: the
-//     ones that were used last. The file that was opened last is always kept.
+//  1. At most kMostFiles files, and one for 32 descriptors of this process, with headers of at most
+//     kMostHeaderBytes together, are kept: the ones that were used last. The file that was opened
+//     last is always kept.
+//  2. Where no descriptor is left to open another file, those that are kept give way.
 #ifndef VERBENA_SERVER_CHECKPOINT_OPEN_TENSOR_FILES_H_
 #define VERBENA_SERVER_CHECKPOINT_OPEN_TENSOR_FILES_H_
 
@@ -28,7 +30,7 @@ class OpenTensorFiles {
   static constexpr size_t kMostFiles = 128;
   static constexpr size_t kMostHeaderBytes = size_t{32} << 20;
 
-  explicit OpenTensorFiles(Disk* disk) : disk_(disk) {}
+  explicit OpenTensorFiles(Disk* disk);
 
   // Like OpenTensorFile() of tensor_file.h. `entry` outlives this object.
   absl::StatusOr<std::shared_ptr<const SafetensorsReader>> Open(const std::string& directory,
@@ -41,6 +43,7 @@ class OpenTensorFiles {
   };
 
   Disk* const disk_;
+  const size_t most_files_;
   std::mutex mutex_;
   std::list<Kept> kept_;  // the one that was used last is the first
   absl::flat_hash_map<const v1::CheckpointFile*, std::list<Kept>::iterator> by_entry_;

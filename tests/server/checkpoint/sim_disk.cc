@@ -65,8 +65,14 @@ class SimWritable final : public WritableFile {
 
 class SimReadable final : public ReadableFile {
  public:
-  SimReadable(std::string path, SimDisk::NodePtr node)
-      : path_(std::move(path)), node_(std::move(node)), size_(node_->now.size()) {}
+  SimReadable(std::string path, SimDisk::NodePtr node, std::shared_ptr<uint64_t> open)
+      : path_(std::move(path)),
+        node_(std::move(node)),
+        size_(node_->now.size()),
+        open_(std::move(open)) {
+    ++*open_;
+  }
+  ~SimReadable() override { --*open_; }
   uint64_t size() const override { return size_; }
   absl::Status ReadAt(uint64_t offset, absl::Span<std::byte> bytes) const override {
     if (offset > node_->now.size() || bytes.size() > node_->now.size() - offset) {
@@ -80,6 +86,7 @@ class SimReadable final : public ReadableFile {
   const std::string path_;
   const SimDisk::NodePtr node_;
   const uint64_t size_;
+  const std::shared_ptr<uint64_t> open_;
 };
 
 class SimLock final : public DiskLock {
@@ -234,7 +241,11 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::Open(const std::string& p
   const NodePtr node = Find(path);
   if (node == nullptr) return absl::NotFoundError(absl::StrCat("cannot open ", path));
   if (node->directory) return absl::FailedPreconditionError(absl::StrCat(path, ": a directory"));
-  return std::make_unique<SimReadable>(path, node);
+  if (*open_ >= most_open_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot open ", path, ": too many open files"));
+  }
+  return std::make_unique<SimReadable>(path, node, open_);
 }
 
 absl::Status SimDisk::Rename(const std::string& from, const std::string& to) {

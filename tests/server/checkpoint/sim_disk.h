@@ -36,6 +36,8 @@ class SimDisk final : public Disk {
   void Truncate(const std::string& path, uint64_t size);
   // The n-th Sync() of a file or directory from now on says EIO, once.
   void FailSync(uint64_t n) { fail_sync_ = n; }
+  // Descriptors: Open() fails while so many files are open to be read.
+  void SetMostOpen(uint64_t files) { most_open_ = files; }
   // From now on Sync() of a file says OK and does nothing: a crash shows who relies on it.
   void IgnoreSyncs() { ignores_syncs_ = true; }
 
@@ -96,6 +98,8 @@ class SimDisk final : public Disk {
   NodePtr root_;
   uint64_t operations_ = 0;
   uint64_t opens_ = 0;
+  std::shared_ptr<uint64_t> open_ = std::make_shared<uint64_t>(0);  // files to be read
+  uint64_t most_open_ = UINT64_MAX;
   uint64_t crash_at_ = 0;
   uint64_t boots_ = 0;
   uint64_t capacity_ = UINT64_MAX;
