@@ -71,25 +71,26 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   std::unique_ptr<GrpcServer> result(new GrpcServer);
+  Parts& parts = *result->parts_;
   grpc::ServerBuilder builder;
   ConfigureControlServer(&builder);
   LimitPeers(memory, &builder);
-  result->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+  parts.acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   for (ControlService* service : services) {
     service->SetPort(port->get());
     builder.RegisterService(service);
   }
-  result->credentials_ = std::move(credentials);
-  result->server_ = builder.BuildAndStart();
-  if (result->server_ == nullptr) {
+  parts.credentials = std::move(credentials);
+  parts.server = builder.BuildAndStart();
+  if (parts.server == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", listen, ": gRPC refused it"));
   }
   result->address_ = JoinHostPort(parsed->host, (*port)->port());
   result->SetServing(false);
-  result->port_ = *std::move(port);
+  parts.port = *std::move(port);
   const absl::Status serves =
-      result->port_->Serve([acceptor = result->acceptor_.get()](int listener, int connection) {
+      parts.port->Serve([acceptor = parts.acceptor.get()](int listener, int connection) {
         grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
         taken.listener_fd = listener;
         taken.fd = connection;
@@ -100,11 +101,11 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
 }
 
 GrpcServer::~GrpcServer() {
-  if (server_ != nullptr) (void)Stop([] {});
+  (void)Stop([] {});
 }
 
 void GrpcServer::SetServing(bool serving) {
-  if (auto* health = server_->GetHealthCheckService()) {
+  if (auto* health = parts_->server->GetHealthCheckService()) {
     // "" is the server as a whole.
     for (const char* name : {"", "verbena.v1.Cluster", "verbena.v1.Shard"}) {
       health->SetServingStatus(name, serving);
@@ -113,27 +114,23 @@ void GrpcServer::SetServing(bool serving) {
 }
 
 absl::Status GrpcServer::Stop(const std::function<void()>& drain) {
-  if (server_ == nullptr) return absl::OkStatus();
+  if (parts_->server == nullptr || std::exchange(stopped_, true)) return absl::OkStatus();
   // Ends the port's thread first, so there is room for the one below.
-  if (port_ != nullptr) port_->Stop();
-  struct Ending {
-    std::unique_ptr<grpc::Server> server;
-    std::atomic<bool> ended{false};
-  };
-  const auto ending = std::make_shared<Ending>();
-  ending->server = std::move(server_);
+  if (parts_->port != nullptr) parts_->port->Stop();
   const auto longest = std::chrono::steady_clock::now() + kLongestStop;
   // Shutdown() returns when every call has been finished, and finishing takes our drain().
-  absl::StatusOr<std::thread> shutdown = StartThread("that ends the control port", [ending] {
-    ending->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
-    ending->server->Wait();
-    ending->ended.store(true, std::memory_order_release);
-  });
+  absl::StatusOr<std::thread> shutdown =
+      StartThread("that ends the control port", [parts = parts_] {
+        parts->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+        parts->server->Wait();
+        parts->ended.store(true, std::memory_order_release);
+      });
   if (!shutdown.ok()) {
-    (void)ending->server.release();
+    // Its calls go on for as long as this process does.
+    (void)new std::shared_ptr<Parts>(parts_);
     return shutdown.status();
   }
-  while (!ending->ended.load(std::memory_order_acquire)) {
+  while (!parts_->ended.load(std::memory_order_acquire)) {
     if (std::chrono::steady_clock::now() > longest) {
       shutdown->detach();
       return absl::DeadlineExceededError(
@@ -144,6 +141,7 @@ absl::Status GrpcServer::Stop(const std::function<void()>& drain) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   shutdown->join();
+  parts_->server.reset();
   return absl::OkStatus();
 }
 

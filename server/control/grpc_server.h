@@ -6,6 +6,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,24 +35,33 @@ class GrpcServer {
   ~GrpcServer();
 
   const std::string& address() const { return address_; }  // host:port, with the port taken
-  size_t connections() const { return port_->connections(); }
+  size_t connections() const { return parts_->port->connections(); }
   // What health checking answers, for all services.
   void SetServing(bool serving);
   // Takes no new calls and waits for the ones under way, which are cancelled after a moment.
   // `drain` runs again and again meanwhile, on this thread: whatever the calls wait for.
   // An error after kLongestStop: gRPC 1.51 waits for ever for threads that it cannot start. Calls
-  // may then still run, so nothing that they use may be destroyed, and the process should end.
+  // may then still run, so nothing of their services may be destroyed, and the process should end.
+  // What they use of this object outlives it.
   absl::Status Stop(const std::function<void()>& drain);
 
   static constexpr std::chrono::seconds kLongestStop{5};
 
  private:
   GrpcServer() = default;
+  // The server goes first.
+  struct Parts {
+    std::shared_ptr<grpc::ServerCredentials> credentials;
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+    std::unique_ptr<ControlPort> port;
+    std::unique_ptr<grpc::Server> server;
+    std::atomic<bool> ended{false};
+  };
+
   std::string address_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;  // outlive the server
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  std::unique_ptr<ControlPort> port_;
-  std::unique_ptr<grpc::Server> server_;
+  bool stopped_ = false;
+  // Shared with the thread that ends the server, and with calls that do not end.
+  std::shared_ptr<Parts> parts_ = std::make_shared<Parts>();
 };
 
 }  // namespace verbena::server
