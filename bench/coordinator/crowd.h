@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,6 +18,21 @@
 #include "server/coordinator/store.h"
 
 namespace verbena::bench {
+
+// Measures the time that another store takes to save.
+class TimedStore final : public server::Store {
+ public:
+  explicit TimedStore(std::unique_ptr<server::Store> store) : store_(std::move(store)) {}
+  absl::StatusOr<server::CoordinatorState> Load() override { return store_->Load(); }
+  absl::Status Save(const server::CoordinatorState& state,
+                    const server::StateChange& change) override;
+  double seconds() const { return static_cast<double>(nanos_) / 1e9; }
+
+ private:
+  const std::unique_ptr<server::Store> store_;
+  const MonotonicClock clock_;
+  int64_t nanos_ = 0;
+};
 
 struct CrowdOptions {
   int servers = 100;
@@ -28,6 +44,7 @@ struct CrowdOptions {
 
 struct CrowdFigures {
   double joins_s = 0;              // all workers, one after the other, while all watch
+  double joins_saving_s = 0;       // of that, making the changes durable
   std::vector<double> changes_ms;  // each change of configurations, with all answers serialized
   double change_bytes = 0;         // of the answers to one change, to all members
   double heartbeat_us = 0;         // each, of the servers
@@ -59,7 +76,7 @@ class Crowd {
 
   CrowdOptions options_;
   MonotonicClock clock_;
-  std::unique_ptr<server::Store> store_;
+  std::unique_ptr<TimedStore> store_;
   std::unique_ptr<server::Coordinator> coordinator_;
   std::vector<std::unique_ptr<Member>> members_;  // servers first
   std::string buffer_;                            // the last answer, serialized

@@ -59,6 +59,10 @@ absl::Status Measure(const Settings& settings, Report* report) {
                     seconds / before.seconds[name]);
       }
     }
+    for (const auto& [name, seconds] : figures->cpu_seconds) {
+      const double limit = tables_before == 0 ? seconds : before.cpu_seconds[name] * more;
+      AddRow(report, absl::StrCat("CPU of ", name, ", ", tables, " tables"), "s", seconds, limit);
+    }
     for (const auto& [name, p999] : figures->beside_p999_us) {
       AddRow(report, absl::StrCat("quick job's p99.9 beside ", name, ", ", tables, " tables"), "us",
              p999, kMostBeside * figures->alone_p999_us);

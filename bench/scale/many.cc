@@ -22,9 +22,9 @@
 namespace verbena::bench {
 namespace {
 
-constexpr int kQuickRounds = 200;  // of one measurement, of which there are as many as fit
+constexpr int kQuickRounds = 200;  // at once, as often as fits
 constexpr int kQuickGapMicros = 200;
-constexpr int kAloneMeasurements = 25;
+constexpr int kAloneRounds = 5000;
 constexpr int kIdleSeconds = 5;
 constexpr int kElements = 64;  // of a table
 constexpr absl::Duration kCallTimeout = absl::Minutes(10);
@@ -86,17 +86,18 @@ absl::Status Many::Start() {
   auto quick = Quiet::Connect(cluster_->address(), options.wire, "quick", 4096);
   if (!quick.ok()) return quick.status();
   quick_ = *std::move(quick);
-  std::vector<double> p999;
-  for (int i = 0; i < kAloneMeasurements; ++i) {
-    const auto times = quick_->Measure(kQuickRounds, /*pull=*/true, kQuickGapMicros);
-    if (!times.ok()) return times.status();
-    p999.push_back(times->p999_us);
-  }
-  figures_.alone_p999_us = *std::max_element(p999.begin(), p999.end());
+  if (absl::Status alone = SampleAlone(); !alone.ok()) return alone;
   auto owner = Connect("tables", /*observer=*/false);
   if (!owner.ok()) return owner.status();
   owner_ = *std::move(owner);
   return absl::OkStatus();
+}
+
+// Before and after everything else: other load on the machine may change meanwhile.
+absl::Status Many::SampleAlone() {
+  absl::Status status = quick_->Sample(kAloneRounds, /*pull=*/true, kQuickGapMicros, &alone_);
+  if (status.ok()) figures_.alone_p999_us = Quiet::TimesOf(alone_).p999_us;
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Many::Connect(const std::string& job, bool observer) const {
@@ -112,20 +113,20 @@ template <typename Calls>
 absl::Status Many::Time(const std::string& name, Calls calls) {
   std::atomic<bool> end = false;
   absl::Status quick;
-  double worst = 0;
+  std::vector<double> seconds;
   std::thread beside([&] {
     while (!end && quick.ok()) {
-      const auto times = quick_->Measure(kQuickRounds, /*pull=*/true, kQuickGapMicros);
-      quick = times.status();
-      if (times.ok()) worst = std::max(worst, times->p999_us);
+      quick = quick_->Sample(kQuickRounds, /*pull=*/true, kQuickGapMicros, &seconds);
     }
   });
+  const int64_t cpu = cluster_->CpuNanos();
   const double began = NowSeconds();
   const absl::Status status = calls();
   figures_.seconds[name] = NowSeconds() - began;
+  figures_.cpu_seconds[name] = static_cast<double>(cluster_->CpuNanos() - cpu) / 1e9;
   end = true;
   beside.join();
-  figures_.beside_p999_us[name] = worst;
+  if (!seconds.empty()) figures_.beside_p999_us[name] = Quiet::TimesOf(std::move(seconds)).p999_us;
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(name, ": ", status.message()));
   return quick;
 }
@@ -142,6 +143,7 @@ absl::Status Many::RunAll() {
   if (status.ok()) status = SaveOften();
   if (status.ok()) status = ListCheckpoints();
   if (status.ok()) status = DropTables();
+  if (status.ok()) status = SampleAlone();
   return status;
 }
 

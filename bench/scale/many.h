@@ -30,6 +30,9 @@ struct ManyOptions {
 struct ManyFigures {
   // Of all calls of a kind together, by its name.
   std::map<std::string, double> seconds;
+  // Processor time of the coordinator and the servers meanwhile, which other load on the machine
+  // does not change much. The quick job's part of it grows with the time.
+  std::map<std::string, double> cpu_seconds;
   // A job that pushes and pulls a small table: alone, and beside all of the above.
   double alone_p999_us = 0;
   std::map<std::string, double> beside_p999_us;  // by the kind of calls
@@ -46,6 +49,7 @@ class Many {
   explicit Many(const ManyOptions& options) : options_(options) {}
   absl::Status Start();
   absl::Status RunAll();
+  absl::Status SampleAlone();
   absl::Status CreateTables();
   absl::Status RunJobs();
   absl::Status ConnectClients();
@@ -68,6 +72,7 @@ class Many {
   std::string folder_;  // of checkpoints
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Quiet> quick_;
+  std::vector<double> alone_;      // seconds of the quick job's calls, with nothing beside it
   std::unique_ptr<Client> owner_;  // of the tables
   std::vector<std::unique_ptr<Client>> clients_;
   ManyFigures figures_;

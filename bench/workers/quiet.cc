@@ -52,16 +52,20 @@ absl::StatusOr<std::unique_ptr<Quiet>> Quiet::Connect(const std::string& cluster
 
 absl::StatusOr<Times> Quiet::Measure(int rounds, bool pull, int gap_us) {
   std::vector<double> seconds;
-  seconds.reserve(static_cast<size_t>(rounds));
+  if (absl::Status s = Sample(rounds, pull, gap_us, &seconds); !s.ok()) return s;
+  return TimesOf(std::move(seconds));
+}
+
+absl::Status Quiet::Sample(int rounds, bool pull, int gap_us, std::vector<double>* seconds) {
   for (int i = 0; i < rounds + kWarmUpRounds; ++i) {
     if (gap_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(gap_us));
     const double begin = NowSeconds();
     const absl::Status status = pull ? client_->PushPull(table_, gradient_, result_).Wait()
                                      : client_->Push(table_, gradient_).Wait();
     if (!status.ok()) return status;
-    if (i >= kWarmUpRounds) seconds.push_back(NowSeconds() - begin);
+    if (i >= kWarmUpRounds) seconds->push_back(NowSeconds() - begin);
   }
-  return TimesOf(std::move(seconds));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Times> Quiet::MeasureCallbacks(int rounds, int gap_us) {

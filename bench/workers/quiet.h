@@ -36,6 +36,9 @@ class Quiet {
   ~Quiet() { EndLongWait(); }
   // `pull`: also pulls, and waits for both. `gap_us` of sleep before each, not measured.
   absl::StatusOr<Times> Measure(int rounds, bool pull, int gap_us);
+  // The same; adds the seconds that each took.
+  absl::Status Sample(int rounds, bool pull, int gap_us, std::vector<double>* seconds);
+  static Times TimesOf(std::vector<double> seconds);  // not empty
   // Pulls, each with a callback that ends it: no thread waits in the client.
   absl::StatusOr<Times> MeasureCallbacks(int rounds, int gap_us);
   // From now on another thread waits for a version of a sync table that never comes.
@@ -45,7 +48,6 @@ class Quiet {
  private:
   friend class Pusher;
   Quiet() = default;
-  static Times TimesOf(std::vector<double> seconds);
   std::unique_ptr<Client> client_;
   Table table_;
   Region gradient_;
