@@ -45,16 +45,22 @@ TEST_CASE("names of checkpoints are exactly ours") {
 TEST_CASE("regression: a checkpoint of more files than there are descriptors can be read") {
   SimDisk disk(1);
   Model model(1);
-  const auto name = Save(&disk, "/c", model, {.writers = 4});
+  const auto name = Save(&disk, "/c", model, {.writers = 4, .slices = true});
   REQUIRE(name.ok());
   const auto reader = CheckpointReader::Open(&disk, "/c/" + *name);
   REQUIRE(reader.ok());
   REQUIRE(reader->manifest().files_size() > 4);
-  disk.SetMostOpen(2);
-  CHECK(Differs(*reader, model).empty());
-  // Others need some, too.
   disk.SetMostOpen(1);
-  CHECK(Differs(*reader, model).empty());
+  for (int round = 0; round < 2; ++round) {
+    for (const auto& [table, arrays] : model.dense) {
+      for (const auto& [array, content] : arrays) {
+        const absl::Status status = reader->ReadArray(
+            table, array, [](uint64_t, absl::Span<const std::byte>) { return absl::OkStatus(); });
+        INFO(table << "." << array << ": " << status.ToString());
+        CHECK(status.ok());
+      }
+    }
+  }
 }
 
 TEST_CASE("what saves and prunes left goes at the next save, and nothing else does") {
