@@ -270,6 +270,13 @@ TEST_CASE("a partition lost and reset while its rows are sent to a learner begin
         Rows{{5, pair.primary.Filled(2)}, {5000, pair.primary.Filled(2)}});
 }
 
+// Views have their tables in the order of their ids.
+void AddInOrder(v1::ClusterView* view, const v1::Table& table) {
+  *view->add_tables() = table;
+  std::sort(view->mutable_tables()->pointer_begin(), view->mutable_tables()->pointer_end(),
+            [](const v1::Table* a, const v1::Table* b) { return a->id() < b->id(); });
+}
+
 // The learner is still being sent a dense table of 8 MiB that comes before the rows.
 void BeginBehindDense(Pair* pair) {
   v1::Table dense;
@@ -281,7 +288,7 @@ void BeginBehindDense(Pair* pair) {
   dense.mutable_spec()->set_chunk_bytes(256 << 10);
   dense.mutable_spec()->set_consistency(v1::CONSISTENCY_ASYNC);
   dense.mutable_spec()->mutable_optimizer()->set_name("sgd");
-  *pair->primary.view.add_tables() = dense;
+  AddInOrder(&pair->primary.view, dense);
   pair->Apply();
   pair->Push({1, 2});
   pair->AddLearner();
@@ -305,9 +312,10 @@ TEST_CASE("a push that makes rows while a learner is sent another table is on th
   if (lost) {
     pair.Take();
     REQUIRE(pair.Deliver() == ReplyStatus::kOk);
-    pair.primary.view.mutable_tables(0)->add_lost_partitions(0);
+    v1::Table* table = pair.primary.view.mutable_tables(1);  // behind the dense one
+    table->add_lost_partitions(0);
     pair.ApplyPrimary();
-    pair.primary.view.mutable_tables(0)->clear_lost_partitions();
+    table->clear_lost_partitions();
     pair.primary.job()->set_generation(2);
     pair.Apply();
     pair.BeginGeneration();
@@ -338,7 +346,7 @@ bool TakesEmptyRestore() {
   restored.set_id(3);
   restored.mutable_spec()->set_name("restored");
   restored.set_restoring(true);
-  *pair.primary.view.add_tables() = restored;
+  AddInOrder(&pair.primary.view, restored);
   pair.Apply();
   RestoreRequest request;
   request.table = restored.id();

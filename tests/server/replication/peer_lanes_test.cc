@@ -176,7 +176,7 @@ TEST_CASE("lanes of servers carry replicates and beacons alone, workers' lanes a
     } else {
       raw.Post(RecordType::kReplicate, Bytes(header));
     }
-    ExpectClosed(&raw, "allowed on a worker's lane: all but replicate, beacon");
+    ExpectClosed(&raw, "allowed on a worker's lane: push, pull, end-step, await, ");
     CHECK_THAT(b.log.back(), Contains("of worker 500"));
   }
 }
