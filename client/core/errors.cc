@@ -17,6 +17,13 @@ std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 
 
 std::string Name(const Entry& entry) { return std::string(entry.handler->name()); }
 
+// "a push", "an intent".
+std::string NameWithArticle(const Entry& entry) {
+  const std::string name = Name(entry);
+  return absl::StrCat(
+      std::string_view("aeiou").find(name[0]) != std::string_view::npos ? "an " : "a ", name);
+}
+
 absl::string_view Name(ReplyStatus status) {
   const std::string_view name = ReplyStatusName(status);
   return {name.data(), name.size()};
@@ -110,7 +117,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
   // Contributions are summed in rank order, so a push is answered after those of lower ranks.
   const bool in_turn = PushesChunk(entry) && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": ", server, " has not answered a ", Name(entry), " for ",
+      what, ": ", server, " has not answered ", NameWithArticle(entry), " for ",
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " has been open for ",
       Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
