@@ -142,7 +142,7 @@ TEST_CASE("regression: a dense table that fits with its copies alone is made, an
   Region region = Must(first->AllocateRegion(served.bytes()));
   CHECK(first->Push(served, region).Wait().ok());
   CHECK(cluster.CheckReplicated());
-  CHECK_FALSE(absl::StrContains(cluster.logs(), "has no copy of"));
+  CHECK_FALSE(absl::StrContains(cluster.logs(), "has no replica of"));
 }
 
 }  // namespace

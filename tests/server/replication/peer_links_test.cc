@@ -326,7 +326,7 @@ TEST_CASE("links: one that is not wanted any more is closed, the others stay") {
   const PeerLinkCounters counters = world.counters(a);
   CHECK(counters.open == 1);
   CHECK(counters.lost == 0);
-  CHECK(Said(a.log, "it keeps no copies of this shard's partitions"));
+  CHECK(Said(a.log, "it keeps no replicas of this shard's partitions"));
   // And wanted once more.
   world.Configure({{kA, {kB}, {kC}}});
   REQUIRE(world.Until([&] { return Count(a.recorder.opened, kC) == 2; }));
