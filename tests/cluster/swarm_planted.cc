@@ -36,7 +36,7 @@ std::vector<PlantedFault> PlantedFaults() {
       {"cursor_before_apply", {&shard.cursor_before_apply}, 100, content, {F::kColdTier}},
       {"cursor_before_apply unproved",
        {&shard.cursor_before_apply, &shard.skip_proof},
-       100,
+       0,
        content,
        {F::kColdTier}},
       {"skip_next_table", {&shard.skip_next_table}, 648, content},
