@@ -38,6 +38,10 @@ if [ -z "$build" ]; then
   [ -f "$build/build.ninja" ] || cmake -S "$root" --preset release >/dev/null || exit 1
   ninja -C "$build" --quiet verbenad gpu_test bench_gpu verbena_shared || exit 1
 fi
+if [ -z "$bundle" ] && [ ! -x "$build/bench/gpu" ] && ! command -v nvidia-smi >/dev/null; then
+  printf 'there is no GPU here, and %s lacks programs of the bundle: build the target bench_gpu to make it\n' "$build"
+  exit 77
+fi
 bundle=${bundle:-$build/verbena-gpu.tar.gz}
 
 # ---- the bundle ----------------------------------------------------------------------------------
