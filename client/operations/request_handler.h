@@ -1,4 +1,4 @@
-// The client side of one operation: what its records contain, and what its replies mean.
+// The client side of one operation: the contents of its records, and the effect of their replies.
 //
 // The generic code (client/core: order, posting, resending, settlement, lane loss, failover) reads
 // the traits and calls the handler of a record; it does not ask which operation the record is of.
