@@ -1,7 +1,7 @@
 // Tables with codecs. Gradients are encoded once, when they are pushed, and the encoding error is
 // kept for the next push of the same chunks. Records and resent records have the data in the push
 // buffer. So a resend has the same bits and does not change the residual. Parameters arrive in
-// staging and are decoded from there when the reply is handled (journal_answers.cc).
+// staging and are decoded from there when the reply is handled (client/operations/pull.cc).
 #include <utility>
 
 #include "absl/strings/str_cat.h"

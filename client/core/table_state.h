@@ -7,7 +7,7 @@
 //  1. chunk_version, PartState::committed and TableState::committed only grow. A part's value is
 //     the lowest of its chunks, and the table's value is the lowest of its parts.
 //  2. Only records of steps `committed` and `committed + 1` of a part are posted and unfinished
-//     (journal.h gates the others), so two counters of pushes per part are sufficient.
+//     (poster.h gates the others), so two counters of pushes per part are sufficient.
 #ifndef VERBENA_CLIENT_CORE_TABLE_STATE_H_
 #define VERBENA_CLIENT_CORE_TABLE_STATE_H_
 
