@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/verbena/v1/cluster.grpc.pb.h"
+#include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena::bench {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/cluster.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::bench {
 

@@ -1,11 +1,11 @@
-#include "client/client.h"
+#include "verbena/client.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "rdma/memory/cuda/cuda_device.h"
 
 namespace verbena {
@@ -99,21 +99,21 @@ absl::Status WithCall(const char* call, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int device) {
-  if (impl_->hub->copied()) return impl_->hub->WhyNot();
+  if (impl_->runtime->copied()) return impl_->runtime->WhyNot();
   auto block = AllocateBlock(bytes, kind, device);
   if (!block.ok()) return WithCall("AllocateRegion", block.status());
   Region region;
-  region.state_ = std::make_shared<Region::State>(impl_->hub, *std::move(block));
+  region.state_ = std::make_shared<Region::State>(impl_->runtime, *std::move(block));
   return region;
 }
 
 absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKind kind,
                                               int device) {
-  if (impl_->hub->copied()) return impl_->hub->WhyNot();
+  if (impl_->runtime->copied()) return impl_->runtime->WhyNot();
   auto block = RegisterBlock(data, bytes, kind, device);
   if (!block.ok()) return WithCall("RegisterRegion", block.status());
   Region region;
-  region.state_ = std::make_shared<Region::State>(impl_->hub, *std::move(block));
+  region.state_ = std::make_shared<Region::State>(impl_->runtime, *std::move(block));
   return region;
 }
 
@@ -135,7 +135,7 @@ absl::Status Client::Impl::CheckHandles(const Table& table, const Region& region
     return absl::InvalidArgumentError(
         absl::StrCat("the ", role, " region is empty, or was destroyed"));
   }
-  if (region.state_->hub != hub) {
+  if (region.state_->runtime != runtime) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ", role, " region belongs to another client"));
   }
@@ -169,7 +169,7 @@ absl::StatusOr<std::unique_ptr<client::PushEncoding>> Client::Impl::Encode(std::
                                                                            const Range& range) {
   absl::StatusOr<std::unique_ptr<client::PushEncoding>> encoding = nullptr;
   if (!HasPushCodec(table.spec())) return encoding;
-  hub->Run([&](ClientCore& core) {
+  runtime->Run([&](ClientCore& core) {
     auto slice = SliceOf(table, gradient, range, "gradient", nullptr);
     if (slice.ok()) {
       encoding = core.StartEncoding(call, table.id(), *slice);
@@ -240,19 +240,19 @@ Ticket Client::EndStep(const Table& table, const PushOptions& options) {
 
 uint64_t Client::incarnation() const {
   uint64_t incarnation = 0;
-  impl_->hub->Run([&](ClientCore& core) { incarnation = core.incarnation(); });
+  impl_->runtime->Run([&](ClientCore& core) { incarnation = core.incarnation(); });
   return incarnation;
 }
 
 int Client::rank() const {
   int rank = -1;
-  impl_->hub->Run([&](ClientCore& core) { rank = core.rank(); });
+  impl_->runtime->Run([&](ClientCore& core) { rank = core.rank(); });
   return rank;
 }
 
 uint64_t Client::run() const {
   uint64_t run = 0;
-  impl_->hub->Run([&](ClientCore& core) {
+  impl_->runtime->Run([&](ClientCore& core) {
     for (const v1::Job& job : core.view().jobs()) {
       if (job.name() != impl_->options.job) continue;
       run = RunOf(core.view().cluster_id(), job);
@@ -263,7 +263,7 @@ uint64_t Client::run() const {
 
 uint32_t Client::live_workers() const {
   uint32_t workers = 0;
-  impl_->hub->Run([&](ClientCore& core) {
+  impl_->runtime->Run([&](ClientCore& core) {
     for (const v1::Job& job : core.view().jobs()) {
       if (job.name() != impl_->options.job) continue;
       workers = static_cast<uint32_t>(
@@ -276,7 +276,7 @@ uint32_t Client::live_workers() const {
 
 ClientStatistics Client::statistics() const {
   client::CoreStatistics core_statistics;
-  impl_->hub->Run([&](ClientCore& core) { core_statistics = core.statistics(); });
+  impl_->runtime->Run([&](ClientCore& core) { core_statistics = core.statistics(); });
   ClientStatistics statistics;
   statistics.bytes_pushed = core_statistics.bytes_pushed;
   statistics.bytes_pulled = core_statistics.bytes_pulled;

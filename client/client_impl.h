@@ -1,6 +1,6 @@
 // State of the handles of client.h and of a client; private to client/.
 //
-// **Thread safety**: that of client.h; the hub's lock guards the state.
+// **Thread safety**: that of client.h; the runtime's lock guards the state.
 #ifndef VERBENA_CLIENT_CLIENT_IMPL_H_
 #define VERBENA_CLIENT_CLIENT_IMPL_H_
 
@@ -18,11 +18,11 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/client.h"
+#include "client/client_runtime.h"
 #include "client/core/client_core.h"
-#include "client/hub.h"
-#include "proto/fork_guard.h"
-#include "proto/routing.h"
+#include "proto/base/fork_guard.h"
+#include "proto/wire/routing.h"
+#include "verbena/client.h"
 
 namespace verbena {
 
@@ -33,15 +33,15 @@ inline int64_t After(int64_t now, absl::Duration timeout) {
 }
 
 struct __attribute__((visibility("hidden"))) Region::State {
-  std::shared_ptr<Hub> hub;
+  std::shared_ptr<ClientRuntime> runtime;
   std::shared_ptr<rdma::MemoryBlock> block;
   ~State() {
-    if (hub->copied()) {
+    if (runtime->copied()) {
       // Registrations and locks of the block belong to the parent: a forked child keeps it to its
       // end.
       KeepInCopy(new std::shared_ptr<rdma::MemoryBlock>(std::move(block)));
     } else {
-      hub->ReleaseBlock(*block);
+      runtime->ReleaseBlock(*block);
     }
   }
 };
@@ -55,9 +55,9 @@ struct __attribute__((visibility("hidden"))) Table::State {
   DenseLayout layout;
 };
 
-// Guarded by the hub's lock, except `done`.
+// Guarded by the runtime's lock, except `done`.
 struct __attribute__((visibility("hidden"))) Ticket::State {
-  std::shared_ptr<Hub> hub;
+  std::shared_ptr<ClientRuntime> runtime;
   std::shared_ptr<State> self;  // while the core has its address
   client::OperationId id = 0;
   bool started = false;
@@ -66,17 +66,17 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
   std::function<void(absl::Status)> callback;
 
   // In a forked child, an operation that ran at the fork counts as ended.
-  bool Over() const { return done.load(std::memory_order_acquire) || hub->copied(); }
+  bool Over() const { return done.load(std::memory_order_acquire) || runtime->copied(); }
   // The status of an ended operation.
   absl::Status Result() const {
-    return done.load(std::memory_order_acquire) ? status : hub->WhyNot();
+    return done.load(std::memory_order_acquire) ? status : runtime->WhyNot();
   }
   // Requires the lock.
   void Finish(absl::Status result) {
     status = std::move(result);
     if (callback) {
-      hub->EndExpectCallback();
-      hub->AddCallback(std::move(callback), status);
+      runtime->EndExpectCallback();
+      runtime->AddCallback(std::move(callback), status);
     }
     callback = nullptr;
     done.store(true, std::memory_order_release);
@@ -137,15 +137,15 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   ClientOptions options;
   std::vector<std::string> missing_transports;
   std::once_flag closed;
-  std::shared_ptr<Hub> hub;
+  std::shared_ptr<ClientRuntime> runtime;
   std::shared_ptr<StatePool> tickets = MakeSharedOfProcess<StatePool>();
 
   int64_t Deadline(const std::optional<absl::Duration>& timeout) const {
-    return After(hub->Now(), timeout.value_or(options.timeout));
+    return After(runtime->Now(), timeout.value_or(options.timeout));
   }
   std::shared_ptr<Ticket::State> NewTicket() {
     auto state = std::allocate_shared<Ticket::State>(PoolAllocator<Ticket::State>(tickets));
-    state->hub = hub;
+    state->runtime = runtime;
     return state;
   }
   // Starts an operation with `start(core, done)`.
@@ -173,7 +173,7 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
 template <typename F>
 std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
   std::shared_ptr<Ticket::State> state = NewTicket();
-  const bool open = hub->Run([&](client::ClientCore& core) {
+  const bool open = runtime->Run([&](client::ClientCore& core) {
     Ticket::State* raw = state.get();
     // A bare pointer fits std::function without an allocation; `self` keeps it alive.
     absl::StatusOr<client::OperationId> id = start(core, [raw](absl::Status status) {
@@ -186,7 +186,7 @@ std::shared_ptr<Ticket::State> Client::Impl::Launch(F start) {
     raw->self = state;
   });
   // No other thread has the state yet.
-  if (!open) state->Finish(hub->WhyNot());
+  if (!open) state->Finish(runtime->WhyNot());
   return state;
 }
 
@@ -197,15 +197,15 @@ Result Client::Impl::Wait(F start) {
     std::optional<Result> result;
   };
   auto answer = std::make_shared<Answer>();
-  hub->Run([&](client::ClientCore& core) {
+  runtime->Run([&](client::ClientCore& core) {
     start(core, [answer](Result result) {
       answer->result.emplace(std::move(result));
       answer->done = true;
     });
   });
-  hub->WaitUntil([&] { return answer->done; }, INT64_MAX);
+  runtime->WaitUntil([&] { return answer->done; }, INT64_MAX);
   if (answer->result.has_value()) return *std::move(answer->result);
-  return Result(hub->WhyNot());
+  return Result(runtime->WhyNot());
 }
 
 }  // namespace verbena

@@ -8,13 +8,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/host_port.h"
-#include "proto/threads.h"
-#include "proto/tls_files.h"
-#include "proto/token_file.h"
-#include "proto/unread_output.h"
-#include "rdma/choice/transports.h"
+#include "proto/base/host_port.h"
+#include "proto/base/threads.h"
+#include "proto/base/unread_output.h"
+#include "proto/control/grpc_control_channel.h"
+#include "proto/security/tls_files.h"
+#include "proto/security/token_file.h"
+#include "rdma/selection/transports.h"
 
 namespace verbena {
 
@@ -23,7 +23,7 @@ using client::ClientCore;
 namespace {
 
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
-// Two threads of the hub, and those of the registrar.
+// Two threads of the runtime, and those of the registrar.
 constexpr int kThreadsOfClient = 2 + client::Registrar::kMostThreads;
 
 std::string DefaultName() {
@@ -98,8 +98,9 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() { Close(); }
 
 void Client::Close() {
-  if (impl_->hub->copied()) return;
-  std::call_once(impl_->closed, [&] { impl_->hub->Stop(After(impl_->hub->Now(), kLeaveTimeout)); });
+  if (impl_->runtime->copied()) return;
+  std::call_once(impl_->closed,
+                 [&] { impl_->runtime->Stop(After(impl_->runtime->Now(), kLeaveTimeout)); });
 }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
@@ -109,9 +110,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   if (impl->options.name.empty()) impl->options.name = DefaultName();
-  impl->hub = MakeSharedOfProcess<Hub>(options.progress == ClientOptions::Progress::kBackground);
+  impl->runtime =
+      MakeSharedOfProcess<ClientRuntime>(options.progress == ClientOptions::Progress::kBackground);
   const int64_t deadline = impl->Deadline({});
-  Hub::Parts parts;
+  ClientRuntime::Parts parts;
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(options.tls);
   if (!tls.ok()) return tls.status();
   absl::StatusOr<std::shared_ptr<TokenFile>> token = TokenFile::Open(options.token_file);
@@ -143,10 +145,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
     // Losing a line is better than a worker that waits for the reader of its output.
     WriteUnlessFull(STDERR_FILENO, absl::StrCat(prefix, line, "\n"));
   };
-  core.clock = &impl->hub->clock();
+  core.clock = &impl->runtime->clock();
   core.control = parts.control.get();
   parts.core = std::make_unique<ClientCore>(std::move(core));
-  if (absl::Status s = impl->hub->Start(std::move(parts)); !s.ok()) return s;
+  if (absl::Status s = impl->runtime->Start(std::move(parts)); !s.ok()) return s;
   auto client = std::unique_ptr<Client>(new Client(std::move(impl)));
   const absl::Status joined = client->impl_->Wait<absl::Status>(
       [&](ClientCore& c, auto done) { c.Join(deadline, std::move(done)); });

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena {
 
@@ -49,8 +49,8 @@ absl::Status Ticket::Wait(absl::Duration at_most) {
   if (state_ == nullptr) return absl::FailedPreconditionError("an empty ticket");
   State& s = *state_;
   if (!s.Over()) {
-    s.hub->WaitUntil([&] { return s.done.load(std::memory_order_relaxed); },
-                     After(s.hub->Now(), at_most));
+    s.runtime->WaitUntil([&] { return s.done.load(std::memory_order_relaxed); },
+                         After(s.runtime->Now(), at_most));
   }
   if (s.Over()) return s.Result();
   return absl::DeadlineExceededError(
@@ -69,26 +69,26 @@ absl::Status Ticket::status() const {
 void Ticket::Cancel() {
   if (Done()) return;
   // The wait runs the core, which ends the operation at once.
-  state_->hub->Run([this](ClientCore& core) { core.Cancel(state_->id); });
-  state_->hub->WaitUntil([this] { return Done(); }, state_->hub->Now() + 1'000'000'000);
+  state_->runtime->Run([this](ClientCore& core) { core.Cancel(state_->id); });
+  state_->runtime->WaitUntil([this] { return Done(); }, state_->runtime->Now() + 1'000'000'000);
 }
 
 bool Ticket::BufferReleased() const {
   if (state_ == nullptr || !state_->started) return true;
   bool released = true;
-  state_->hub->Run([&](ClientCore& core) { released = core.BufferReleased(state_->id); });
+  state_->runtime->Run([&](ClientCore& core) { released = core.BufferReleased(state_->id); });
   return released;
 }
 
 void Ticket::OnDone(std::function<void(absl::Status)> done) {
   if (state_ == nullptr) return done(absl::FailedPreconditionError("an empty ticket"));
   bool later = false;
-  state_->hub->Run([&](ClientCore&) {
+  state_->runtime->Run([&](ClientCore&) {
     if (state_->done.load(std::memory_order_relaxed)) return;
     later = true;
     if (state_->callback == nullptr) {
       state_->callback = std::move(done);
-      state_->hub->ExpectCallback();
+      state_->runtime->ExpectCallback();
       return;
     }
     state_->callback = [first = std::move(state_->callback),

@@ -1,52 +1,22 @@
 # libverbena, which other programs link, and its CMake package. One set of objects, as a shared
 # library that exports only symbols marked VERBENA_EXPORT, and as an archive.
 
-# ---- public headers, in the layout of include/verbena/ ----
-# This project includes its headers by their place in the tree; users find all of them under
-# verbena/.
-set(public_headers
-  client/client.h=verbena/client.h
-  client/rdma_options.h=verbena/rdma_options.h
-  client/c/half_numbers.h=verbena/half_numbers.h
-  client/c/status.h=verbena/status.h
-  client/c/table_enums.h=verbena/table_enums.h
-  client/c/verbena.h=verbena/verbena.h
-  proto/export.h=verbena/export.h
-  proto/half.h=verbena/half.h
-  proto/tls_options.h=verbena/tls_options.h
-  proto/version.h=verbena/version.h
-  proto/verbena/v1/access.pb.h=verbena/v1/access.pb.h
-  proto/verbena/v1/cluster.pb.h=verbena/v1/cluster.pb.h
-  proto/verbena/v1/table.pb.h=verbena/v1/table.pb.h
-  rdma/memory/memory_kind.h=verbena/memory_kind.h)
-set(public_root ${CMAKE_BINARY_DIR}/public)
-set(made_headers)
-string(REPLACE ";" "," names "${public_headers}")
-foreach(pair ${public_headers})
-  string(REPLACE "=" ";" pair ${pair})
-  list(GET pair 0 here)
-  list(GET pair 1 installed)
-  set(from ${CMAKE_SOURCE_DIR}/${here})
-  if(NOT EXISTS ${from})
-    set(from ${CMAKE_BINARY_DIR}/generated/${here})
-  endif()
-  add_custom_command(
-    OUTPUT ${public_root}/${installed}
-    COMMAND ${CMAKE_COMMAND} -D FROM=${from} -D TO=${public_root}/${installed} -D NAMES=${names}
-            -P ${CMAKE_SOURCE_DIR}/cmake/PublicHeader.cmake
-    DEPENDS ${from} ${CMAKE_SOURCE_DIR}/cmake/PublicHeader.cmake VERBATIM)
-  list(APPEND made_headers ${public_root}/${installed})
-  get_filename_component(folder ${installed} DIRECTORY)
-  install(FILES ${public_root}/${installed} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder})
+# ---- public headers: client/include/verbena/ as it is, and what is generated ----
+set(generated ${CMAKE_BINARY_DIR}/generated)
+set(public_root ${CMAKE_CURRENT_SOURCE_DIR}/include ${generated})
+install(DIRECTORY include/verbena DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(FILES ${generated}/verbena/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/verbena)
+foreach(message access cluster table)  # those that client.h shows
+  install(FILES ${generated}/verbena/v1/${message}.pb.h
+          DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/verbena/v1)
 endforeach()
-add_custom_target(verbena_public_headers DEPENDS ${made_headers})
 
 # ---- the two libraries ----
-set(rooms verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
-          verbena_codec verbena_client_core verbena_client_hub verbena_client verbena_client_c)
+set(modules verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
+          verbena_codec verbena_client_core verbena_client_runtime verbena_client verbena_client_c)
 set(objects)
-foreach(room ${rooms})
-  list(APPEND objects $<TARGET_OBJECTS:${room}>)
+foreach(module ${modules})
+  list(APPEND objects $<TARGET_OBJECTS:${module}>)
 endforeach()
 # Dependencies of the objects and of the public headers.
 set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
@@ -57,8 +27,7 @@ set(shows protobuf::libprotobuf absl::status absl::statusor absl::time)
 
 function(verbena_library name type)
   add_library(${name} ${type} ${objects})
-  add_dependencies(${name} verbena_public_headers)
-  target_include_directories(${name} INTERFACE $<BUILD_INTERFACE:${public_root}>
+  target_include_directories(${name} INTERFACE "$<BUILD_INTERFACE:${public_root}>"
                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${name} INTERFACE cxx_std_20)
   set_target_properties(${name} PROPERTIES OUTPUT_NAME verbena LINKER_LANGUAGE CXX)

@@ -11,7 +11,7 @@ std::unique_ptr<client::KeySort> Client::Impl::SortKeys(const Table& table,
                                                         absl::Span<const uint64_t> keys) {
   std::unique_ptr<client::KeySort> sorted;
   if (keys.size() < client::KeySort::kManyKeys || !CheckTable(table).ok()) return sorted;
-  hub->Run([&](ClientCore& core) { sorted = core.StartKeys(table.id(), keys); });
+  runtime->Run([&](ClientCore& core) { sorted = core.StartKeys(table.id(), keys); });
   if (sorted != nullptr) sorted->Run();
   return sorted;
 }
@@ -55,7 +55,7 @@ Ticket Client::LookupBags(const Table& table, absl::Span<const uint64_t> keys,
   const int64_t deadline = impl_->Deadline(options.timeout);
   std::unique_ptr<client::KeySort> sorted;
   if (keys.size() >= client::KeySort::kManyKeys) {
-    impl_->hub->Run([&](ClientCore& core) {
+    impl_->runtime->Run([&](ClientCore& core) {
       if (!impl_->CheckHandles(table, sums, "destination").ok()) return;
       sorted = core.StartBags(table.id(), bags, {sums.state_->block, options.region_offset});
     });
@@ -71,22 +71,22 @@ Ticket Client::LookupBags(const Table& table, absl::Span<const uint64_t> keys,
   return ticket;
 }
 
-Ticket Client::Intend(const Table& table, absl::Span<const uint64_t> keys,
-                      const IntentOptions& options) {
+Ticket Client::Prefetch(const Table& table, absl::Span<const uint64_t> keys,
+                        const PrefetchOptions& options) {
   const int64_t deadline = impl_->Deadline(options.timeout);
   auto sorted = impl_->SortKeys(table, keys);
   Ticket ticket;
   ticket.state_ = impl_->Launch(
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
-        return core.Intend(table.id(), keys, deadline, std::move(done), std::move(sorted));
+        return core.Prefetch(table.id(), keys, deadline, std::move(done), std::move(sorted));
       });
   return ticket;
 }
 
 // ---- scans --------------------------------------------------------------------------------------
 
-// Guarded by the hub's lock, except the fields of a part that is not running.
+// Guarded by the runtime's lock, except the fields of a part that is not running.
 struct __attribute__((visibility("hidden"))) RowScan::State {
   // A partition that is being scanned, with one record at a time.
   struct Part {
@@ -100,7 +100,7 @@ struct __attribute__((visibility("hidden"))) RowScan::State {
   // Number of concurrent partitions: sufficient for several records at every server.
   static constexpr size_t kParts = 16;
 
-  std::shared_ptr<Hub> hub;
+  std::shared_ptr<ClientRuntime> runtime;
   Table table;
   absl::Duration timeout;
   uint32_t partitions = 0;
@@ -117,7 +117,7 @@ void RowScan::State::Ask(const std::shared_ptr<State>& self, ClientCore& core, P
   part->running = true;
   const auto id =
       core.Scan(self->table.id(), part->partition, part->cursor, part->result,
-                After(self->hub->Now(), self->timeout), [self, part](absl::Status status) {
+                After(self->runtime->Now(), self->timeout), [self, part](absl::Status status) {
                   part->running = false;
                   part->status = std::move(status);
                 });
@@ -143,11 +143,11 @@ bool RowScan::State::AskAll(const std::shared_ptr<State>& self, ClientCore& core
 absl::StatusOr<RowScan> Client::Scan(const Table& table, const ScanOptions& options) {
   if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
   auto state = MakeSharedOfProcess<RowScan::State>();
-  state->hub = impl_->hub;
+  state->runtime = impl_->runtime;
   state->table = table;
   state->timeout = options.timeout.value_or(impl_->options.timeout);
-  absl::Status status = impl_->hub->WhyNot();
-  impl_->hub->Run([&](ClientCore& core) {
+  absl::Status status = impl_->runtime->WhyNot();
+  impl_->runtime->Run([&](ClientCore& core) {
     status = absl::OkStatus();
     state->partitions = static_cast<uint32_t>(core.view().partitions_size());
     RowScan::State::AskAll(state, core);
@@ -179,12 +179,12 @@ absl::StatusOr<bool> RowScan::Next(std::vector<uint64_t>* keys, std::vector<floa
       return ready != nullptr;
     };
     bool left = false;
-    if (!s.hub->Run([&](ClientCore& core) { left = State::AskAll(state_, core); })) {
-      s.failed = s.hub->WhyNot();
+    if (!s.runtime->Run([&](ClientCore& core) { left = State::AskAll(state_, core); })) {
+      s.failed = s.runtime->WhyNot();
       break;
     }
     if (!left) return false;
-    s.hub->WaitUntil(find, INT64_MAX);
+    s.runtime->WaitUntil(find, INT64_MAX);
     if (ready == nullptr) continue;  // closed meanwhile
     if (!ready->status.ok()) {
       s.failed = ready->status;
@@ -197,7 +197,7 @@ absl::StatusOr<bool> RowScan::Next(std::vector<uint64_t>* keys, std::vector<floa
     keys->swap(ready->result->keys);
     rows->swap(ready->result->rows);
     ready->cursor = ready->result->next;
-    s.hub->Run([&](ClientCore& core) { State::Ask(state_, core, ready); });
+    s.runtime->Run([&](ClientCore& core) { State::Ask(state_, core, ready); });
     return true;
   }
   return s.failed;

@@ -1,4 +1,4 @@
-# cmake -D HEADER=FILE.pb.h -D INCLUDE=proto/export.h -P AddInclude.cmake
+# cmake -D HEADER=FILE.pb.h -D INCLUDE=verbena/export.h -P AddInclude.cmake
 #
 # Adds an include to a header that protoc wrote, where protoc leaves room for it: the macro named by
 # its dllexport_decl must be known there.

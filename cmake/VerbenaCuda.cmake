@@ -48,7 +48,7 @@ if(VERBENA_CUDA)
 endif()
 
 # verbena_kernel_image(OUT SOURCE ROOT...): one fat binary of SOURCE, whose includes are found in the
-# include roots of these rooms. OUT becomes its path.
+# include roots of these modules. OUT becomes its path.
 function(verbena_kernel_image out source)
   set(image ${CMAKE_CURRENT_BINARY_DIR}/kernels.fatbin)
   set(flags --fatbin -std=c++20 -O3 -lineinfo
@@ -66,10 +66,11 @@ function(verbena_kernel_image out source)
   endforeach()
   list(GET VERBENA_CUDA_ARCHITECTURES -1 newest)
   list(APPEND flags -gencode arch=compute_${newest},code=compute_${newest})
-  foreach(room ${ARGN})
-    verbena_include_root(${room} root)
+  foreach(module ${ARGN})
+    verbena_include_root(${module} root)
     list(APPEND flags -I ${root})
   endforeach()
+  list(APPEND flags -I ${CMAKE_SOURCE_DIR}/client/include)
   add_custom_command(
     OUTPUT ${image}
     COMMAND ${VERBENA_NVCC} ${flags} -MD -MF ${image}.d -MT ${image} -o ${image} ${source}

@@ -11,7 +11,7 @@ if(VERBENA_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${VERBENA_CCACHE})
 endif()
 
-# A hundred programs, each with gRPC and all rooms: the usual linker takes three times as long.
+# A hundred programs, each with gRPC and all modules: the usual linker takes three times as long.
 find_program(VERBENA_LLD ld.lld)
 if(VERBENA_LLD)
   add_link_options(-fuse-ld=lld)
@@ -41,7 +41,7 @@ if(VERBENA_SANITIZE STREQUAL "address")
   # main() uses.
   # Null pointers end in AddressSanitizer's report of the fault as well; these checks, of every
   # reference there is, were a third of the compile time. Alignment is checked in code that decodes bytes
-  # (verbena_optimized(), VerbenaRoom.cmake).
+  # (verbena_optimized(), VerbenaModules.cmake).
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all
                       -fno-sanitize=null,vptr,object-size,alignment -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)

@@ -302,6 +302,6 @@ Where to go next:
   your own data        bash deploy/quickstart.sh --format libsvm --data train.txt --test test.txt
   a cluster that stays $verbenad --help, deploy/verbenad.service, deploy/verbena.sbatch
   look after one       $verbena --help: 'verbena status', 'verbena tables', 'verbena checkpoint save'
-  your own trainer     client/client.h, and the example in README.md
+  your own trainer     client/include/verbena/client.h, and the example in README.md
   dashboards           deploy/prometheus.yml
 EOF

@@ -1,29 +1,29 @@
 # The daemon.
 
 # The coordinator's state on disk.
-verbena_room(verbena_server_store server
+verbena_module(verbena_server_store server
   SOURCES coordinator/sqlite.cc coordinator/sqlite_entries.cc coordinator/sqlite_store.cc coordinator/state_directory.cc
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 
 # Rows that are not in memory.
-verbena_room(verbena_cold server
+verbena_module(verbena_cold server
   SOURCES cold/cold_directory.cc cold/rocks_store.cc
   LINK verbena_shard
   PRIVATE_LINK PkgConfig::ROCKSDB Threads::Threads)
 
 # The parts of verbenad around them: gRPC services, metrics, command line, threads.
-verbena_room(verbena_server server
+verbena_module(verbena_server server
   SOURCES
     access/access_control.cc access/audit_log.cc access/budget.cc access/gate.cc access/grpc_log.cc access/peer_log.cc
     access/scope.cc
     cli/network_options.cc cli/options.cc
     control/address.cc control/cluster_service.cc control/control_port.cc control/grpc_server.cc
-    control/membership_machine.cc control/shard_service.cc control/shard_set.cc
+    control/membership_task.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_limits.cc node_state.cc
     node_transports.cc
-  LINK verbena_cold verbena_saver verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
+  LINK verbena_cold verbena_checkpoint_tasks verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
     verbena_toml
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)
 
@@ -34,7 +34,7 @@ install(TARGETS verbenad RUNTIME)
 
 # verbena, the operator's program: calls a cluster over its control plane, and shares no state with
 # the daemon.
-verbena_room(verbena_cli server
+verbena_module(verbena_cli server
   SOURCES
     cli/verbena/checkpoint_cluster.cc cli/verbena/checkpoint_command.cc
     cli/verbena/checkpoint_import.cc cli/verbena/checkpoint_progress.cc
@@ -44,8 +44,8 @@ verbena_room(verbena_cli server
     cli/verbena/health.cc cli/verbena/json_report.cc cli/verbena/limits.cc
     cli/verbena/partition_report.cc cli/verbena/repair_command.cc cli/verbena/shard_load.cc
     cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
-    cli/verbena/words.cc
-  LINK verbena_saver verbena_checkpoint verbena_shard verbena_proto verbena_proto_grpc verbena_json
+    cli/verbena/format.cc
+  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_shard verbena_proto verbena_proto_grpc verbena_json
        absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/process_start.h"
-#include "proto/whole_file.h"
+#include "proto/base/process_start.h"
+#include "proto/base/whole_file.h"
 #include "rdma/base/clock.h"
 #include "server/access/grpc_log.h"
 #include "server/cli/options.h"

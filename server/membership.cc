@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
-#include "proto/view_change.h"
-#include "proto/view_terms.h"
-#include "proto/view_versions.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/control/cluster_history.h"
+#include "proto/control/view_change.h"
+#include "proto/control/view_terms.h"
+#include "proto/control/view_versions.h"
+#include "server/coordinator/failpoints.h"
 #include "server/nanoseconds.h"
 
 namespace verbena::server {

@@ -17,7 +17,8 @@
 // Invariants:
 //  1. All repetitions of one join carry one request id: the coordinator gives one incarnation.
 //  2. An incarnation that has ended is never used again: this server's data belongs to it.
-//  3. A view is given only if it continues the one given before (proto/cluster_history.h). A
+//  3. A view is given only if it continues the one given before (proto/control/cluster_history.h).
+//  A
 //     coordinator with an older state is not followed: its view is ignored, the data is kept, and
 //     heartbeats prove to it that the state is old.
 #ifndef VERBENA_SERVER_MEMBERSHIP_H_
@@ -30,10 +31,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/view_difference.h"
+#include "proto/control/control_channel.h"
+#include "proto/control/view_difference.h"
 #include "rdma/base/clock.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -13,25 +13,25 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/grpc_credentials.h"
-#include "proto/tls_files.h"
+#include "proto/control/grpc_control_channel.h"
+#include "proto/security/grpc_credentials.h"
+#include "proto/security/tls_files.h"
 #include "server/access/budget.h"
 #include "server/access/gate.h"
 #include "server/access/grpc_log.h"
 #include "server/access/peer_log.h"
-#include "server/checkpoint/disk.h"
+#include "server/checkpoint/files/disk.h"
 #include "server/cli/options.h"
 #include "server/cold/cold_directory.h"
 #include "server/cold/rocks_store.h"
 #include "server/control/address.h"
+#include "server/control/checkpoints_task.h"
 #include "server/control/cluster_service.h"
 #include "server/control/grpc_server.h"
-#include "server/control/membership_machine.h"
-#include "server/control/saves_machine.h"
+#include "server/control/membership_task.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/watched_store.h"
-#include "server/executor/inbox_machine.h"
+#include "server/executor/inbox_task.h"
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
@@ -79,8 +79,8 @@ struct VerbenaNode::Impl {
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
-  absl::Status StartSaves();
-  bool FinishSaves();
+  absl::Status StartCheckpoints();
+  bool FinishCheckpoints();
   absl::Status StartMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
@@ -104,21 +104,22 @@ struct VerbenaNode::Impl {
   std::string metrics_address;
 
   const WatchedStore* state_store = nullptr;  // the coordinator's
-  std::unique_ptr<CoordinatorMachine> coordinator;
+  std::unique_ptr<CoordinatorTask> coordinator;
   std::unique_ptr<Driver> coordinator_driver;
-  InboxMachine files;  // of checkpoints; made before the shards, which hand it their pieces
+  InboxTask files;  // of checkpoints; made before the shards, which hand it their pieces
   std::unique_ptr<Driver> files_driver;
   std::optional<ColdDirectory> cold_directory;
   std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
-  FailingSaves failing_saves{&clock};  // read by the service, written by the checkpoints
+  FailingCheckpoints failing_checkpoints{
+      &clock};  // read by the service, written by the checkpoints
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
   std::unique_ptr<GrpcServer> grpc;
-  std::unique_ptr<MembershipMachine> membership;
+  std::unique_ptr<MembershipTask> membership;
   std::unique_ptr<Driver> membership_driver;
-  std::unique_ptr<SavesMachine> saves;  // of a coordinator that makes checkpoints by itself
-  std::unique_ptr<Driver> saves_driver;
+  std::unique_ptr<CheckpointsTask> saves;  // of a coordinator that makes checkpoints by itself
+  std::unique_ptr<Driver> checkpoints_driver;
   std::unique_ptr<HttpServer> http;
 };
 
@@ -169,7 +170,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
         options.accept_older_state);
   }
   LogSettings((*created)->view(), options);
-  coordinator = std::make_unique<CoordinatorMachine>(std::move(watched), *std::move(created));
+  coordinator = std::make_unique<CoordinatorTask>(std::move(watched), *std::move(created));
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
   return absl::OkStatus();
@@ -240,7 +241,7 @@ absl::Status VerbenaNode::Impl::CreateShards() {
       cold.back()->SetWake([inbox = &(*executor)->inbox()] { inbox->Post([] {}); });
     }
     ShardHandle handle;
-    handle.machine = std::make_unique<ShardMachine>(*std::move(executor));
+    handle.machine = std::make_unique<ShardTask>(*std::move(executor));
     handle.driver = std::make_unique<Driver>(driver, &clock, handle.machine.get());
     set.shards.push_back(std::move(handle));
   }
@@ -251,7 +252,7 @@ absl::Status VerbenaNode::Impl::StartControl() {
   std::vector<ControlService*> services;
   if (coordinator != nullptr) {
     cluster_service =
-        std::make_unique<ClusterService>(coordinator.get(), audit.get(), &failing_saves);
+        std::make_unique<ClusterService>(coordinator.get(), audit.get(), &failing_checkpoints);
     services.push_back(cluster_service.get());
   }
   if (!set.shards.empty()) {
@@ -337,7 +338,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
     executor->inbox().Post(
         [executor, address_of = member.coordinator] { executor->SetCoordinator(address_of); });
   }
-  membership = std::make_unique<MembershipMachine>(
+  membership = std::make_unique<MembershipTask>(
       member, &clock, tls, tokens.own,
       [this](uint64_t incarnation, std::shared_ptr<const v1::ClusterView> view) {
         OnView(incarnation, view);
@@ -347,12 +348,12 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   return membership_driver->Start();
 }
 
-absl::Status VerbenaNode::Impl::StartSaves() {
+absl::Status VerbenaNode::Impl::StartCheckpoints() {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
   checkpoint::Disk* const disk = checkpoint::PosixDisk();
   // Now, and not with the first one that is due.
   if (absl::Status made = disk->MakeDirectory(options.checkpoint_dir); !made.ok()) return made;
-  PeriodicSavesOptions wanted;
+  PeriodicCheckpointsOptions wanted;
   wanted.saver.coordinator = tls == nullptr ? grpc->address() : address;
   wanted.saver.root = options.checkpoint_dir;
   wanted.saver.bytes_per_second = options.checkpoint_rate;
@@ -365,7 +366,7 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.every_steps = options.checkpoint_every_steps;
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
-  wanted.failing = &failing_saves;
+  wanted.failing = &failing_checkpoints;
   const auto failures =
       Bounded([](const std::string& text) { spdlog::warn("checkpoints: {}", text); });
   const auto successes =
@@ -373,9 +374,10 @@ absl::Status VerbenaNode::Impl::StartSaves() {
   wanted.log = [failures, successes](bool failed, const std::string& text) {
     (failed ? failures : successes)(text);
   };
-  saves = std::make_unique<SavesMachine>(std::move(wanted), &clock, tls, tokens.own, disk);
-  saves_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
-  return saves_driver->Start();
+  saves = std::make_unique<CheckpointsTask>(std::move(wanted), &clock, tls, tokens.own, disk);
+  checkpoints_driver =
+      std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
+  return checkpoints_driver->Start();
 }
 
 absl::Status VerbenaNode::Impl::StartMetrics() {
@@ -404,7 +406,7 @@ NodeMetrics VerbenaNode::Impl::Gather() {
     metrics.memory_reserved = memory_budget->reserved();
   }
   if (saves != nullptr) {
-    const PeriodicSavesStatistics made = saves->statistics();
+    const PeriodicCheckpointsStatistics made = saves->statistics();
     CheckpointMetrics& said = metrics.checkpoints.emplace();
     said.saved = made.saved;
     said.failed = made.failed;
@@ -437,8 +439,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
           absl::ToInt64Milliseconds(kScrapeTimeout))) == std::future_status::ready) {
     try {
       metrics.coordinator = coordinator_metrics.get();
-      metrics.coordinator->save_failures = state_store->failures();
-      metrics.coordinator->save_failing = state_store->failing();
+      metrics.coordinator->checkpoint_failures = state_store->failures();
+      metrics.coordinator->checkpoint_failing = state_store->failing();
     } catch (const std::future_error&) {
       // The coordinator has retired, so it has no metrics.
     }
@@ -465,8 +467,8 @@ void VerbenaNode::Impl::Leave() {
   membership_driver->Stop();
 }
 
-bool VerbenaNode::Impl::FinishSaves() {
-  if (saves_driver == nullptr) return true;
+bool VerbenaNode::Impl::FinishCheckpoints() {
+  if (checkpoints_driver == nullptr) return true;
   bool saved_all = true;
   if (options.checkpoint_on_exit_s > 0) {
     const uint64_t failed_before = saves->saves().statistics().failed;
@@ -482,14 +484,14 @@ bool VerbenaNode::Impl::FinishSaves() {
     saved_all =
         waited == std::future_status::ready && saves->saves().statistics().failed == failed_before;
   }
-  saves_driver->Stop();
+  checkpoints_driver->Stop();
   return saved_all;
 }
 
 absl::Status VerbenaNode::Impl::Stop() {
   if (std::exchange(stopped, true)) return absl::OkStatus();
   http.reset();
-  const bool saved_all = FinishSaves();
+  const bool saved_all = FinishCheckpoints();
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
@@ -534,7 +536,7 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   Impl& impl = *node->impl_;
   for (const auto step :
        {&Impl::OpenAccess, &Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
-        &Impl::StartShards, &Impl::StartMembership, &Impl::StartSaves, &Impl::StartMetrics}) {
+        &Impl::StartShards, &Impl::StartMembership, &Impl::StartCheckpoints, &Impl::StartMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;
@@ -550,7 +552,7 @@ absl::Status VerbenaNode::health() const { return impl_->Health(); }
 
 absl::Status VerbenaNode::fatal() const {
   if (impl_->membership == nullptr) return absl::OkStatus();
-  const MembershipMachine::State state = impl_->membership->state();
+  const MembershipTask::State state = impl_->membership->state();
   return state.ended ? state.status : absl::OkStatus();
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/token.h"
+#include "proto/security/token.h"
 #include "server/access/peer_log.h"
 #include "server/control/address.h"
 

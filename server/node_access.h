@@ -10,11 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/tls_files.h"
-#include "proto/token_file.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/security/tls_files.h"
+#include "proto/security/token_file.h"
 #include "server/access/audit_log.h"
 #include "server/node_options.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 #include "rdma/base/unique_fd.h"
 
 namespace verbena::server {

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <string>
 
-#include "proto/tls_options.h"
-#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
+#include "rdma/selection/transports.h"
 #include "shard/replica/log_limits.h"
+#include "verbena/tls_options.h"
 
 namespace verbena::server {
 

@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/watched_store.h"
 #include "server/node_options.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

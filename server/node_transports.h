@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rdma/choice/transports.h"
+#include "rdma/selection/transports.h"
 #include "server/node_options.h"
 
 namespace verbena::server {

@@ -9,7 +9,7 @@
 namespace verbena::shard {
 namespace {
 
-constexpr size_t kHotKeysTold = 10;
+constexpr size_t kHotKeysReported = 10;
 // A replica that found no memory is tried again after a lease or two.
 constexpr uint32_t kMomentSeconds = 30;
 
@@ -132,7 +132,7 @@ EngineCounters Engine::counters() const {
   return counters;
 }
 
-uint64_t Engine::Impl::StepOf(const SlicedTable& table) const {
+uint64_t Engine::Impl::StepOf(const PartitionedTable& table) const {
   if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return 0;
   uint64_t least = UINT64_MAX;
   for (uint32_t slice = 0; slice < table.slices(); ++slice) {
@@ -146,13 +146,13 @@ std::vector<TableStatistics> Engine::tables() const {
   std::vector<TableStatistics> tables;
   for (const auto& [id, state] : impl_->tables) {
     if (state.table == nullptr) continue;
-    const SlicedTable& table = *state.table;
+    const PartitionedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
     tables.back().restoring = state.restore != nullptr;
     tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {
-      tables.back().hot_keys = rows->hot_keys().Top(kHotKeysTold);
+      tables.back().hot_keys = rows->hot_keys().Top(kHotKeysReported);
       tables.back().sampled_keys = rows->hot_keys().sampled();
     }
   }

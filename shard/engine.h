@@ -41,9 +41,9 @@
 //     commit and no place in a queue waits for it.
 // 11. A checkpoint has each partition at one moment, whatever is applied meanwhile. For a sync
 //     table it is the moment after exactly `step` steps. For other tables it contains all pushes
-//     that were acknowledged before BeginSave(), and of each worker all pushes up to one sequence
-//     and none behind it. An apply waits for a checkpoint only while that has no memory left, and
-//     pieces are in flight or can be taken.
+//     that were acknowledged before BeginCheckpoint(), and of each worker all pushes up to one
+//     sequence and none behind it. An apply waits for a checkpoint only while that has no memory
+//     left, and pieces are in flight or can be taken.
 // 12. In a table with a cold tier no number and no order of applies depends on which rows are in
 //     memory. The time of an answer does (table/hot_rows.h), and so does the set of pushes that an
 //     async table has applied when it decides which rows to drop.
@@ -62,17 +62,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/bags.h"
-#include "proto/record.h"
-#include "proto/record_check.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/wire/bags.h"
+#include "proto/wire/record.h"
+#include "proto/wire/record_check.h"
 #include "shard/allocator.h"
+#include "shard/checkpoint/types.h"
 #include "shard/cold_store.h"
 #include "shard/job_memory.h"
 #include "shard/replica/log_limits.h"
-#include "shard/save/types.h"
 #include "shard/table/cold_io.h"
 #include "shard/table/hot_keys.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 
@@ -87,7 +87,7 @@ struct Answer {
   ReplyStatus status = ReplyStatus::kOk;
   uint32_t detail = 0;  // kTooEarly: contributions missing. ssp pull: its staleness. scan: rows
                         // in the view. kMemoryLimit, kJobMemoryLimit, kCopyMemoryLimit: the limit
-                        // in MiB, or kPartitionIsFull (proto/record.h); 0: a
+                        // in MiB, or kPartitionIsFull (proto/wire/record.h); 0: a
                         // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
 };
@@ -111,9 +111,9 @@ struct PushRequest {
   absl::Span<const std::byte> payload;
 };
 struct PushOutcome {
-  bool held = false;      // true: payload stays in use; a kPushDone event follows
-  bool deferred = false;  // true: payload was copied; a kReplicated event follows
-  Answer answer;          // neither
+  bool held = false;         // true: payload stays in use; a kPushDone event follows
+  bool replicating = false;  // true: payload was copied; a kReplicated event follows
+  Answer answer;             // neither
   // True: nothing was done, because the log for a replica is full; answer.status is
   // kResourceExhausted. The caller asks again after TakeRoom(), in the order of arrival, or answers
   // that.
@@ -132,7 +132,7 @@ struct PullRequest {
   bool may_park = true;  // false: kResourceExhausted instead
 };
 struct PullOutcome {
-  enum class Kind : uint8_t { kAnswer, kReady, kParked } kind = Kind::kAnswer;
+  enum class Kind : uint8_t { kAnswer, kReady, kDeferred } kind = Kind::kAnswer;
   Answer answer;   // kAnswer: a refusal. kReady: version (ssp: the least clock) and staleness
   ChunkView view;  // kReady
   // kAnswer to a lookup: one per group; kNotReady where nothing is wrong, because the rows of none
@@ -149,8 +149,8 @@ struct GroupsRequest {  // end-step and await
   bool may_park = true;      // await. false: kResourceExhausted instead, for groups that wait
 };
 struct GroupsOutcome {
-  bool parked = false;    // await only; kAwaitDone follows
-  bool deferred = false;  // push of rows, end-step; kReplicated follows
+  bool deferred = false;     // await only; kAwaitDone follows
+  bool replicating = false;  // push of rows, end-step; kReplicated follows
   Answer answer;
   // One per group, when neither. Valid until the next call.
   absl::Span<const ReplyStatus> group_status;
@@ -188,7 +188,7 @@ struct LookupRequest {
   Bags bags = {};
 };
 // Rows that will be asked for soon.
-struct IntentRequest {
+struct PrefetchRequest {
   uint64_t worker = 0;
   uint32_t table = 0;
   absl::Span<const Group> groups;
@@ -282,7 +282,7 @@ struct EngineCounters {
   uint64_t commits = 0, applies = 0;
   uint64_t push_bytes = 0, pull_bytes = 0;
   uint64_t resident_bytes = 0;  // parameters, optimizer state, accumulators
-  uint32_t held = 0, parked = 0;
+  uint32_t held = 0, deferred = 0;
   // ssp: pulls answered, by how many steps the slowest worker was behind the puller.
   std::array<uint64_t, kStalenessBuckets> staleness = {};
   // The replication logs (ReplicaLogLimits): bytes now, of all partitions and of the partition with
@@ -373,7 +373,7 @@ class Engine {
   PullOutcome Lookup(const LookupRequest& request);
   // Starts to read rows that are not in memory, as far as there is room, and does not wait for
   // them. Always answered at once.
-  GroupsOutcome Intend(const IntentRequest& request);
+  GroupsOutcome Prefetch(const PrefetchRequest& request);
   // Rows that a push has changed, in the order in which they were made, as keys, zeros to
   // KeyBytes() of them, rows. answer.detail is their number, answer.version the next cursor. No
   // rows: the end. A push during the scan may or may not be visible.
@@ -427,28 +427,29 @@ class Engine {
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> copies() const;
 
-  // ---- checkpoints (engine_save.cc) ----
+  // ---- checkpoints (engine_checkpoint.cc) ----
   // Begins a checkpoint of the given tables, for partitions whose primary this shard is.
   // OUT_OF_RANGE: a sync table is past its step. *newest gets, also after success, the step of each
   // table's farthest slice, 0 for tables that are not sync. A slice that is not at its step yet is
   // saved when it is, before it changes again. FAILED_PRECONDITION: a table has lost partitions,
   // has no memory for some, or is in another checkpoint. NOT_FOUND: unknown table.
   // INVALID_ARGUMENT: id or tables. After an error nothing has begun.
-  absl::Status BeginSave(const SaveRequest& request, std::vector<uint64_t>* newest);
+  absl::Status BeginCheckpoint(const PartitionCheckpointRequest& request,
+                               std::vector<uint64_t>* newest);
   // Takes the next piece. False: none now; there may be later unless progress is complete or
   // aborted. Go on to take and release pieces whatever else is waited for, because applies may wait
   // for them.
-  bool TakePiece(uint64_t save, SavePiece* piece);
+  bool TakePiece(uint64_t save, CheckpointPiece* piece);
   // Call when the piece is not read any more, also for a save that has ended. Events may follow.
   void ReleasePiece(uint64_t save, uint64_t piece);
   // NOT_FOUND: no such save, or it has ended. A new epoch, another primary, the end of a table or
   // of its job's generation give up the partitions that have not been taken whole.
-  absl::StatusOr<SaveProgress> save_progress(uint64_t save) const;
+  absl::StatusOr<CheckpointProgress> checkpoint_progress(uint64_t save) const;
   // The pieces taken are durable, and may be the base of other checkpoints.
-  void CommitSave(uint64_t save);
+  void CommitCheckpoint(uint64_t save);
   // Drops pieces that were not taken. Pieces in flight still have to be released.
-  void AbortSave(uint64_t save);
-  const SaveCounters& save_counters() const;
+  void AbortCheckpoint(uint64_t save);
+  const CheckpointCounters& checkpoint_counters() const;
 
   // ---- restores (engine_restore.cc) ----
   // For a table that the view marks as being restored. Its workers are answered kNotReady until the

@@ -33,9 +33,10 @@ void Engine::Impl::RunCold() {
 void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
   for (auto& [id, state] : tables) {
     EmbeddingTable* const table = state.rows.table.get();
-    const uint32_t slice = table == nullptr || !table->tiered() ? SlicedTable::kNone
-                                                                : table->SliceOfLife(failure.life);
-    if (slice == SlicedTable::kNone) continue;
+    const uint32_t slice = table == nullptr || !table->tiered()
+                               ? PartitionedTable::kNone
+                               : table->LocalPartitionOfLife(failure.life);
+    if (slice == PartitionedTable::kNone) continue;
     const uint32_t partition = table->life(slice).partition;
     const uint64_t key = table->rows(slice).key(failure.row);
     const absl::Status why = absl::DataLossError(absl::StrCat(
@@ -43,13 +44,13 @@ void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
         key,
         " cannot be read back, so the partition is lost: ", std::string(failure.status.message())));
     cold_errors.emplace_back(why.message());
-    for (auto& [save_id, save] : saves) {
-      save->Abort(id, [&](uint32_t, const TableSave::Slice& s) {
+    for (auto& [checkpoint_id, save] : saves) {
+      save->Abort(id, [&](uint32_t, const TableCheckpoint::LocalPartition& s) {
         return s.partition == partition ? why : absl::OkStatus();
       });
     }
-    LeaveSlice(&state, slice, ReplyStatus::kDataLoss);
-    state.parking->FailSlice(slice, ReplyStatus::kDataLoss);
+    LeaveLocalPartition(&state, slice, ReplyStatus::kDataLoss);
+    state.parking->FailLocalPartition(slice, ReplyStatus::kDataLoss);
     table->Release(slice, /*gone=*/true);
     state.marks.erase(partition);
     copies[partition].announced.erase(id);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "shard/engine_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 namespace {
@@ -64,7 +64,7 @@ void Engine::Impl::ForgetCopy(uint32_t partition) {
 }
 
 void Engine::Impl::ForgetRetired(TableState* state) {
-  if (planted_bugs().keep_retired) return;
+  if (failpoints().keep_retired) return;
   for (auto& [partition, marks] : state->marks) {
     std::erase_if(marks.workers, [&](const auto& mark) { return Retired(*state, mark.first); });
   }
@@ -115,8 +115,8 @@ ReplyStatus Engine::Impl::Begin(uint32_t partition) {
 
 ReplyStatus Engine::Impl::MakeFresh(uint32_t partition, TableState* state) {
   const uint32_t slice = state->table->slice_of(partition);
-  if (slice != SlicedTable::kNone) {
-    LeaveSlice(state, slice, ReplyStatus::kWrongEpoch);
+  if (slice != PartitionedTable::kNone) {
+    LeaveLocalPartition(state, slice, ReplyStatus::kWrongEpoch);
     state->table->Forget(slice);
   }
   state->marks.erase(partition);
@@ -143,7 +143,7 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   if (answer.status != ReplyStatus::kOk) return answer;
   CopyState& copy = e.copies[group.partition];
   answer.version = copy.sequence;
-  if (planted_bugs().refuse_replicas) {
+  if (failpoints().refuse_replicas) {
     answer.status = ReplyStatus::kResourceExhausted;
     return answer;
   }
@@ -198,11 +198,12 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
   if (it->second.lacks_cold_store || it->second.table == nullptr) return ReplyStatus::kNotReady;
   c->slice = it->second.table->slice_of(c->partition);
   // Lost in the view here, or there is no memory.
-  if (c->slice == SlicedTable::kNone || !it->second.table->ready(c->slice)) {
+  if (c->slice == PartitionedTable::kNone || !it->second.table->ready(c->slice)) {
     const bool no_memory = it->second.starved || it->second.table->LacksCopies();
     return no_memory ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
   }
-  if (fresh || (c->header.kind == ReplicaKind::kSlice && (c->header.flags & kReplicaToCome) != 0)) {
+  if (fresh ||
+      (c->header.kind == ReplicaKind::kBeginPartition && (c->header.flags & kReplicaToCome) != 0)) {
     // One that was not announced before is as the view made it: new.
     if (!announced.insert(table).second) {
       const ReplyStatus status = MakeFresh(c->partition, &it->second);
@@ -210,7 +211,7 @@ ReplyStatus Engine::Impl::FindCopied(uint32_t table, Copied* c) {
       c->slice = it->second.table->slice_of(c->partition);
     }
   } else if (!announced.contains(table)) {
-    // An end of a step that waited on the primary: kSlice will have it.
+    // An end of a step that waited on the primary: kBeginPartition will have it.
     return c->header.kind == ReplicaKind::kSettle ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
   }
   c->state = &it->second;
@@ -227,8 +228,8 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
     case ReplicaKind::kRows:
       status = CopyRows(c);
       break;
-    case ReplicaKind::kSlice:
-      status = CopySlice(c);
+    case ReplicaKind::kBeginPartition:
+      status = CopyLocalPartition(c);
       break;
     case ReplicaKind::kChunk:
       status = CopyChunk(c);
@@ -249,8 +250,8 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
     case ReplicaKind::kProveChunk:
       status = CheckChunk(c);
       break;
-    case ReplicaKind::kProveSlice:
-      status = CheckSlice(c);
+    case ReplicaKind::kProvePartition:
+      status = CheckLocalPartition(c);
       break;
     case ReplicaKind::kFresh:
     case ReplicaKind::kSettle:
@@ -341,7 +342,7 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   return ReplyStatus::kOk;
 }
 
-ReplyStatus Engine::Impl::CopySlice(const Copied& c) {
+ReplyStatus Engine::Impl::CopyLocalPartition(const Copied& c) {
   if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
   c.marks->workers.clear();
   for (uint32_t i = 0; i < c.header.count; ++i) {

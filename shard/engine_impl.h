@@ -2,7 +2,7 @@
 // engine_cold.cc (rows that are not in memory), engine_view.cc (changes of the view),
 // engine_requests.cc (dense tables, steps), engine_rows.cc (embedding tables), engine_norms.cc
 // (steps in two phases), engine_replicas.cc (replicas of this shard's partitions), engine_copies.cc
-// (replicas that this shard has), engine_save.cc (checkpoints), engine_restore.cc (restores).
+// (replicas that this shard has), engine_checkpoint.cc (checkpoints), engine_restore.cc (restores).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_IMPL_H_
@@ -18,17 +18,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "proto/view_difference.h"
+#include "proto/control/view_difference.h"
+#include "shard/checkpoint/partition_checkpoint.h"
+#include "shard/checkpoint/restore.h"
 #include "shard/engine.h"
+#include "shard/partition/deferred_lookups.h"
+#include "shard/partition/deferred_pulls.h"
 #include "shard/partition/dense_consistency.h"
-#include "shard/partition/lookup_parking.h"
-#include "shard/partition/pull_parking.h"
-#include "shard/partition/roster.h"
+#include "shard/partition/members.h"
 #include "shard/partition/row_consistency.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/log.h"
-#include "shard/save/restore.h"
-#include "shard/save/save.h"
 #include "shard/table/buffer_pool.h"
 #include "shard/table/dense_table.h"
 #include "shard/table/embedding_table.h"
@@ -55,9 +55,9 @@ struct PartitionInfo {
 
 // A replica of a partition that this shard has.
 struct CopyState {
-  // Tables whose slice the primary began here (kFresh, kSlice), and which was not dropped since:
-  // only those take other records. A slice that is here by the view alone may be another life of
-  // the table's partition than the primary's.
+  // Tables whose slice the primary began here (kFresh, kBeginPartition), and which was not dropped
+  // since: only those take other records. A slice that is here by the view alone may be another
+  // life of the table's partition than the primary's.
   absl::flat_hash_set<uint32_t> announced;
   bool begun = false;     // by a kBegin in this epoch
   bool learning = false;  // and not complete
@@ -77,19 +77,19 @@ struct CopyMarks {
 struct JobState {
   std::string name;
   std::set<uint32_t> tables;
-  Roster roster;
+  Members members;
   JobAccount* account = nullptr;
-  Roster::Change change = Roster::Change::kNone;  // by the view being applied
+  Members::Change change = Members::Change::kNone;  // by the view being applied
 };
 
 struct DenseState {
   std::unique_ptr<DenseTable> table;
-  std::unique_ptr<PullParking> parking;
+  std::unique_ptr<DeferredPulls> parking;
   std::unique_ptr<DenseConsistency> consistency;
 };
 struct RowState {
   std::unique_ptr<EmbeddingTable> table;
-  std::unique_ptr<LookupParking> parking;
+  std::unique_ptr<DeferredLookups> parking;
   std::unique_ptr<RowConsistency> consistency;
 };
 
@@ -99,8 +99,8 @@ struct TableState {
   DenseState dense;
   RowState rows;
   // The parts of that one.
-  SlicedTable* table = nullptr;
-  Parking* parking = nullptr;
+  PartitionedTable* table = nullptr;
+  DeferredRequests* parking = nullptr;
   Consistency* consistency = nullptr;
   JobState* job = nullptr;
   std::map<uint32_t, CopyMarks> marks;  // by partition: those that are replicas
@@ -138,7 +138,7 @@ struct Engine::Impl {
   // Whether Place() has something to do.
   bool HasToPlace(const v1::Table& table, const TableState& state) const;
   // The slice is not served here any more: answers its waiting requests with `why`.
-  void LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why);
+  void LeaveLocalPartition(TableState* state, uint32_t slice, ReplyStatus why);
   void ResetTable(TableState* state);
   void FollowRestore(const v1::Table& table, TableState* state);
   JobState* JobOf(const std::string& name);
@@ -148,17 +148,18 @@ struct Engine::Impl {
   // ---- requests ----
   // Table and member of a request; kOk or why not.
   ReplyStatus Find(uint64_t worker, uint32_t table, TableState** state,
-                   const Roster::Member** member);
+                   const Members::Member** member);
   bool IsMember(uint64_t incarnation) const;  // of any job
   // kOk: *slice is ready, or kNone when the table has no chunk in the partition.
-  ReplyStatus FindSlice(const TableState& state, const Group& group, uint32_t* slice) const;
+  ReplyStatus FindLocalPartition(const TableState& state, const Group& group,
+                                 uint32_t* slice) const;
   ReplyStatus FindChunk(const TableState& state, const Group& group, uint32_t* chunk) const;
   ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
                            const DenseTable::Chunk& chunk) const;
   PushOutcome Push(const PushRequest& request);
   // Find() for requests about rows: the table is an embedding table.
   ReplyStatus FindRows(uint64_t worker, uint32_t table, TableState** state,
-                       const Roster::Member** member);
+                       const Members::Member** member);
   // kOk: *slice is ready and has all the group's keys.
   ReplyStatus FindKeys(const TableState& state, const Group& group, absl::Span<const uint64_t> keys,
                        uint32_t* slice) const;
@@ -194,7 +195,7 @@ struct Engine::Impl {
   // `followed`: the tables that followed the view.
   void FollowCopies(const v1::ClusterView& view, const ViewDifference& what,
                     const std::vector<uint32_t>& followed);
-  void TellClocks(uint32_t partition);
+  void ReplicateClocks(uint32_t partition);
   // A learner gets rows by number: rows that were sent keep their numbers.
   void KeepNumbers(uint32_t partition);
   void KeepNumbersOf(const TableState& state);
@@ -202,21 +203,21 @@ struct Engine::Impl {
   void Adopt(TableState* state);
   // Sends learners more of the data from before their time. Returns whether rows are left that this
   // turn did not look at.
-  bool TellLearners();
+  bool ReplicateLearners();
   // The end of the `rows`, from `from` on, that this turn may look at.
   uint32_t EndOfLook(uint32_t from, uint32_t rows) const;
   // False: nothing more for now.
-  bool TellLearner(uint32_t partition);
-  bool TellSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  bool ReplicateLearner(uint32_t partition);
+  bool ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice);
   // Before a push: a slice that it makes rows of is sent to a learner now, rather than in its turn.
   // The push is then a record, and waits for room. Without it, rows would be made faster than the
   // cursor sends them. False: there is no room for the slice.
-  bool TellGrowing(const TableState& state, absl::Span<const Group> groups,
-                   absl::Span<const uint64_t> keys);
+  bool ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
+                        absl::Span<const uint64_t> keys);
   // Adds the known state of workers to the record, as its payload. False: no memory.
   bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
-  bool TellChunk(uint32_t partition, const TableState& state, uint32_t slice);
-  bool TellRows(uint32_t partition, const TableState& state, uint32_t slice);
+  bool ReplicateChunk(uint32_t partition, const TableState& state, uint32_t slice);
+  bool ReplicateRows(uint32_t partition, const TableState& state, uint32_t slice);
   // The slice has become ready: a replica that has received it starts with the same content.
   void Announce(const TableState& state, uint32_t slice);
   void AnnounceAll(uint32_t partition);
@@ -235,11 +236,11 @@ struct Engine::Impl {
   uint64_t ProveChunk(uint32_t partition, const TableState& state, uint32_t index);
   uint64_t ProveRows(uint32_t partition, const TableState& state, uint32_t slice,
                      absl::Span<const uint32_t> rows);
-  uint64_t ProveSlice(uint32_t partition, const TableState& state, uint32_t slice);
+  uint64_t ProveLocalPartition(uint32_t partition, const TableState& state, uint32_t slice);
   // As a replica: kDataLoss: it is not equal.
   ReplyStatus CheckRows(const Copied& c);
   ReplyStatus CheckChunk(const Copied& c);
-  ReplyStatus CheckSlice(const Copied& c);
+  ReplyStatus CheckLocalPartition(const Copied& c);
   // Adds a record of the current content.
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
@@ -252,18 +253,18 @@ struct Engine::Impl {
   // An estimate of the memory that its rows take.
   uint64_t RowMemoryOf(uint32_t partition) const;
 
-  // ---- engine_save.cc ----
+  // ---- engine_checkpoint.cc ----
   // By the view being applied, before tables follow it.
-  void FollowSaves(const v1::ClusterView& view, const ViewDifference& what);
-  void FollowSaves(uint32_t table, const v1::Table* now);
-  void AbortSaves(uint32_t table, const absl::Status& why);
-  uint64_t StepOf(const SlicedTable& table) const;
-  absl::Status CheckSave(const SaveRequest& request) const;
-  absl::Status CheckSaved(const TableToSave& what, uint64_t* newest) const;
+  void FollowCheckpoints(const v1::ClusterView& view, const ViewDifference& what);
+  void FollowCheckpoints(uint32_t table, const v1::Table* now);
+  void AbortCheckpoints(uint32_t table, const absl::Status& why);
+  uint64_t StepOf(const PartitionedTable& table) const;
+  absl::Status CheckCheckpoint(const PartitionCheckpointRequest& request) const;
+  absl::Status CheckSaved(const TableToCheckpoint& what, uint64_t* newest) const;
   // Memory for a checkpoint whose request does not set it.
-  uint64_t SaveMemory(const SaveRequest& request) const;
-  void AddToSave(const TableToSave& what, Save* save);
-  void EndSave(uint64_t save, bool committed);
+  uint64_t CheckpointMemory(const PartitionCheckpointRequest& request) const;
+  void AddToCheckpoint(const TableToCheckpoint& what, PartitionCheckpoint* save);
+  void EndCheckpoint(uint64_t save, bool committed);
 
   // ---- engine_restore.cc ----
   absl::Status FindRestoring(uint32_t table, TableState** state);
@@ -275,11 +276,11 @@ struct Engine::Impl {
   absl::Status LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at);
   absl::Status LoadRows(const RowsToRestore& rows, TableState* state, uint32_t partition,
                         absl::Span<const uint32_t> which);
-  bool TellLoaded(uint32_t partition, const TableState& state, uint32_t index);
-  bool TellLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
-                      absl::Span<const uint32_t> rows);
+  bool ReplicateLoaded(uint32_t partition, const TableState& state, uint32_t index);
+  bool ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
+                           absl::Span<const uint32_t> rows);
   // False: no memory for the replicas' records.
-  bool FinishSlice(TableState* state, uint32_t slice);
+  bool FinishLocalPartition(TableState* state, uint32_t slice);
 
   // ---- engine_copies.cc: as a replica ----
   // A record as far as it was checked; `data` is all of its payload.
@@ -303,7 +304,7 @@ struct Engine::Impl {
   ReplyStatus Copy(const Copied& c);
   ReplyStatus CopyDense(const Copied& c);
   ReplyStatus CopyRows(const Copied& c);
-  ReplyStatus CopySlice(const Copied& c);
+  ReplyStatus CopyLocalPartition(const Copied& c);
   ReplyStatus CopyChunk(const Copied& c);
   ReplyStatus CopyRowStates(const Copied& c);
   ReplyStatus MakeRows(const Copied& c);
@@ -321,7 +322,7 @@ struct Engine::Impl {
   bool MayLearn(const ReplicaHeader& begin) const;
   // Has no place in the job any more. One that is newer than the view may get one.
   bool Retired(const TableState& state, uint64_t worker) const {
-    return worker < newest_member && state.job->roster.Find(worker) == nullptr;
+    return worker < newest_member && state.job->members.Find(worker) == nullptr;
   }
   // Makes replicas forget retired workers, or they would keep those of all runs.
   void ForgetRetired(TableState* state);
@@ -333,7 +334,7 @@ struct Engine::Impl {
 
   const EngineOptions options;
   HeapAllocator heap;
-  Sink sink;
+  EngineContext sink;
   // By job, also of those that are forgotten while they have memory that is being written out.
   std::map<std::string, JobAccount> accounts;
   BufferPool pool;
@@ -368,8 +369,9 @@ struct Engine::Impl {
   std::map<std::string, absl::Status> refused_jobs;  // of the view, and why
   std::set<std::string> leaving;                     // jobs of which nothing may be left
   std::map<uint32_t, TableState> tables;  // ordered: a replayed run makes the same events
-  SaveCounters save_counters;
-  std::map<uint64_t, std::unique_ptr<Save>> saves;  // gone before tables and pool are
+  CheckpointCounters checkpoint_counters;
+  std::map<uint64_t, std::unique_ptr<PartitionCheckpoint>>
+      saves;  // gone before tables and pool are
   std::vector<ReplyStatus> group_status;
   std::vector<uint32_t> await_slices;
   // Scratch of RestoreRows().

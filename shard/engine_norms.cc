@@ -6,7 +6,7 @@ namespace verbena::shard {
 
 ReplyStatus Engine::Impl::FindNorms(uint64_t worker, uint32_t table, TableState** state,
                                     shard::Norms** norms) {
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   const ReplyStatus status = Find(worker, table, state, &member);
   if (status != ReplyStatus::kOk) return status;
   if (member->rank < 0) return ReplyStatus::kPermissionDenied;
@@ -26,8 +26,8 @@ PullOutcome Engine::Norms(const NormsRequest& request) {
   e.await_slices.clear();
   for (size_t i = 0; found == ReplyStatus::kOk && i < request.groups.size(); ++i) {
     uint32_t slice = 0;
-    ReplyStatus status = e.FindSlice(*state, request.groups[i], &slice);
-    if (status == ReplyStatus::kOk && slice == SlicedTable::kNone)
+    ReplyStatus status = e.FindLocalPartition(*state, request.groups[i], &slice);
+    if (status == ReplyStatus::kOk && slice == PartitionedTable::kNone)
       status = ReplyStatus::kOutOfRange;
     e.await_slices.push_back(slice);
     // Others are answered only when all can be.
@@ -53,11 +53,11 @@ GroupsOutcome Engine::Totals(const GroupsRequest& request, const NormTotals& tot
   e.group_status.clear();
   for (const Group& g : request.groups) {
     uint32_t slice = 0;
-    ReplyStatus status = e.FindSlice(*state, g, &slice);
-    if (status == ReplyStatus::kOk && slice != SlicedTable::kNone) {
+    ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
+    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
       const auto kind = static_cast<NormKind>(g.index);
-      status = norms->Tell(slice, g.sequence, kind, totals);
-      if (status == ReplyStatus::kOk) state->dense.consistency->Told(slice);
+      status = norms->Replicate(slice, g.sequence, kind, totals);
+      if (status == ReplyStatus::kOk) state->dense.consistency->OnTotals(slice);
     }
     e.group_status.push_back(status);
     outcome.answer.status = Worse(outcome.answer.status, status);

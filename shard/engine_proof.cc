@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "shard/engine_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
@@ -36,9 +36,9 @@ Engine::Impl::Proved Engine::Impl::Prove(uint32_t partition, ReplicaLog::Proof* 
   if (it->first != at->table) *at = {it->first};
   const TableState& state = it->second;
   const uint32_t slice =
-      state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
+      state.table == nullptr ? PartitionedTable::kNone : state.table->slice_of(partition);
   // While a table is restored, its contents are ahead of the records for its replicas.
-  if (slice == SlicedTable::kNone || !state.table->ready(slice) || state.restore != nullptr) {
+  if (slice == PartitionedTable::kNone || !state.table->ready(slice) || state.restore != nullptr) {
     *at = {it->first + 1};
     return Proved::kSome;
   }
@@ -76,7 +76,7 @@ Engine::Impl::Proved Engine::Impl::Prove(uint32_t partition, ReplicaLog::Proof* 
     if (copied_rows.empty() && row < rows.rows_in(slice)) return Proved::kWait;
   }
   if (*record == 0) {
-    *record = ProveSlice(partition, state, slice);
+    *record = ProveLocalPartition(partition, state, slice);
     if (*record == 0) return Proved::kWait;
     *at = {it->first + 1};
   }
@@ -120,8 +120,9 @@ uint64_t Engine::Impl::ProveRows(uint32_t partition, const TableState& state, ui
   return log.Add(std::move(proof));
 }
 
-uint64_t Engine::Impl::ProveSlice(uint32_t partition, const TableState& state, uint32_t slice) {
-  ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProveSlice, partition, state);
+uint64_t Engine::Impl::ProveLocalPartition(uint32_t partition, const TableState& state,
+                                           uint32_t slice) {
+  ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProvePartition, partition, state);
   if (!AddMarks(state, slice, &proof)) return 0;
   if (const EmbeddingTable* table = state.rows.table.get()) {
     proof.header.version = table->slice(slice).version;
@@ -137,22 +138,23 @@ uint64_t Engine::Impl::ProveSlice(uint32_t partition, const TableState& state, u
 // can come in between, because this thread takes workers' records. So both sides compare the
 // contents that the follower begins with.
 bool Engine::Impl::ProveAgain(uint32_t partition) {
-  if (planted_bugs().skip_proof || planted_bugs().prove_once) return true;
+  if (failpoints().skip_proof || failpoints().prove_once) return true;
   // More than a turn allows is not waited for.
   const uint64_t bytes = BytesOf(partition);
   if (bytes <= kProofBytesOfTurn && bytes > proof_again_bytes) return false;
   std::vector<std::pair<const TableState*, uint32_t>> slices;
   for (const auto& [id, state] : tables) {
     const uint32_t slice =
-        state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
-    if (slice == SlicedTable::kNone || !state.table->ready(slice) || state.restore != nullptr) {
+        state.table == nullptr ? PartitionedTable::kNone : state.table->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice) ||
+        state.restore != nullptr) {
       continue;
     }
     if (!AtLastRecord(partition, state, slice)) return false;
     slices.emplace_back(&state, slice);
   }
   for (const auto& [state, slice] : slices) {
-    if (log.HasRoomToCatchUp(partition)) ProveSlice(partition, *state, slice);
+    if (log.HasRoomToCatchUp(partition)) ProveLocalPartition(partition, *state, slice);
   }
   ReplicaLog::Proof at;
   Proved proved = Proved::kSome;
@@ -171,7 +173,7 @@ void Engine::Impl::AuditPartition() {
   // pushes would wait behind the audit. Record numbers restart when this shard has become primary
   // again.
   const bool answered = audited[p] > log.last(p) || log.acknowledged(p) >= audited[p];
-  Proved proved = answered || planted_bugs().hurry_audit ? Proved::kSome : Proved::kWait;
+  Proved proved = answered || failpoints().hurry_audit ? Proved::kSome : Proved::kWait;
   while (proved == Proved::kSome && !BehindOnCopies(p)) {
     uint64_t record = 0;
     proved = Prove(p, &audit.at, &record);
@@ -236,10 +238,10 @@ ReplyStatus Engine::Impl::CheckChunk(const Copied& c) {
   return equal ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
 }
 
-ReplyStatus Engine::Impl::CheckSlice(const Copied& c) {
+ReplyStatus Engine::Impl::CheckLocalPartition(const Copied& c) {
   if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
   if (const EmbeddingTable* table = c.state->rows.table.get()) {
-    const EmbeddingTable::Slice& slice = table->slice(c.slice);
+    const EmbeddingTable::LocalPartition& slice = table->slice(c.slice);
     if (slice.version != c.header.version || slice.applies != c.header.applies ||
         table->rows(c.slice).applied_rows() != c.header.rows) {
       return ReplyStatus::kDataLoss;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "shard/engine_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
@@ -52,7 +52,7 @@ void Engine::Impl::FollowCopies(const v1::ClusterView& view, const ViewDifferenc
       log.Expect(id, RowMemoryOf(id));
     } else {
       AnnounceAll(id);
-      TellClocks(id);
+      ReplicateClocks(id);
     }
   }
   log.NewConfiguration(learners.size());
@@ -73,7 +73,7 @@ void Engine::Impl::KeepNumbers(uint32_t partition) {
   for (const uint32_t id : evicting) {
     const TableState& state = tables.at(id);
     const uint32_t slice = state.table->slice_of(partition);
-    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
     state.rows.table->SetReuses(slice, !log.learning(partition));
   }
 }
@@ -81,7 +81,8 @@ void Engine::Impl::KeepNumbers(uint32_t partition) {
 void Engine::Impl::Announce(const TableState& state, uint32_t slice) {
   const uint32_t p = state.table->life(slice).partition;
   const uint32_t id = state.table->id();
-  if (!partitions[p].ours || log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, id)) return;
+  if (!partitions[p].ours || log.mode(p) == ReplicaLog::Mode::kAlone || !log.Replicated(p, id))
+    return;
   // Lost and reset while it was being sent: there is nothing more to send of it.
   ReplicaLog::Cursor& c = log.cursor(p);
   if (c.sends(id)) c.slices.at(id).reset = true;
@@ -92,16 +93,16 @@ void Engine::Impl::AnnounceAll(uint32_t partition) {
   for (const auto& [id, state] : tables) {
     if (state.table == nullptr) continue;
     const uint32_t slice = state.table->slice_of(partition);
-    if (slice != SlicedTable::kNone && state.table->ready(slice)) Announce(state, slice);
+    if (slice != PartitionedTable::kNone && state.table->ready(slice)) Announce(state, slice);
   }
 }
 
-void Engine::Impl::TellClocks(uint32_t partition) {
+void Engine::Impl::ReplicateClocks(uint32_t partition) {
   for (const auto& [id, state] : tables) {
     if (state.table == nullptr) continue;
     const uint32_t slice = state.table->slice_of(partition);
-    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
-    state.consistency->TellClocks(slice);
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
+    state.consistency->ReplicateClocks(slice);
   }
 }
 
@@ -114,9 +115,9 @@ void Engine::Impl::Adopt(TableState* state) {
       continue;
     }
     const uint32_t slice = state->table->slice_of(partition);
-    if (slice == SlicedTable::kNone || !state->table->ready(slice)) {
+    if (slice == PartitionedTable::kNone || !state->table->ready(slice)) {
       // The table has nothing there, or it is lost.
-    } else if (marks.generation != state->job->roster.generation()) {
+    } else if (marks.generation != state->job->members.generation()) {
       state->table->SetVersions(slice, 0);
     } else {
       std::vector<WorkerMark> workers;
@@ -132,7 +133,7 @@ uint64_t Engine::Impl::BytesOf(uint32_t partition) const {
   for (const auto& [id, state] : tables) {
     if (state.table == nullptr) continue;
     const uint32_t slice = state.table->slice_of(partition);
-    if (slice == SlicedTable::kNone || !state.table->ready(slice)) continue;
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
     if (const DenseTable* dense = state.dense.table.get()) {
       bytes += dense->slice(slice).chunks.size() * uint64_t{dense->ContentBytes()};
     } else {
@@ -147,8 +148,8 @@ uint64_t Engine::Impl::RowMemoryOf(uint32_t partition) const {
   uint64_t bytes = 0;
   for (const auto& [id, state] : tables) {
     const EmbeddingTable* const rows = state.rows.table.get();
-    const uint32_t slice = rows == nullptr ? SlicedTable::kNone : rows->slice_of(partition);
-    if (slice == SlicedTable::kNone || !rows->ready(slice)) continue;
+    const uint32_t slice = rows == nullptr ? PartitionedTable::kNone : rows->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !rows->ready(slice)) continue;
     // Nothing idles yet.
     bytes += rows->rows(slice).BytesOf(rows->rows(slice).live()) / 9 * 8;
   }
@@ -162,26 +163,26 @@ uint32_t Engine::Impl::EndOfLook(uint32_t from, uint32_t rows) const {
   return static_cast<uint32_t>(std::min<uint64_t>(uint64_t{from} + left, rows));
 }
 
-bool Engine::Impl::TellLearners() {
+bool Engine::Impl::ReplicateLearners() {
   log.BeginCatchUp();
   proof_bytes = proof_again_bytes = kProofBytesOfTurn;
   rows_looked_at = 0;
   for (const uint32_t p : learners) {
     if (!log.leads(p) || !log.learning(p) || !log.MayCopy(p)) continue;
-    while (log.HasRoomToCatchUp(p) && TellLearner(p)) {
+    while (log.HasRoomToCatchUp(p) && ReplicateLearner(p)) {
     }
   }
   log.EndCatchUp();
   return rows_looked_at >= kRowsOfTurn;
 }
 
-bool Engine::Impl::TellLearner(uint32_t partition) {
+bool Engine::Impl::ReplicateLearner(uint32_t partition) {
   ReplicaLog::Cursor& c = log.cursor(partition);
   if (c.complete) return false;
   auto it = tables.lower_bound(c.table);
   if (it == tables.end() || it->first > c.last_table) {
     // It is admitted when it has proved that it has everything.
-    if (!planted_bugs().skip_proof) {
+    if (!failpoints().skip_proof) {
       uint64_t record = 0;
       const Proved proved = Prove(partition, &c.proof, &record);
       if (record != 0) c.told = record;
@@ -197,19 +198,19 @@ bool Engine::Impl::TellLearner(uint32_t partition) {
   if (it->first != c.table) c.NextTable(it->first);
   const TableState& state = it->second;
   const uint32_t slice =
-      state.table == nullptr ? SlicedTable::kNone : state.table->slice_of(partition);
+      state.table == nullptr ? PartitionedTable::kNone : state.table->slice_of(partition);
   // As a follower it would take a slice that it never received for present.
-  if (slice != SlicedTable::kNone && state.table->gone(slice)) return false;
-  if (slice != SlicedTable::kNone && state.table->ready(slice)) {
+  if (slice != PartitionedTable::kNone && state.table->gone(slice)) return false;
+  if (slice != PartitionedTable::kNone && state.table->ready(slice)) {
     const auto told = c.slices.find(it->first);
-    if (told == c.slices.end()) return TellSlice(partition, state, slice);
+    if (told == c.slices.end()) return ReplicateLocalPartition(partition, state, slice);
     const DenseTable* dense = state.dense.table.get();
     const bool sends = !told->second.reset;
     if (sends && dense != nullptr && !dense->slice(slice).chunks.empty() &&
         dense->slice(slice).chunks.back() >= c.chunk) {
-      return TellChunk(partition, state, slice);
+      return ReplicateChunk(partition, state, slice);
     }
-    if (sends && dense == nullptr) return TellRows(partition, state, slice);
+    if (sends && dense == nullptr) return ReplicateRows(partition, state, slice);
   }
   c.NextTable(it->first + 1);
   return true;
@@ -221,7 +222,7 @@ ReplicaLog::Append Engine::Impl::HeaderFor(ReplicaKind kind, uint32_t partition,
   told.table = state.table->id();
   told.partition = partition;
   told.header.kind = kind;
-  told.header.generation = state.job->roster.generation();
+  told.header.generation = state.job->members.generation();
   return told;
 }
 
@@ -238,9 +239,10 @@ bool Engine::Impl::AddMarks(const TableState& state, uint32_t slice, ReplicaLog:
   return true;
 }
 
-bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32_t slice) {
+bool Engine::Impl::ReplicateLocalPartition(uint32_t partition, const TableState& state,
+                                           uint32_t slice) {
   if (!AtLastRecord(partition, state, slice)) return false;
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, partition, state);
+  ReplicaLog::Append told = HeaderFor(ReplicaKind::kBeginPartition, partition, state);
   told.header.flags = kReplicaToCome;
   if (!AddMarks(state, slice, &told)) return false;
   if (const EmbeddingTable* rows = state.rows.table.get()) {
@@ -249,23 +251,23 @@ bool Engine::Impl::TellSlice(uint32_t partition, const TableState& state, uint32
   }
   ReplicaLog::Cursor& c = log.cursor(partition);
   c.told = log.Add(std::move(told));
-  ReplicaLog::Cursor::Slice& sent = c.slices[state.table->id()];
+  ReplicaLog::Cursor::LocalPartition& sent = c.slices[state.table->id()];
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     sent.rows_end = sent.rows_made = rows->rows_in(slice);
   }
   return true;
 }
 
-bool Engine::Impl::TellGrowing(const TableState& state, absl::Span<const Group> groups,
-                               absl::Span<const uint64_t> keys) {
-  if (learners.empty() || planted_bugs().announce_late) return true;
+bool Engine::Impl::ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
+                                    absl::Span<const uint64_t> keys) {
+  if (learners.empty() || failpoints().announce_late) return true;
   for (const Group& group : groups) {
     const absl::Span<const uint64_t> named = keys.first(group.count);
     keys.remove_prefix(group.count);
     const uint32_t p = group.partition;
     if (p >= partitions.size() || !log.leads(p) || !log.learning(p)) continue;
-    uint32_t slice = SlicedTable::kNone;
-    if (log.Told(p, state.table->id()) ||
+    uint32_t slice = PartitionedTable::kNone;
+    if (log.Replicated(p, state.table->id()) ||
         FindKeys(state, group, named, &slice) != ReplyStatus::kOk) {
       continue;
     }
@@ -275,7 +277,7 @@ bool Engine::Impl::TellGrowing(const TableState& state, absl::Span<const Group> 
                                    [](uint32_t r) { return r == RowStore::kNone; });
     if (!grows || !log.MayCopy(p)) continue;
     if (!log.HasRoom(p)) return false;
-    TellSlice(p, state, slice);
+    ReplicateLocalPartition(p, state, slice);
   }
   return true;
 }
@@ -333,7 +335,7 @@ bool Engine::Impl::BehindOnCopies(uint32_t partition) const {
          log.bytes(partition) >= std::min(log.limits().partition_bytes, kRestoreBytes);
 }
 
-bool Engine::Impl::TellChunk(uint32_t partition, const TableState& state, uint32_t slice) {
+bool Engine::Impl::ReplicateChunk(uint32_t partition, const TableState& state, uint32_t slice) {
   const DenseTable& table = *state.dense.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
@@ -358,15 +360,15 @@ bool Engine::Impl::AtLastRecord(uint32_t partition, const TableState& state, uin
 
 // Rows that were made and not changed are sent, too: later records count from them. A learner has
 // skipped records of rows that it did not have, so rows are sent with those applied.
-bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_t slice) {
+bool Engine::Impl::ReplicateRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   const bool behind = !log.AllApplied(partition, table.id());
-  if (!(behind && planted_bugs().cursor_before_apply) && !AtLastRecord(partition, state, slice)) {
+  if (!(behind && failpoints().cursor_before_apply) && !AtLastRecord(partition, state, slice)) {
     return false;
   }
   // Rows made for no record that the learner has received, as by a step that is open.
-  ReplicaLog::Cursor::Slice& sent = c.slices.at(table.id());
+  ReplicaLog::Cursor::LocalPartition& sent = c.slices.at(table.id());
   if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {
     c.row = sent.rows_made;
     sent.rows_end = sent.rows_made = table.rows_in(slice);
@@ -400,7 +402,7 @@ bool Engine::Impl::TellRows(uint32_t partition, const TableState& state, uint32_
 bool Engine::TakeReplicas(std::vector<ReplicaRecord>* records, size_t most) {
   impl_->log.AddNotes();
   // There is more to look at, though there may be nothing to send.
-  const bool more = impl_->TellLearners();
+  const bool more = impl_->ReplicateLearners();
   return impl_->log.Take(records, most) || more;
 }
 

@@ -3,7 +3,7 @@
 
 #include "shard/codec/codec.h"
 #include "shard/engine_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
@@ -15,7 +15,7 @@ ReplyStatus Worse(ReplyStatus a, ReplyStatus b) {
 }
 
 ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** state,
-                               const Roster::Member** member) {
+                               const Members::Member** member) {
   const auto it = tables.find(table);
   if (it == tables.end()) {
     return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kUnknownTable;
@@ -23,58 +23,58 @@ ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** sta
   *state = &it->second;
   if (it->second.table == nullptr) return ReplyStatus::kUnavailable;
   if (it->second.restore != nullptr) return ReplyStatus::kNotReady;
-  const Roster& roster = it->second.job->roster;
-  *member = roster.Find(worker);
+  const Members& members = it->second.job->members;
+  *member = members.Find(worker);
   if (*member != nullptr) return ReplyStatus::kOk;
-  if (!planted_bugs().expire_other_jobs) {
+  if (!failpoints().expire_other_jobs) {
     // Reads are all that an observer may do, and no read looks at the index.
-    static constexpr Roster::Member kReader = {-1, UINT32_MAX};
+    static constexpr Members::Member kReader = {-1, UINT32_MAX};
     if (readers.contains(worker)) {
       *member = &kReader;
       return ReplyStatus::kOk;
     }
     if (IsMember(worker)) return ReplyStatus::kOtherJob;
   }
-  return roster.known() ? ReplyStatus::kExpired : ReplyStatus::kNotReady;
+  return members.known() ? ReplyStatus::kExpired : ReplyStatus::kNotReady;
 }
 
 bool Engine::Impl::IsMember(uint64_t incarnation) const {
   return std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) {
-    return job.second.roster.Find(incarnation) != nullptr;
+    return job.second.members.Find(incarnation) != nullptr;
   });
 }
 
-ReplyStatus Engine::Impl::FindSlice(const TableState& state, const Group& group,
-                                    uint32_t* slice) const {
+ReplyStatus Engine::Impl::FindLocalPartition(const TableState& state, const Group& group,
+                                             uint32_t* slice) const {
   if (group.partition >= partitions.size()) return ReplyStatus::kOutOfRange;
   const PartitionInfo& p = partitions[group.partition];
-  if ((!p.ours || p.epoch != group.epoch) && !planted_bugs().ignore_epoch) {
+  if ((!p.ours || p.epoch != group.epoch) && !failpoints().ignore_epoch) {
     return ReplyStatus::kWrongEpoch;
   }
   // A view that is as new as this one has the loss, and its owner asks for nothing here: the
   // caller's is newer, and has the table reset.
   if (state.placement[group.partition].lost) {
-    return planted_bugs().lost_by_old_view ? ReplyStatus::kDataLoss : ReplyStatus::kNotReady;
+    return failpoints().lost_by_old_view ? ReplyStatus::kDataLoss : ReplyStatus::kNotReady;
   }
   *slice = state.table->slice_of(group.partition);
-  if (*slice != SlicedTable::kNone) {
+  if (*slice != PartitionedTable::kNone) {
     switch (state.table->life(*slice).state) {
-      case SlicedTable::SliceState::kReady:
+      case PartitionedTable::LocalPartitionState::kReady:
         return ReplyStatus::kOk;
-      case SlicedTable::SliceState::kGone:
+      case PartitionedTable::LocalPartitionState::kGone:
         return ReplyStatus::kDataLoss;
       default:
         break;
     }
   }
   if (state.starved) return ReplyStatus::kResourceExhausted;
-  return *slice == SlicedTable::kNone ? ReplyStatus::kOk : ReplyStatus::kNotReady;
+  return *slice == PartitionedTable::kNone ? ReplyStatus::kOk : ReplyStatus::kNotReady;
 }
 
 ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
                                     uint32_t* chunk) const {
   uint32_t slice = 0;
-  const ReplyStatus status = FindSlice(state, group, &slice);
+  const ReplyStatus status = FindLocalPartition(state, group, &slice);
   if (status != ReplyStatus::kOk) return status;
   const DenseTable* table = state.dense.table.get();
   if (table == nullptr) return ReplyStatus::kOutOfRange;  // an embedding table has no chunks
@@ -83,7 +83,7 @@ ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
     return ReplyStatus::kOutOfRange;
   }
   *chunk = table->local_chunk(group.index);
-  return *chunk == SlicedTable::kNone ? ReplyStatus::kNotReady : ReplyStatus::kOk;
+  return *chunk == PartitionedTable::kNone ? ReplyStatus::kNotReady : ReplyStatus::kOk;
 }
 
 ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTable& table,
@@ -107,13 +107,13 @@ bool Engine::Impl::LacksRoom(const TableState& state, absl::Span<const Group> gr
   if (state.table->spec().consistency() == v1::CONSISTENCY_SYNC) return false;
   return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
     return g.partition < partitions.size() && log.mode(g.partition) != ReplicaLog::Mode::kAlone &&
-           log.Told(g.partition, state.table->id()) && !log.HasRoom(g.partition);
+           log.Replicated(g.partition, state.table->id()) && !log.HasRoom(g.partition);
   });
 }
 
 PushOutcome Engine::Impl::Push(const PushRequest& request) {
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   uint32_t chunk = 0;
   ReplyStatus status = Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk && member->rank < 0) status = ReplyStatus::kPermissionDenied;
@@ -152,7 +152,7 @@ PushOutcome Engine::Push(const PushRequest& request) {
   Impl& e = *impl_;
   e.log.Ask(&request.token);
   PushOutcome outcome = e.Push(request);
-  outcome.deferred = e.log.EndAsk(outcome.answer, {&outcome.answer.status, 1});
+  outcome.replicating = e.log.EndRequest(outcome.answer, {&outcome.answer.status, 1});
   if (!outcome.held && !outcome.no_room) e.CountAnswer(outcome.answer.status);
   return outcome;
 }
@@ -160,7 +160,7 @@ PushOutcome Engine::Push(const PushRequest& request) {
 PullOutcome Engine::Pull(const PullRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   uint32_t chunk = 0;
   ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
@@ -186,8 +186,8 @@ PullOutcome Engine::Pull(const PullRequest& request) {
       e.CountAnswer(outcome.answer.status);
       return outcome;
     }
-    dense.parking->ParkPull(chunk, request);
-    outcome.kind = PullOutcome::Kind::kParked;
+    dense.parking->DeferPull(chunk, request);
+    outcome.kind = PullOutcome::Kind::kDeferred;
     return outcome;
   }
   if (!dense.table->PinToPull(chunk, &outcome.view)) {
@@ -215,7 +215,7 @@ GroupsOutcome Engine::Impl::NoRoom(size_t groups) {
 GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
@@ -226,9 +226,9 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   for (const Group& g : request.groups) {
     e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
     uint32_t slice = 0;
-    ReplyStatus status = e.FindSlice(*state, g, &slice);
+    ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
     if (status == ReplyStatus::kOk) status = e.CheckCopies(g.partition);
-    if (status == ReplyStatus::kOk && slice != SlicedTable::kNone) {
+    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
       uint32_t missing = 0;
       status = state->consistency->EndStep(g, request.min_version, request.worker, *member, slice,
                                            &missing);
@@ -238,7 +238,7 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
     outcome.answer.status = Worse(outcome.answer.status, status);
   }
   e.CountAnswer(outcome.answer.status);
-  outcome.deferred = e.log.EndAsk(outcome.answer, e.group_status);
+  outcome.replicating = e.log.EndRequest(outcome.answer, e.group_status);
   outcome.group_status = e.group_status;
   return outcome;
 }
@@ -246,7 +246,7 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
 GroupsOutcome Engine::Await(const GroupsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   const ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   GroupsOutcome outcome;
@@ -254,8 +254,8 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
   e.await_slices.clear();
   for (const Group& g : request.groups) {
     uint32_t slice = 0;
-    const ReplyStatus status = e.FindSlice(*state, g, &slice);
-    const bool waits = status == ReplyStatus::kOk && slice != SlicedTable::kNone &&
+    const ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
+    const bool waits = status == ReplyStatus::kOk && slice != PartitionedTable::kNone &&
                        !state->consistency->Reached(slice, request.min_version);
     if (waits) e.await_slices.push_back(slice);
     // Used only if the request is not deferred: it may not be, or another group is refused.
@@ -266,8 +266,8 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
     if (refused) outcome.answer.status = Worse(outcome.answer.status, e.group_status.back());
   }
   if (outcome.answer.status == ReplyStatus::kOk && !e.await_slices.empty()) {
-    state->parking->ParkAwait(request, e.await_slices);
-    outcome.parked = true;
+    state->parking->DeferAwait(request, e.await_slices);
+    outcome.deferred = true;
     return outcome;
   }
   e.CountAnswer(outcome.answer.status);

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/row_applies.h"
+#include "proto/wire/row_applies.h"
 #include "shard/engine_impl.h"
+#include "shard/failpoints.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
-#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -21,7 +21,7 @@ bool IsAligned(absl::Span<const std::byte> numbers, ElementType type) {
   return bytes > 0 && reinterpret_cast<uintptr_t>(numbers.data()) % bytes == 0;
 }
 
-absl::Status Malformed(const SlicedTable& table, std::string_view what, uint64_t found,
+absl::Status Malformed(const PartitionedTable& table, std::string_view what, uint64_t found,
                        uint64_t wanted) {
   return absl::InvalidArgumentError(absl::StrCat("table ", table.id(), " \"", table.spec().name(),
                                                  "\": ", std::string(what), ": ", found,
@@ -93,7 +93,7 @@ absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
         std::min<uint64_t>(layout.elements_of(chunk) - first, elements.count - done));
     const uint32_t partition = table->partition_of(chunk);
     const uint32_t index = table->local_chunk(chunk);
-    if (e.partitions[partition].ours && index != SlicedTable::kNone) {
+    if (e.partitions[partition].ours && index != PartitionedTable::kNone) {
       if (e.BehindOnCopies(partition) ||
           !e.LoadElements(elements, state, index, first, count, done)) {
         return absl::UnavailableError("replicas lag behind; retry");
@@ -129,7 +129,7 @@ absl::Status Engine::RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded) 
     }
   }
   RowsLoaded from_start;
-  RowsLoaded& at = loaded != nullptr && !planted_bugs().restart_windows ? *loaded : from_start;
+  RowsLoaded& at = loaded != nullptr && !failpoints().restart_windows ? *loaded : from_start;
   while (at.rows < count) {
     // As many as may be in memory together: how many that is may change between two calls.
     if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
@@ -155,7 +155,8 @@ absl::Status Engine::FinishRestore(uint32_t table) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const bool ours = e.partitions[state->table->life(s).partition].ours;
     if (!ours || !state->table->ready(s) || state->restore->finished(s)) continue;
-    if (!e.FinishSlice(state, s)) return absl::UnavailableError("replicas lag behind; retry");
+    if (!e.FinishLocalPartition(state, s))
+      return absl::UnavailableError("replicas lag behind; retry");
   }
   return absl::OkStatus();
 }
@@ -208,11 +209,11 @@ bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* s
     table.WriteState(index, first, i, elements.state[i].subspan(from, count));
   }
   table.SetApplies(index, std::max(chunk.applies, elements.applies));
-  save_counters.restored_elements += count;
+  checkpoint_counters.restored_elements += count;
   const uint32_t loaded = state->restore->Loaded(chunk.slice, chunk.id, first, first + count);
   if (loaded < chunk.elements) return true;
-  if (!TellLoaded(table.partition_of(chunk.id), *state, index)) return false;
-  state->restore->SetTold(chunk.slice, chunk.id);
+  if (!ReplicateLoaded(table.partition_of(chunk.id), *state, index)) return false;
+  state->restore->SetReplicated(chunk.slice, chunk.id);
   return true;
 }
 
@@ -227,7 +228,7 @@ absl::Status Engine::Impl::LoadBatch(const RowsToRestore& rows, TableState* stat
   for (size_t i = at->rows; i < at->end; ++i) {
     const uint32_t p = PartitionOfKey(table.id(), rows.keys[i], all);
     const uint32_t slice = table.slice_of(p);
-    const bool here = partitions[p].ours && slice != SlicedTable::kNone && table.ready(slice);
+    const bool here = partitions[p].ours && slice != PartitionedTable::kNone && table.ready(slice);
     if (!here || p < at->partitions) continue;
     if (which[p].empty()) which_partitions.push_back(p);
     which[p].push_back(static_cast<uint32_t>(i));
@@ -292,22 +293,23 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
           absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows"));
     }
   }
-  save_counters.restored_rows += which.size();
-  if (TellLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();
+  checkpoint_counters.restored_rows += which.size();
+  if (ReplicateLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();
   return absl::UnavailableError("replicas lag behind; retry");
 }
 
-bool Engine::Impl::TellLoaded(uint32_t partition, const TableState& state, uint32_t index) {
+bool Engine::Impl::ReplicateLoaded(uint32_t partition, const TableState& state, uint32_t index) {
   if (log.mode(partition) == ReplicaLog::Mode::kAlone ||
-      !log.Told(partition, state.table->id(), index)) {
+      !log.Replicated(partition, state.table->id(), index)) {
     return true;
   }
   return AddChunk(partition, state, index, state.restore->request().version) != 0;
 }
 
-bool Engine::Impl::TellLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
-                                  absl::Span<const uint32_t> rows) {
-  if (log.mode(partition) == ReplicaLog::Mode::kAlone || !log.Told(partition, state.table->id())) {
+bool Engine::Impl::ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
+                                       absl::Span<const uint32_t> rows) {
+  if (log.mode(partition) == ReplicaLog::Mode::kAlone ||
+      !log.Replicated(partition, state.table->id())) {
     return true;
   }
   const size_t most = RowsOfRecord(*state.rows.table);
@@ -317,23 +319,24 @@ bool Engine::Impl::TellLoadedRows(uint32_t partition, const TableState& state, u
   return true;
 }
 
-bool Engine::Impl::FinishSlice(TableState* state, uint32_t slice) {
+bool Engine::Impl::FinishLocalPartition(TableState* state, uint32_t slice) {
   const uint32_t p = state->table->life(slice).partition;
   const RestoreRequest& request = state->restore->request();
-  const bool tell = log.mode(p) != ReplicaLog::Mode::kAlone && log.Told(p, state->table->id());
+  const bool tell =
+      log.mode(p) != ReplicaLog::Mode::kAlone && log.Replicated(p, state->table->id());
   state->table->SetVersions(slice, request.version);
   if (const DenseTable* dense = state->dense.table.get()) {
     for (const uint32_t index : dense->slice(slice).chunks) {
       if (state->restore->told(slice, dense->chunk(index).id)) continue;
-      if (BehindOnCopies(p) || !TellLoaded(p, *state, index)) return false;
-      state->restore->SetTold(slice, dense->chunk(index).id);
+      if (BehindOnCopies(p) || !ReplicateLoaded(p, *state, index)) return false;
+      state->restore->SetReplicated(slice, dense->chunk(index).id);
     }
   } else {
     // The table's kFresh may still be noted, and replicas take nothing before it.
-    if (tell && BehindOnCopies(p) && !planted_bugs().end_before_notes) return false;
+    if (tell && BehindOnCopies(p) && !failpoints().end_before_notes) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
-      ReplicaLog::Append told = HeaderFor(ReplicaKind::kSlice, p, *state);
+      ReplicaLog::Append told = HeaderFor(ReplicaKind::kBeginPartition, p, *state);
       told.header.version = request.version;
       told.header.applies = request.applies;
       log.Add(told);
@@ -354,7 +357,7 @@ void Engine::Impl::EndRestoring(TableState* state) {
     if (!p.ours || p.promoted || state->restore->inherited(s)) continue;
     // A table is reset only when it is served, which this shard may hear together with the reset.
     if (state->restore->reset(s)) continue;
-    LeaveSlice(state, s, ReplyStatus::kDataLoss);
+    LeaveLocalPartition(state, s, ReplyStatus::kDataLoss);
     state->table->Release(s, /*gone=*/true);
   }
   state->restore = nullptr;

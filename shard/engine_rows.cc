@@ -53,7 +53,7 @@ uint64_t KeysOf(absl::Span<const Group> groups) {
 }  // namespace
 
 ReplyStatus Engine::Impl::FindRows(uint64_t worker, uint32_t table, TableState** state,
-                                   const Roster::Member** member) {
+                                   const Members::Member** member) {
   const ReplyStatus status = Find(worker, table, state, member);
   if (status != ReplyStatus::kOk) return status;
   return (*state)->rows.table == nullptr ? ReplyStatus::kOutOfRange : ReplyStatus::kOk;
@@ -61,9 +61,9 @@ ReplyStatus Engine::Impl::FindRows(uint64_t worker, uint32_t table, TableState**
 
 ReplyStatus Engine::Impl::FindKeys(const TableState& state, const Group& group,
                                    absl::Span<const uint64_t> keys, uint32_t* slice) const {
-  const ReplyStatus status = FindSlice(state, group, slice);
+  const ReplyStatus status = FindLocalPartition(state, group, slice);
   if (status != ReplyStatus::kOk) return status;
-  if (*slice == SlicedTable::kNone) return ReplyStatus::kNotReady;
+  if (*slice == PartitionedTable::kNone) return ReplyStatus::kNotReady;
   const uint32_t table = state.table->id();
   const auto count = static_cast<uint32_t>(partitions.size());
   for (const uint64_t key : keys) {
@@ -75,9 +75,9 @@ ReplyStatus Engine::Impl::FindKeys(const TableState& state, const Group& group,
 void Engine::Impl::LookAhead(const TableState& state, absl::Span<const Group> groups,
                              absl::Span<const uint64_t> keys, RowLookahead* ahead) const {
   for (const Group& group : groups) {
-    uint32_t slice = SlicedTable::kNone;
-    const bool ours = FindSlice(state, group, &slice) == ReplyStatus::kOk;
-    if (ours && slice != SlicedTable::kNone) {
+    uint32_t slice = PartitionedTable::kNone;
+    const bool ours = FindLocalPartition(state, group, &slice) == ReplyStatus::kOk;
+    if (ours && slice != PartitionedTable::kNone) {
       ahead->Add(&state.rows.table->rows(slice), keys.first(std::min(group.count, kAheadOfGroup)));
     }
     keys.remove_prefix(group.count);
@@ -104,12 +104,12 @@ bool Engine::Impl::TakeRows(const PushRowsRequest& request, EmbeddingTable* tabl
 GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   const uint64_t keys = KeysOf(request.groups);
   if (found == ReplyStatus::kOk) found = CheckPush(request, *state->rows.table, keys);
-  if (found == ReplyStatus::kOk && (!e.TellGrowing(*state, request.groups, request.keys) ||
+  if (found == ReplyStatus::kOk && (!e.ReplicateGrowing(*state, request.groups, request.keys) ||
                                     e.LacksRoom(*state, request.groups))) {
     return e.NoRoom(request.groups.size());
   }
@@ -138,10 +138,10 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
     push.rows = rows_left.first(group.count * dim);
     keys_left.remove_prefix(group.count);
     rows_left.remove_prefix(group.count * dim);
-    uint32_t slice = SlicedTable::kNone;
+    uint32_t slice = PartitionedTable::kNone;
     Answer answer = {e.FindKeys(*state, group, push.keys, &slice), 0, 0};
     const uint32_t looked_ahead =
-        slice == SlicedTable::kNone ? 0 : std::min(group.count, kAheadOfGroup);
+        slice == PartitionedTable::kNone ? 0 : std::min(group.count, kAheadOfGroup);
     ahead.Take(looked_ahead, guesses);
     push.guesses = {guesses, looked_ahead};
     if (answer.status == ReplyStatus::kOk) answer.status = e.CheckCopies(group.partition);
@@ -161,7 +161,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   }
   e.pool.ReturnScratch(decoded);
   if (outcome.answer.version == UINT64_MAX) outcome.answer.version = 0;
-  outcome.deferred = e.log.EndAsk(outcome.answer, e.group_status);
+  outcome.replicating = e.log.EndRequest(outcome.answer, e.group_status);
   outcome.group_status = e.group_status;
   return outcome;
 }
@@ -178,7 +178,7 @@ PullOutcome Engine::Impl::RefuseLookup(size_t groups, ReplyStatus status) {
 PullOutcome Engine::Lookup(const LookupRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk) {
     found = CheckLookup(request, *state->rows.table, KeysOf(request.groups));
@@ -210,10 +210,10 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
   return outcome;
 }
 
-GroupsOutcome Engine::Intend(const IntentRequest& request) {
+GroupsOutcome Engine::Prefetch(const PrefetchRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && KeysOf(request.groups) != request.keys.size()) {
     found = ReplyStatus::kMalformed;
@@ -227,7 +227,7 @@ GroupsOutcome Engine::Intend(const IntentRequest& request) {
     keys_left.remove_prefix(group.count);
     uint32_t slice = 0;
     const ReplyStatus status = e.FindKeys(*state, group, keys, &slice);
-    if (status == ReplyStatus::kOk) state->rows.table->Intend(slice, keys);
+    if (status == ReplyStatus::kOk) state->rows.table->Prefetch(slice, keys);
     e.CountAnswer(status);
     e.group_status.push_back(status);
     outcome.answer.status = Worse(outcome.answer.status, status);
@@ -239,7 +239,7 @@ GroupsOutcome Engine::Intend(const IntentRequest& request) {
 PullOutcome Engine::Scan(const ScanRequest& request) {
   Impl& e = *impl_;
   TableState* state = nullptr;
-  const Roster::Member* member = nullptr;
+  const Members::Member* member = nullptr;
   uint32_t slice = 0;
   PullOutcome outcome;
   ReplyStatus& status = outcome.answer.status;

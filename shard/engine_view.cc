@@ -5,11 +5,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "proto/cold_tier_spec.h"
-#include "proto/job_limits.h"
-#include "proto/view_tables.h"
+#include "proto/control/view_tables.h"
+#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/job_limits.h"
 #include "shard/engine_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 namespace {
@@ -66,7 +66,7 @@ void Engine::Impl::UpdatePartitions(const v1::ClusterView& view) {
     // (server/coordinator/configurations.cc).
     // That holds for a primary, too, which may have missed the views between.
     const bool skipped = was.epoch > 0 && p.epoch() > was.epoch + 1;
-    info.renewed = info.ours && skipped && !(was.copy && planted_bugs().keep_lost);
+    info.renewed = info.ours && skipped && !(was.copy && failpoints().keep_lost);
     info.promoted = was.copy && info.ours && !info.renewed;
     const bool again = was.copy && info.copy && was.since != info.since;
     info.stale = again || (was.ours && info.copy) || info.renewed ||
@@ -83,7 +83,7 @@ void Engine::Impl::DropTable(uint32_t id) {
   TableState& state = it->second;
   if (state.table != nullptr) {
     for (uint32_t s = 0; s < state.table->slices(); ++s) {
-      LeaveSlice(&state, s, ReplyStatus::kUnknownTable);
+      LeaveLocalPartition(&state, s, ReplyStatus::kUnknownTable);
     }
     state.parking->FailAll(ReplyStatus::kUnknownTable);
   }
@@ -199,8 +199,8 @@ void Engine::Impl::UpdateJob(const std::string& name, const v1::Job* job) {
   JobState* state = followed != nullptr ? JobOf(name) : nullptr;
   if (const auto it = jobs.find(name); it != jobs.end()) state = &it->second;
   if (state == nullptr) return;
-  state->change = followed == nullptr ? state->roster.Clear() : state->roster.Update(*followed);
-  if (state->change != Roster::Change::kNone) changed_jobs.push_back(state);
+  state->change = followed == nullptr ? state->members.Clear() : state->members.Update(*followed);
+  if (state->change != Members::Change::kNone) changed_jobs.push_back(state);
 }
 
 absl::Status Engine::Impl::UpdateJobs(const v1::ClusterView& view, const ViewDifference& what) {
@@ -227,9 +227,10 @@ absl::Status Engine::Impl::CreateDense(const v1::Table& table, TableState* state
   DenseState& dense = state->dense;
   dense.table = *std::move(created);
   const v1::Consistency consistency = table.spec().consistency();
-  dense.parking = std::make_unique<PullParking>(dense.table.get(), &sink,
-                                                /*by_version=*/consistency != v1::CONSISTENCY_SSP);
-  const DenseParts parts = {dense.table.get(), dense.parking.get(), &pool, &state->job->roster,
+  dense.parking =
+      std::make_unique<DeferredPulls>(dense.table.get(), &sink,
+                                      /*by_version=*/consistency != v1::CONSISTENCY_SSP);
+  const DenseParts parts = {dense.table.get(), dense.parking.get(), &pool, &state->job->members,
                             &sink};
   dense.consistency = consistency == v1::CONSISTENCY_SYNC  ? MakeSync(parts)
                       : consistency == v1::CONSISTENCY_SSP ? MakeSsp(parts)
@@ -249,9 +250,10 @@ absl::Status Engine::Impl::CreateRows(const v1::Table& table, TableState* state)
   rows.table->SetSeconds(seconds);
   if (rows.table->evicts()) evicting.insert(table.id());
   const v1::Consistency consistency = table.spec().consistency();
-  rows.parking = std::make_unique<LookupParking>(rows.table.get(), &sink,
-                                                 /*by_version=*/consistency != v1::CONSISTENCY_SSP);
-  const RowParts parts = {rows.table.get(), rows.parking.get(), &pool, &state->job->roster, &sink};
+  rows.parking =
+      std::make_unique<DeferredLookups>(rows.table.get(), &sink,
+                                        /*by_version=*/consistency != v1::CONSISTENCY_SSP);
+  const RowParts parts = {rows.table.get(), rows.parking.get(), &pool, &state->job->members, &sink};
   rows.consistency =
       consistency == v1::CONSISTENCY_SYNC ? MakeSyncRows(parts) : MakeAsyncRows(parts);
   state->table = rows.table.get();
@@ -267,9 +269,9 @@ absl::Status Engine::Impl::CreateTable(const v1::Table& table, TableState* state
   return table.spec().dim() > 0 ? CreateRows(table, state) : CreateDense(table, state);
 }
 
-void Engine::Impl::LeaveSlice(TableState* state, uint32_t slice, ReplyStatus why) {
+void Engine::Impl::LeaveLocalPartition(TableState* state, uint32_t slice, ReplyStatus why) {
   const uint32_t partition = state->table->life(slice).partition;
-  state->consistency->FailSlice(slice, why, /*keep=*/false);
+  state->consistency->FailLocalPartition(slice, why, /*keep=*/false);
   log.FailWaiters(state->table->id(), partition, why);
   log.Disown(state->table->id(), partition);
 }
@@ -293,7 +295,7 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
   for (const uint32_t p : table.lost_partitions()) {
     if (p < placement.size()) placement[p].lost = true;
   }
-  SlicedTable& sliced = *state->table;
+  PartitionedTable& sliced = *state->table;
   bool renewed = false;
   for (uint32_t s = 0; s < sliced.slices(); ++s) {
     const uint32_t p = sliced.life(s).partition;
@@ -303,17 +305,17 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     const bool keep = placement[p].ours && !placement[p].lost && !partitions[p].stale;
     if (keep && !partitions[p].epoch_changed) continue;
     // Also where it is lost: callers learn that from the view, which may be over in theirs.
-    const ReplyStatus why = placement[p].lost && planted_bugs().lost_by_old_view
+    const ReplyStatus why = placement[p].lost && failpoints().lost_by_old_view
                                 ? ReplyStatus::kDataLoss
                                 : ReplyStatus::kWrongEpoch;
     if (keep) {
-      state->consistency->FailSlice(s, why, /*keep=*/true);
+      state->consistency->FailLocalPartition(s, why, /*keep=*/true);
       // Another may have been its primary meanwhile.
       if (EmbeddingTable* rows = state->rows.table.get()) rows->changed(s) = nullptr;
     } else {
-      LeaveSlice(state, s, why);
+      LeaveLocalPartition(state, s, why);
     }
-    if (!planted_bugs().forget_parked) state->parking->FailSlice(s, why);
+    if (!failpoints().forget_deferred) state->parking->FailLocalPartition(s, why);
     if (keep) continue;
     // Everything of a table that is being restored can be loaded again.
     const bool fresh = placement[p].lost || partitions[p].renewed || state->restore != nullptr;
@@ -331,7 +333,7 @@ absl::Status Engine::Impl::Place(const v1::Table& table, TableState* state) {
     const uint32_t p = sliced.life(s).partition;
     const bool was_lost = p < state->placement.size() && state->placement[p].lost;
     if (placement[p].lost || !(was_lost || partitions[p].renewed)) continue;
-    if (!planted_bugs().lose_what_is_reset) state->restore->SetReset(s);
+    if (!failpoints().lose_what_is_reset) state->restore->SetReset(s);
   }
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
@@ -356,13 +358,13 @@ void Engine::Impl::ResetTable(TableState* state) {
     if (partitions[p].promoted) {
       const auto marks = state->marks.find(p);
       const bool has_steps = marks != state->marks.end() &&
-                             marks->second.generation == state->job->roster.generation();
-      if (!has_steps || !planted_bugs().reset_promoted) continue;
+                             marks->second.generation == state->job->members.generation();
+      if (!has_steps || !failpoints().reset_promoted) continue;
     }
     // A table that is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
     if (!restoring) state->table->SetVersions(s, 0);
-    if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Told(p, state->table->id())) continue;
+    if (log.mode(p) == ReplicaLog::Mode::kAlone || !log.Replicated(p, state->table->id())) continue;
     const ReplicaKind kind = restoring ? ReplicaKind::kSettle : ReplicaKind::kReset;
     log.Note(p, state->table->id(), HeaderFor(kind, p, *state).header);
   }
@@ -375,7 +377,7 @@ void Engine::Impl::FollowRestore(const v1::Table& table, TableState* state) {
     const PartitionInfo& p = partitions[state->table->life(s).partition];
     const bool ready = state->table->ready(s);
     if (!p.ours || p.epoch_changed || !ready) state->restore->Forget(s);
-    if (p.promoted && ready && !planted_bugs().forget_inherited) state->restore->Inherit(s);
+    if (p.promoted && ready && !failpoints().forget_inherited) state->restore->Inherit(s);
   }
 }
 
@@ -397,21 +399,22 @@ absl::Status Engine::Impl::UpdateTable(const v1::Table& table) {
   if (HasToPlace(table, state)) state.unserved = Place(table, &state);
   absl::Status placed = state.unserved;
   FollowRestore(table, &state);
-  if (is_new || state.job->change == Roster::Change::kNone) return placed;
-  const bool of_workers = state.job->change != Roster::Change::kObservers;
-  if (state.job->change == Roster::Change::kGeneration) {
-    AbortSaves(table.id(), absl::AbortedError("its job has begun anew"));
+  if (is_new || state.job->change == Members::Change::kNone) return placed;
+  const bool of_workers = state.job->change != Members::Change::kObservers;
+  if (state.job->change == Members::Change::kGeneration) {
+    AbortCheckpoints(table.id(), absl::AbortedError("its job has begun anew"));
     ResetTable(&state);
     // Data kept for the workers of the run before may have been in the way.
     if (!placed.ok()) placed = state.unserved = Place(table, &state);
   } else if (of_workers) {
     state.consistency->Resize();
-    state.consistency->RosterChanged();
+    state.consistency->MembersChanged();
   }
   if (of_workers) ForgetRetired(&state);
-  const Roster& roster = state.job->roster;
-  state.parking->FailWorkers(
-      [&](uint64_t worker) { return roster.Find(worker) == nullptr && !readers.contains(worker); });
+  const Members& members = state.job->members;
+  state.parking->FailWorkers([&](uint64_t worker) {
+    return members.Find(worker) == nullptr && !readers.contains(worker);
+  });
   return placed;
 }
 
@@ -460,7 +463,7 @@ void Engine::Impl::ForgetJobs(const ViewDifference& what) {
   for (auto it = leaving.begin(); it != leaving.end();) {
     const auto job = jobs.find(*it);
     const bool forget =
-        job != jobs.end() && !job->second.roster.known() && job->second.tables.empty();
+        job != jobs.end() && !job->second.members.known() && job->second.tables.empty();
     if (forget) jobs.erase(job);
     const auto account = accounts.find(*it);
     const bool has_job = jobs.contains(*it);
@@ -505,7 +508,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view,
   e.UpdatePartitions(view);
   what.all |= e.partitions_moved;
   e.changed_jobs.clear();
-  e.FollowSaves(view, what);
+  e.FollowCheckpoints(view, what);
   e.DropTables(view, what);
   absl::Status first = e.UpdateJobs(view, what);
   e.LimitJobs(view, what);
@@ -515,7 +518,7 @@ absl::Status Engine::ApplyView(const v1::ClusterView& view,
     first.Update(e.UpdateTables(view, followed));
     e.FollowCopies(view, what, followed);
   }
-  for (JobState* job : e.changed_jobs) job->change = Roster::Change::kNone;
+  for (JobState* job : e.changed_jobs) job->change = Members::Change::kNone;
   e.ForgetJobs(what);
   e.RetryBlocked();
   return first;

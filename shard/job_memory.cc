@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "proto/job_limits.h"
+#include "proto/spec/job_limits.h"
 
 namespace verbena::shard {
 

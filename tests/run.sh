@@ -34,7 +34,7 @@ tier=change
 parts=""
 jobs=$(nproc)
 # However many cores there are: one that wants the machine for itself, and two that get what it leaves
-# idle (cmake/VerbenaRoom.cmake).
+# idle (cmake/VerbenaModules.cmake).
 tests_at_once=$((jobs < 2 ? 1 : 3))
 ctest_extra=()
 while [ "$#" -gt 0 ]; do

@@ -24,7 +24,7 @@
 #include "bench/cluster.h"
 #include "bench/push_pull/touch.h"
 #include "bench/report.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 namespace {

@@ -58,7 +58,7 @@ class Array {
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
   float* floats() const { return static_cast<float*>(data_); }
-  uint16_t* halves() const { return static_cast<uint16_t*>(data_); }
+  uint16_t* half_data() const { return static_cast<uint16_t*>(data_); }
   size_t bytes() const { return bytes_; }
 
  private:
@@ -89,7 +89,7 @@ class Bench {
     }
     absl::Status status =
         Apply("sgd, sum of 4", "sgd", {gradient(0), gradient(1), gradient(2), gradient(3)}, false);
-    shard::Round(BestIsa(), ElementType::kBf16, gradient(0), half_->halves(), n_);
+    shard::Round(BestIsa(), ElementType::kBf16, gradient(0), half_->half_data(), n_);
     if (status.ok()) status = Apply("adam, gradients of bf16", "adam", {}, false);
     if (status.ok()) status = Apply("adam, parameters of bf16", "adam", {gradient(0)}, true);
     if (!status.ok()) return status;
@@ -115,10 +115,10 @@ class Bench {
     const size_t arrays = optimizer.state_arrays();
     Traffic traffic;
     traffic.read = gradients;
-    if (gradients.empty()) traffic.read16.push_back(half_->halves());
+    if (gradients.empty()) traffic.read16.push_back(half_->half_data());
     traffic.updated.push_back(parameters_->floats());
     for (size_t a = 0; a < arrays; ++a) traffic.updated.push_back(state_->floats() + a * n_);
-    if (rounded) traffic.written16.push_back(half_->halves());
+    if (rounded) traffic.written16.push_back(half_->half_data());
     uint64_t applies = 0;
     Measure(name, traffic, [&] {
       const shard::ApplyScalars scalars = optimizer.Prepare(++applies);
@@ -126,21 +126,21 @@ class Bench {
         std::vector<Source> sources;
         for (const float* g : gradients) sources.emplace_back(g + c * kChunk);
         if (gradients.empty()) {
-          sources.emplace_back(reinterpret_cast<const std::byte*>(half_->halves() + c * kChunk),
+          sources.emplace_back(reinterpret_cast<const std::byte*>(half_->half_data() + c * kChunk),
                                ElementType::kBf16);
         }
         float* const parameters = parameters_->floats() + c * kChunk;
         shard::ReduceAndApply(
             BestIsa(), optimizer, scalars, sources, 1, parameters, parameters,
             state_->floats() + c * kChunk, n_, kChunk,
-            {rounded ? half_->halves() + c * kChunk : nullptr, ElementType::kBf16});
+            {rounded ? half_->half_data() + c * kChunk : nullptr, ElementType::kBf16});
       }
     });
     return absl::OkStatus();
   }
   void Kernels() {
     float* const to = parameters_->floats();
-    uint16_t* const half = half_->halves();
+    uint16_t* const half = half_->half_data();
     const auto chunks = [&](auto work) {
       return [this, work] {
         for (size_t i = 0; i < n_; i += kChunk) work(i);

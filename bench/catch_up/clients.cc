@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 namespace {

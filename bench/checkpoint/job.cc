@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/grpc_control_channel.h"
+#include "proto/control/grpc_control_channel.h"
 #include "rdma/base/clock.h"
-#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
 
 namespace verbena::bench {
 namespace {
@@ -34,7 +34,7 @@ v1::TableSpec SpecOf(const char* name) {
   return spec;
 }
 
-// Runs a Saver or Restorer without spinning: the servers need the processors.
+// Runs a CheckpointTask or RestoreTask without spinning: the servers need the processors.
 template <typename Machine>
 absl::StatusOr<double> RunToEnd(Machine* machine, GrpcControlChannel* channel, const Clock& clock,
                                 const std::function<void()>& meanwhile) {
@@ -144,12 +144,13 @@ absl::Status Training::End() {
 
 // ---- saves and restores -------------------------------------------------------------------------
 
-absl::StatusOr<Done> Save(server::SaverOptions options, const std::function<void()>& meanwhile) {
+absl::StatusOr<Done> Save(server::CheckpointTaskOptions options,
+                          const std::function<void()>& meanwhile) {
   const MonotonicClock clock;
   GrpcControlChannel channel;
   options.written_by = "bench/checkpoint";
   const std::string root = options.root;
-  server::Saver saver(std::move(options), &clock, &channel, checkpoint::PosixDisk());
+  server::CheckpointTask saver(std::move(options), &clock, &channel, checkpoint::PosixDisk());
   auto seconds = RunToEnd(&saver, &channel, clock, meanwhile);
   if (!seconds.ok()) return seconds.status();
   Done done{.seconds = *seconds, .path = checkpoint::Join(root, saver.name())};
@@ -157,10 +158,10 @@ absl::StatusOr<Done> Save(server::SaverOptions options, const std::function<void
   return done;
 }
 
-absl::StatusOr<double> Restore(const server::RestorerOptions& options) {
+absl::StatusOr<double> Restore(const server::RestoreTaskOptions& options) {
   const MonotonicClock clock;
   GrpcControlChannel channel;
-  auto restorer = server::Restorer::Make(options, &clock, &channel, checkpoint::PosixDisk());
+  auto restorer = server::RestoreTask::Make(options, &clock, &channel, checkpoint::PosixDisk());
   if (!restorer.ok()) return restorer.status();
   return RunToEnd(restorer->get(), &channel, clock, {});
 }

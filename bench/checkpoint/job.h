@@ -16,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/cluster.h"
-#include "client/client.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/restore_task.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 
@@ -81,9 +81,9 @@ struct Done {
   std::string path;    // of the checkpoint
 };
 // To their end, in this thread; `meanwhile` is called every some milliseconds.
-absl::StatusOr<Done> Save(server::SaverOptions options,
+absl::StatusOr<Done> Save(server::CheckpointTaskOptions options,
                           const std::function<void()>& meanwhile = {});
-absl::StatusOr<double> Restore(const server::RestorerOptions& options);  // seconds
+absl::StatusOr<double> Restore(const server::RestoreTaskOptions& options);  // seconds
 
 // Files of a checkpoint that have something of these tables.
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& path,

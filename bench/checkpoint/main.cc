@@ -21,8 +21,8 @@
 #include "bench/checkpoint/disk.h"
 #include "bench/checkpoint/job.h"
 #include "bench/report.h"
-#include "server/saves/shard_writer.h"
-#include "shard/save/types.h"
+#include "server/checkpoint/shard_writer.h"
+#include "shard/checkpoint/types.h"
 
 namespace verbena::bench {
 namespace {
@@ -32,8 +32,8 @@ struct Settings {
   std::string directory = "/var/tmp";
   std::string only;
   int repeats = 5;
-  double rate = 0.3;             // of the disk's, that saves beside training may take
-  uint64_t save_memory_mib = 0;  // of each shard; 0: the default
+  double rate = 0.3;                   // of the disk's, that saves beside training may take
+  uint64_t checkpoint_memory_mib = 0;  // of each shard; 0: the default
 };
 
 constexpr char kBench[] = "checkpoint";
@@ -62,7 +62,7 @@ class Bench {
     std::unique_ptr<Job> job = *std::move(made);
     address_ = job->cluster().address();
     absl::Status status;
-    if (Wanted("save")) status = Saves();
+    if (Wanted("save")) status = SaveCheckpoints();
     if (status.ok() && Wanted("training")) status = BesideTraining(job.get());
     if (!status.ok() || !Wanted("restore")) return status;
     auto kept = Save(Options({}));
@@ -79,12 +79,12 @@ class Bench {
 
   bool Wanted(const char* name) const { return settings_.only.empty() || settings_.only == name; }
 
-  server::SaverOptions Options(const Tables& tables) const {
-    server::SaverOptions options;
+  server::CheckpointTaskOptions Options(const Tables& tables) const {
+    server::CheckpointTaskOptions options;
     options.coordinator = address_;
     options.root = folder_ + "/saved";
     options.tables = tables;
-    options.memory_bytes = settings_.save_memory_mib << 20;
+    options.memory_bytes = settings_.checkpoint_memory_mib << 20;
     return options;
   }
 
@@ -101,7 +101,7 @@ class Bench {
   }
 
   // Nobody trains.
-  absl::Status Saves() {
+  absl::Status SaveCheckpoints() {
     for (const Kind& kind : kinds_) {
       Row row{kBench, "save, " + kind.name, "MB/s", Better::kHigher, {}, {}};
       for (int i = 0; i < settings_.repeats; ++i) {
@@ -122,12 +122,13 @@ class Bench {
   // Bound of a save's memory on each shard: kept content of changed parts, rows on their way to
   // files, and pieces in the file thread.
   double BoundMib() const {
-    const double kept = settings_.save_memory_mib > 0
-                            ? static_cast<double>(settings_.save_memory_mib)
-                            : static_cast<double>(shard::SaveRequest::kRowMemory >> 20);
+    const double kept =
+        settings_.checkpoint_memory_mib > 0
+            ? static_cast<double>(settings_.checkpoint_memory_mib)
+            : static_cast<double>(shard::PartitionCheckpointRequest::kRowMemory >> 20);
     const double written = static_cast<double>(server::ShardWriter::kRowBytes >> 20);
     const double dense =
-        settings_.save_memory_mib > 0 ? 0 : static_cast<double>(settings_.job.dense_mib);
+        settings_.checkpoint_memory_mib > 0 ? 0 : static_cast<double>(settings_.job.dense_mib);
     return (kept + written) * settings_.job.servers * settings_.job.shards + dense;
   }
 
@@ -150,7 +151,7 @@ class Bench {
       int64_t peak = 0;
       from = training.steps();
       start = steady_clock::now();
-      server::SaverOptions options = Options({});
+      server::CheckpointTaskOptions options = Options({});
       options.bytes_per_second = static_cast<uint64_t>(settings_.rate * *rate);
       auto done =
           Save(options, [&] { peak = std::max(peak, job->cluster().ResidentBytes() - before); });
@@ -202,7 +203,7 @@ class Bench {
   }
 
   // By servers that were just started. Seconds.
-  absl::StatusOr<double> RestoreOnce(server::RestorerOptions options) const {
+  absl::StatusOr<double> RestoreOnce(server::RestoreTaskOptions options) const {
     auto cluster = Cluster::Start({.verbenad = settings_.job.verbenad,
                                    .wire = settings_.job.wire,
                                    .servers = settings_.job.servers,
@@ -268,7 +269,7 @@ int main(int argc, char** argv) {
   app.add_option("--rate", settings.rate, "of the disk's, for saves beside training")
       ->check(CLI::Range(0.01, 100.0))
       ->capture_default_str();
-  app.add_option("--save-memory-mib", settings.save_memory_mib,
+  app.add_option("--save-memory-mib", settings.checkpoint_memory_mib,
                  "memory of each shard for data that changes during a save; 0: the default");
   app.add_option("--repeats", settings.repeats, "interleaved runs")
       ->check(CLI::Range(1, 99))

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
+#include "proto/control/cluster_history.h"
 #include "server/coordinator/sqlite_store.h"
 
 namespace verbena::bench {

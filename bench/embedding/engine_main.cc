@@ -30,7 +30,7 @@
 #include "bench/embedding/pages.h"
 #include "bench/embedding/zipf.h"
 #include "bench/report.h"
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "server/executor/slab_allocator.h"
 #include "shard/engine.h"
 

@@ -20,7 +20,7 @@
 #include "bench/cluster.h"
 #include "bench/embedding/zipf.h"
 #include "bench/report.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 
@@ -173,11 +173,11 @@ class Worker {
     for (bool more = true; more; ++steps, keys.swap(ahead)) {
       absl::Status status = client_->Lookup(table_, keys, regions_[0]).Wait();
       more = next(&ahead);
-      Ticket intent;
-      if (more && intends) intent = client_->Intend(table_, ahead);
+      Ticket prefetch;
+      if (more && intends) prefetch = client_->Prefetch(table_, ahead);
       if (status.ok()) std::this_thread::sleep_for(compute);
       if (status.ok()) status = client_->PushRows(table_, keys, regions_[1]).Wait();
-      if (status.ok() && more && intends) status = intent.Wait();
+      if (status.ok() && more && intends) status = prefetch.Wait();
       if (!status.ok()) return status;
     }
     return static_cast<double>(steps) / Seconds(start);

@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "bench/failover/cases.h"
 #include "bench/failover/pusher.h"
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::bench {
 namespace {

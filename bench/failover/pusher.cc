@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "bench/failover/cases.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::bench {
 

@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/cluster.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 

@@ -22,10 +22,10 @@
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
 #include "worker/data/input_indexer.h"
+#include "worker/data/libsvm_reader.h"
 #include "worker/data/streamed_input.h"
-#include "worker/libsvm_reader.h"
-#include "worker/random.h"
-#include "worker/schedule.h"
+#include "worker/train/random.h"
+#include "worker/train/schedule.h"
 
 namespace verbena::bench {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "rdma/lane/lane_config.h"
 
 namespace verbena::bench {

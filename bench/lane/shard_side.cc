@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/cluster.h"
 #include "bench/lane/waiter.h"
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "rdma/ofi/ofi_endpoint.h"
 #include "rdma/shm/shm_endpoint.h"
 #include "rdma/verbs/verbs_endpoint.h"

@@ -140,7 +140,7 @@ absl::Status Many::RunAll() {
   if (status.ok()) status = Save();
   if (status.ok()) status = Export();
   if (status.ok()) status = Restore();
-  if (status.ok()) status = SaveOften();
+  if (status.ok()) status = CheckpointOften();
   if (status.ok()) status = ListCheckpoints();
   if (status.ok()) status = DropTables();
   if (status.ok()) status = SampleAlone();
@@ -227,7 +227,7 @@ absl::Status Many::Restore() {
 }
 
 // A job with one table, so that only the number of checkpoints grows.
-absl::Status Many::SaveOften() {
+absl::Status Many::CheckpointOften() {
   return Time("checkpoint", [&]() -> absl::Status {
     for (int i = 0; i < options_.checkpoints; ++i) {
       absl::Status saved = Program({"checkpoint", "save", Directory("quick"), "--job", "quick",

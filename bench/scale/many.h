@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "bench/cluster.h"
 #include "bench/workers/quiet.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::bench {
 
@@ -57,7 +57,7 @@ class Many {
   absl::Status Save();
   absl::Status Export();
   absl::Status Restore();
-  absl::Status SaveOften();
+  absl::Status CheckpointOften();
   absl::Status ListCheckpoints();
   absl::Status DropTables();
   absl::Status Idle();

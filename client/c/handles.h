@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/c/verbena.h"
-#include "client/client.h"
+#include "verbena/client.h"
+#include "verbena/verbena.h"
 
 struct verbena_client {
   std::unique_ptr<verbena::Client> client;

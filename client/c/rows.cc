@@ -89,13 +89,13 @@ verbena_status verbena_lookup_bags(verbena_client* client, const verbena_table* 
                });
 }
 
-verbena_status verbena_intend(verbena_client* client, const verbena_table* table,
-                              const uint64_t* keys, size_t count, int64_t timeout_ms,
-                              verbena_ticket** ticket) {
-  return Begin("verbena_intend", timeout_ms, ticket,
+verbena_status verbena_prefetch(verbena_client* client, const verbena_table* table,
+                                const uint64_t* keys, size_t count, int64_t timeout_ms,
+                                verbena_ticket** ticket) {
+  return Begin("verbena_prefetch", timeout_ms, ticket,
                {{"client", client}, {"table", table}, {"keys", Elements(keys, count)}},
                [&](Timeout timeout) {
-                 return client->client->Intend(table->table, {keys, count}, {.timeout = timeout});
+                 return client->client->Prefetch(table->table, {keys, count}, {.timeout = timeout});
                });
 }
 

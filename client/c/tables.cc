@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "client/c/handles.h"
-#include "proto/half.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "verbena/half.h"
 
 namespace verbena::c_api {
 namespace {

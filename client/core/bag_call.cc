@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::client {
 namespace {

@@ -23,7 +23,7 @@
 
 #include "absl/types/span.h"
 #include "client/core/key_plan.h"
-#include "proto/bags.h"
+#include "proto/wire/bags.h"
 
 namespace verbena::client {
 

@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/core/backoff.h"
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::client {

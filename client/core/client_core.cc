@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "client/core/client_core_impl.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -100,8 +100,7 @@ bool ClientCore::BufferReleased(OperationId id) const {
   const Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr) return true;
   // Failpoint: released at the deadline while its record is still in flight.
-  if (!operation->live && operation->buffers > 0 &&
-      rdma::planted_bugs().release_buffer_at_deadline) {
+  if (!operation->live && operation->buffers > 0 && rdma::failpoints().release_buffer_at_deadline) {
     return true;
   }
   return operation->buffers == 0;
@@ -173,7 +172,7 @@ void ClientCore::Disarm() {
 // The owner holds the core during this call and the posts that follow, so the endpoints see the
 // withdrawal before the requests (Endpoint::WakeOnAnything()).
 void ClientCore::Impl::WithdrawPatience() {
-  if (!patient || rdma::planted_bugs().keep_patience) return;
+  if (!patient || rdma::failpoints().keep_patience) return;
   patient = false;
   if (!lanes.WakeOnAnything()) missed = true;
 }

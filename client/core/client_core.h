@@ -33,14 +33,14 @@
 #include "client/core/lease_keeper.h"
 #include "client/core/push_encoding.h"
 #include "client/registrar.h"
-#include "proto/control_channel.h"
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/control_channel.h"
+#include "proto/wire/record.h"
 #include "rdma/base/clock.h"
-#include "rdma/choice/transports.h"
 #include "rdma/memory/device.h"
 #include "rdma/memory/memory.h"
+#include "rdma/selection/transports.h"
 #include "rdma/transport.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
 
@@ -174,9 +174,9 @@ class ClientCore {
                                          std::optional<uint64_t> min_version, int64_t deadline_ns,
                                          Done done, std::unique_ptr<KeySort> sorted = nullptr);
   // Prefetch: announces to the servers that rows of these keys will be looked up soon.
-  absl::StatusOr<OperationId> Intend(uint32_t table, absl::Span<const uint64_t> keys,
-                                     int64_t deadline_ns, Done done,
-                                     std::unique_ptr<KeySort> sorted = nullptr);
+  absl::StatusOr<OperationId> Prefetch(uint32_t table, absl::Span<const uint64_t> keys,
+                                       int64_t deadline_ns, Done done,
+                                       std::unique_ptr<KeySort> sorted = nullptr);
   // Reads one record of rows of `partition`, starting at `cursor`. *result is written before `done`
   // runs with OK, and not after the operation has ended.
   absl::StatusOr<OperationId> Scan(uint32_t table, uint32_t partition, uint64_t cursor,

@@ -13,9 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/core/client_core.h"
-#include "client/core/journal.h"
 #include "client/core/lane_set.h"
 #include "client/core/operations.h"
+#include "client/core/request_tracker.h"
 #include "client/core/session.h"
 #include "client/registrar.h"
 #include "client/staging/push_buffers.h"
@@ -96,7 +96,7 @@ struct ClientCore::Impl {
   LeaseKeeper keeper;
   Registrar registrar;
   Session session;
-  Journal journal;
+  RequestTracker journal;
   LaneSet lanes;
 };
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
@@ -80,27 +80,27 @@ bool Commits::Keeps(const TableState& table, uint32_t chunk, uint64_t step) cons
   return part.copies && !part.lost && table.chunk_version[chunk] <= step;
 }
 
-EntryQueue* Commits::KeptOf(const Entry& entry) {
+PendingRequestQueue* Commits::KeptOf(const PendingRequest& entry) {
   return &entry.table->kept[entry.parts.empty() ? entry.chunk : entry.parts[0]];
 }
 
-void Commits::Keep(Entry* entry) {
+void Commits::Keep(PendingRequest* entry) {
   if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
   journal_.staging.GiveStaging(entry);
   // The answer came from a server that was no longer the primary.
   if (Failover::MovedSince(*entry)) return journal_.queue.Enqueue(entry);
   entry->stream = nullptr;
   entry->refused = ReplyStatus::kOk;
-  entry->state = Entry::State::kKept;
+  entry->state = PendingRequest::State::kKept;
   KeptOf(*entry)->PushBack(entry);
 }
 
-void Commits::TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries) {
+void Commits::TakeKept(TableState* table, uint32_t part, std::vector<PendingRequest*>* entries) {
   if (!table->sync) return;
   for (uint32_t c = part; c < table->chunks(); c += table->partitions) {
-    while (Entry* entry = table->kept[c].front()) {
+    while (PendingRequest* entry = table->kept[c].front()) {
       table->kept[c].Remove(entry);
-      entry->state = Entry::State::kHeld;
+      entry->state = PendingRequest::State::kHeld;
       entries->push_back(entry);
     }
   }
@@ -108,17 +108,17 @@ void Commits::TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* en
 
 // Their operations have ended.
 void Commits::DropKept(TableState* table, uint32_t part) {
-  std::vector<Entry*> entries;
+  std::vector<PendingRequest*> entries;
   TakeKept(table, part, &entries);
-  for (Entry* entry : entries) journal_.entries.Free(entry);
+  for (PendingRequest* entry : entries) journal_.entries.Free(entry);
 }
 
 void Commits::ReleaseKept(TableState* table, uint32_t chunk) {
-  for (Entry* entry = table->kept[chunk].front(); entry != nullptr;) {
-    Entry* next = EntryQueue::Next(entry);
+  for (PendingRequest* entry = table->kept[chunk].front(); entry != nullptr;) {
+    PendingRequest* next = PendingRequestQueue::Next(entry);
     if (entry->step < table->chunk_version[chunk]) {
       table->kept[chunk].Remove(entry);
-      entry->state = Entry::State::kAnswered;
+      entry->state = PendingRequest::State::kAnswered;
       journal_.settlement.Settled(entry);
     }
     entry = next;

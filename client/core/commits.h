@@ -14,16 +14,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/core/entry.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class Commits {
  public:
-  explicit Commits(Journal* journal) : journal_(*journal) {}
+  explicit Commits(RequestTracker* journal) : journal_(*journal) {}
 
   // sync: the operation also waits for the commit of these chunks (count 0: of the whole table).
   void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
@@ -38,9 +38,9 @@ class Commits {
   // a chunk.
   bool Keeps(const TableState& table, uint32_t chunk, uint64_t step) const;
   // Replaces Settlement::Settled().
-  void Keep(Entry* entry);
-  static EntryQueue* KeptOf(const Entry& entry);
-  void TakeKept(TableState* table, uint32_t part, std::vector<Entry*>* entries);
+  void Keep(PendingRequest* entry);
+  static PendingRequestQueue* KeptOf(const PendingRequest& entry);
+  void TakeKept(TableState* table, uint32_t part, std::vector<PendingRequest*>* entries);
   void DropKept(TableState* table, uint32_t part);
 
  private:
@@ -48,7 +48,7 @@ class Commits {
   void Learned(TableState* table, uint32_t part, bool advanced);
   void Notify(std::vector<Waiter>* waiters, uint64_t committed);
 
-  Journal& journal_;
+  RequestTracker& journal_;
 };
 
 }  // namespace verbena::client

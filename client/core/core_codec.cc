@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena::client {
 

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
-#include "proto/cold_tier_spec.h"
+#include "proto/spec/cold_tier_spec.h"
 
 namespace verbena::client {
 namespace {
@@ -213,13 +213,13 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   return c.Started(operation);
 }
 
-absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const uint64_t> keys,
-                                               int64_t deadline_ns, Done done,
-                                               std::unique_ptr<KeySort> sorted) {
+absl::StatusOr<OperationId> ClientCore::Prefetch(uint32_t table, absl::Span<const uint64_t> keys,
+                                                 int64_t deadline_ns, Done done,
+                                                 std::unique_ptr<KeySort> sorted) {
   Impl& c = *impl_;
-  auto state = c.CheckKeys("intent", table, keys, false);
+  auto state = c.CheckKeys("prefetch", table, keys, false);
   if (!state.ok()) return state.status();
-  auto started = c.Start(Operation::Kind::kIntent, *state, deadline_ns, std::move(done));
+  auto started = c.Start(Operation::Kind::kPrefetch, *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   // Without a cold tier all rows are in memory. Without keys there is no work either.
@@ -230,7 +230,7 @@ absl::StatusOr<OperationId> ClientCore::Intend(uint32_t table, absl::Span<const 
     c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
-  c.journal.requests.intent.Add(operation);
+  c.journal.requests.prefetch.Add(operation);
   return c.Started(operation);
 }
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 namespace {
@@ -20,9 +20,9 @@ constexpr uint32_t kCopiesAhead = 2;
 // instead.
 constexpr uint32_t kDirectPosts = 2;
 
-absl::Status CopyStatus(const Entry& entry, const absl::Status& status) {
+absl::Status CopyStatus(const PendingRequest& entry, const absl::Status& status) {
   return absl::Status(status.code(),
-                      absl::StrCat(DescribeEntry(entry), ": ", std::string(status.message())));
+                      absl::StrCat(DescribeRequest(entry), ": ", std::string(status.message())));
 }
 
 }  // namespace
@@ -37,19 +37,19 @@ DeviceStaging* DeviceCopies::StagingFor(const rdma::MemoryBlock& block) {
   return devices_.back().get();
 }
 
-void DeviceCopies::EndWith(Stream* stream, Entry* entry, const absl::Status& status) {
+void DeviceCopies::EndWith(Stream* stream, PendingRequest* entry, const absl::Status& status) {
   journal_.settlement.End(entry->operation, CopyStatus(*entry, status));
   journal_.queue.Touch(stream);
 }
 
 // ---- direct access ------------------------------------------------------------------------------
 
-bool DeviceCopies::GoesDirect(const Stream& stream, const Entry& entry) const {
+bool DeviceCopies::GoesDirect(const Stream& stream, const PendingRequest& entry) const {
   return (entry.posts < kDirectPosts || direct_only_) &&
          journal_.lanes->memory().Reaches(stream, *entry.block);
 }
 
-DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, Entry* entry) {
+DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, PendingRequest* entry) {
   const bool pull = IsPull(*entry);
   const std::shared_ptr<rdma::MemoryBlock>& block = entry->operation->blocks[pull ? 1 : 0];
   entry->direct = GoesDirect(*stream, *entry);
@@ -96,21 +96,21 @@ DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, Entry* entry) {
 void DeviceCopies::CopyAhead(Stream* stream, TableLane* lane) {
   const uint32_t most = stream->lane->ticket().config.large_slots + kCopiesAhead;
   uint32_t ahead = 0;
-  for (Entry* entry = lane->queue.front(); entry != nullptr && ahead < most;
-       entry = EntryQueue::Next(entry)) {
+  for (PendingRequest* entry = lane->queue.front(); entry != nullptr && ahead < most;
+       entry = PendingRequestQueue::Next(entry)) {
     ++ahead;
     if (!PushesChunk(*entry) || entry->device == nullptr) continue;
-    entry->direct = entry->copy == Entry::Copy::kNone && GoesDirect(*stream, *entry);
+    entry->direct = entry->copy == PendingRequest::Copy::kNone && GoesDirect(*stream, *entry);
     if (entry->direct) continue;
     // In order: a copy behind one that cannot be made yet would only hold a buffer.
-    if (entry->copy == Entry::Copy::kNone &&
+    if (entry->copy == PendingRequest::Copy::kNone &&
         (journal_.poster.Gated(*entry) || !StartCopy(stream, entry)))
       return;
   }
 }
 
 // False: it cannot be copied yet, or its operation has ended, which changes the queue.
-bool DeviceCopies::StartCopy(Stream* stream, Entry* entry) {
+bool DeviceCopies::StartCopy(Stream* stream, PendingRequest* entry) {
   DeviceStaging* device = entry->device;
   if (direct_only_) {
     EndWith(stream, entry, journal_.lanes->memory().WhyNot(*stream, *entry->block));
@@ -132,18 +132,19 @@ bool DeviceCopies::StartCopy(Stream* stream, Entry* entry) {
   }
   if (!journal_.staging.TakeStaging(stream, entry, buffers, bytes)) return false;
   device->CopyOut(entry->data, entry->staging, bytes, entry->index);
-  entry->copy = Entry::Copy::kRunning;
+  entry->copy = PendingRequest::Copy::kRunning;
   return true;
 }
 
 // Compares with the pushes through the same buffers on all lanes, including closed ones: records
 // that wait for an older push must not hold the last buffer.
-bool DeviceCopies::OldestToCopy(const Entry& entry) const {
+bool DeviceCopies::OldestToCopy(const PendingRequest& entry) const {
   for (const auto& stream : journal_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
-      for (const Entry* other = lane->queue.front(); other != nullptr && other->order < entry.order;
-           other = other->queue_links.next) {
-        if (other->device == entry.device && other->copy == Entry::Copy::kNone) return false;
+      for (const PendingRequest* other = lane->queue.front();
+           other != nullptr && other->order < entry.order; other = other->queue_links.next) {
+        if (other->device == entry.device && other->copy == PendingRequest::Copy::kNone)
+          return false;
       }
     }
   }
@@ -152,13 +153,14 @@ bool DeviceCopies::OldestToCopy(const Entry& entry) const {
 
 // A push that was kept for a server that takes over is older than later copies, and is posted
 // before them. So the youngest copy that is not posted releases its buffer.
-bool DeviceCopies::TakeBack(const Entry& entry) {
+bool DeviceCopies::TakeBack(const PendingRequest& entry) {
   const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
-  Entry* youngest = nullptr;
+  PendingRequest* youngest = nullptr;
   for (const auto& stream : journal_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
-      for (Entry* other = lane->queue.front(); other != nullptr; other = EntryQueue::Next(other)) {
-        if (other->device != entry.device || other->copy != Entry::Copy::kDone) continue;
+      for (PendingRequest* other = lane->queue.front(); other != nullptr;
+           other = PendingRequestQueue::Next(other)) {
+        if (other->device != entry.device || other->copy != PendingRequest::Copy::kDone) continue;
         if (!Staging::SameSize(other->staging_bytes, bytes)) continue;
         if (youngest == nullptr || other->order > youngest->order) youngest = other;
       }
@@ -169,8 +171,8 @@ bool DeviceCopies::TakeBack(const Entry& entry) {
   return true;
 }
 
-Entry* DeviceCopies::LeaveToCopy(Entry* entry) {
-  Entry* owed = journal_.entries.NewEntry(entry->handler, entry->table, nullptr);
+PendingRequest* DeviceCopies::LeaveToCopy(PendingRequest* entry) {
+  PendingRequest* owed = journal_.entries.NewRequest(entry->handler, entry->table, nullptr);
   owed->order = entry->order;
   owed->part = entry->part;
   owed->chunk = entry->chunk;
@@ -178,24 +180,25 @@ Entry* DeviceCopies::LeaveToCopy(Entry* entry) {
   owed->posts = entry->posts;
   owed->refused = entry->refused;
   owed->numbered = std::exchange(entry->numbered, false);
-  entry->state = Entry::State::kCopying;
+  entry->state = PendingRequest::State::kCopying;
   return owed;
 }
 
 void DeviceCopies::DropCopies(Stream* stream) {
   for (TableLane* lane : stream->table_lanes) {
-    for (Entry* entry = lane->queue.front(); entry != nullptr; entry = EntryQueue::Next(entry)) {
-      if (entry->copy == Entry::Copy::kDone) journal_.staging.GiveStaging(entry);
+    for (PendingRequest* entry = lane->queue.front(); entry != nullptr;
+         entry = PendingRequestQueue::Next(entry)) {
+      if (entry->copy == PendingRequest::Copy::kDone) journal_.staging.GiveStaging(entry);
     }
   }
 }
 
 // ---- pulls --------------------------------------------------------------------------------------
 
-void DeviceCopies::Land(Entry* entry) {
+void DeviceCopies::Land(PendingRequest* entry) {
   Operation* operation = entry->operation;
   const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
-  entry->state = Entry::State::kCopying;
+  entry->state = PendingRequest::State::kCopying;
   entry->device->CopyIn(entry->staging, entry->data, bytes, operation->marks[1], entry->index,
                         journal_.now);
 }
@@ -203,14 +206,14 @@ void DeviceCopies::Land(Entry* entry) {
 // ---- progress -----------------------------------------------------------------------------------
 
 void DeviceCopies::OnCopied(uint64_t cookie, const absl::Status& status) {
-  Entry* entry = journal_.entries.At(cookie);
+  PendingRequest* entry = journal_.entries.At(cookie);
   Operation* operation = entry->operation;
-  if (entry->state == Entry::State::kCopying) {
+  if (entry->state == PendingRequest::State::kCopying) {
     // Still kCopying while its operation ends: it is freed here.
     if (!status.ok()) journal_.settlement.End(operation, CopyStatus(*entry, status));
     return journal_.settlement.Settled(entry);
   }
-  entry->copy = Entry::Copy::kDone;
+  entry->copy = PendingRequest::Copy::kDone;
   if (!status.ok()) return journal_.settlement.End(operation, CopyStatus(*entry, status));
   if (!entry->stream->open()) journal_.staging.GiveStaging(entry);
   journal_.queue.Touch(entry->stream);
@@ -220,7 +223,7 @@ bool DeviceCopies::CopiesUse(uint64_t block_id) const {
   bool used = false;
   for (const auto& device : devices_) {
     device->ForEach([&](uint64_t cookie) {
-      const Entry* entry = journal_.entries.At(cookie);
+      const PendingRequest* entry = journal_.entries.At(cookie);
       used |= entry->holds_buffer && entry->block->id() == block_id;
     });
   }

@@ -17,19 +17,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 #include "client/staging/device_staging.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class DeviceCopies {
  public:
   // `direct_only`: calls on device memory end with an error if the transport cannot access it.
-  DeviceCopies(Journal* journal, bool direct_only)
+  DeviceCopies(RequestTracker* journal, bool direct_only)
       : journal_(*journal), direct_only_(direct_only) {}
 
   // Null: host memory.
@@ -42,10 +42,10 @@ class DeviceCopies {
     kLater,  // the caller's enqueued work is not done
     kEnded,  // its operation has ended
   };
-  Way WayOf(Stream* stream, Entry* entry);
-  void Land(Entry* entry);  // copies an answered pull to the device
+  Way WayOf(Stream* stream, PendingRequest* entry);
+  void Land(PendingRequest* entry);  // copies an answered pull to the device
   // For a push whose call has ended: moves the data owed to the server to another entry.
-  Entry* LeaveToCopy(Entry* entry);
+  PendingRequest* LeaveToCopy(PendingRequest* entry);
   void DropCopies(Stream* stream);  // those that wait for a dead lane
   bool CopiesUse(uint64_t block_id) const;
 
@@ -55,15 +55,15 @@ class DeviceCopies {
   int64_t NextTimerNanos() const;
 
  private:
-  void EndWith(Stream* stream, Entry* entry, const absl::Status& status);
+  void EndWith(Stream* stream, PendingRequest* entry, const absl::Status& status);
   // Whether the lane can access its memory directly, and there is no reason for doubt.
-  bool GoesDirect(const Stream& stream, const Entry& entry) const;
-  bool StartCopy(Stream* stream, Entry* entry);
-  bool OldestToCopy(const Entry& entry) const;
-  bool TakeBack(const Entry& entry);  // frees a buffer for this push
+  bool GoesDirect(const Stream& stream, const PendingRequest& entry) const;
+  bool StartCopy(Stream* stream, PendingRequest* entry);
+  bool OldestToCopy(const PendingRequest& entry) const;
+  bool TakeBack(const PendingRequest& entry);  // frees a buffer for this push
   void OnCopied(uint64_t cookie, const absl::Status& status);
 
-  Journal& journal_;
+  RequestTracker& journal_;
   const bool direct_only_;
   std::vector<std::unique_ptr<DeviceStaging>> devices_;  // only a few
 };

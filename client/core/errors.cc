@@ -7,18 +7,18 @@
 #include "absl/strings/str_join.h"
 #include "client/operations/request_handler.h"
 #include "client/staging/device_staging.h"
-#include "proto/cold_tier_spec.h"
-#include "proto/record_check.h"
+#include "proto/spec/cold_tier_spec.h"
+#include "proto/wire/record_check.h"
 
 namespace verbena::client {
 namespace {
 
 std::string Seconds(int64_t ns) { return absl::StrFormat("%.1f s", double(ns) / 1e9); }
 
-std::string Name(const Entry& entry) { return std::string(entry.handler->name()); }
+std::string Name(const PendingRequest& entry) { return std::string(entry.handler->name()); }
 
-// "a push", "an intent".
-std::string NameWithArticle(const Entry& entry) {
+// "a push", "a prefetch".
+std::string NameWithArticle(const PendingRequest& entry) {
   const std::string name = Name(entry);
   return absl::StrCat(
       std::string_view("aeiou").find(name[0]) != std::string_view::npos ? "an " : "a ", name);
@@ -41,7 +41,7 @@ std::string DescribeOperation(const Operation& operation) {
 }
 
 // The members that a step may be waiting for, according to the view.
-std::string DescribeRoster(const Session& session) {
+std::string DescribeMembers(const Session& session) {
   const v1::Job* job = session.OwnJob();
   if (job == nullptr) return "";
   std::vector<int> others;
@@ -94,8 +94,8 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
   return absl::OkStatus();
 }
 
-absl::Status PostedStatus(const Session& session, const std::string& what, const Entry& entry,
-                          int64_t now) {
+absl::Status PostedStatus(const Session& session, const std::string& what,
+                          const PendingRequest& entry, int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
   const bool pull = TraitsOf(entry).reads;
   if (pull && entry.table->ssp) {
@@ -104,14 +104,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
         absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
                      bound, " ahead; waiting for the others to end ",
                      entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
-                     "; ", DescribeRoster(session), DescribeDisk(*entry.table)));
+                     "; ", DescribeMembers(session), DescribeDisk(*entry.table)));
   }
   if (pull && entry.min_version > 0) {
     const bool chunk = TraitsOf(entry).chunk;
     return absl::DeadlineExceededError(
         absl::StrCat(what, ": waiting for version ", entry.min_version,
                      chunk ? " of chunk " : " of partition ", chunk ? entry.chunk : entry.parts[0],
-                     " at ", server, "; ", DescribeRoster(session), DescribeDisk(*entry.table)));
+                     " at ", server, "; ", DescribeMembers(session), DescribeDisk(*entry.table)));
   }
   const Stream& stream = *entry.stream;
   // Contributions are summed in rank order, so a push is answered after those of lower ranks.
@@ -121,11 +121,12 @@ absl::Status PostedStatus(const Session& session, const std::string& what, const
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " has been open for ",
       Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
-      in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeRoster(session)) : "",
+      in_turn ? absl::StrCat("; step ", entry.step, ": ", DescribeMembers(session)) : "",
       DescribeDisk(*entry.table)));
 }
 
-absl::Status QueuedStatus(const Session& session, const std::string& what, const Entry& entry) {
+absl::Status QueuedStatus(const Session& session, const std::string& what,
+                          const PendingRequest& entry) {
   const std::string server = DescribeServer(session, *entry.stream);
   if (entry.refused == ReplyStatus::kResourceExhausted) {
     const v1::Job* job = session.OwnJob();
@@ -152,22 +153,22 @@ absl::Status QueuedStatus(const Session& session, const std::string& what, const
                                                    server, " became free by the deadline"));
 }
 
-bool MarkPassed(const Entry& entry) {
+bool MarkPassed(const PendingRequest& entry) {
   const auto& mark = entry.operation->marks[TraitsOf(entry).contributes ? 0 : 1];
   const absl::StatusOr<bool> passed = mark == nullptr ? true : mark->Passed();
   return !passed.ok() || *passed;
 }
 
-bool WaitsForCopy(const Entry& entry) {
+bool WaitsForCopy(const PendingRequest& entry) {
   if (entry.device == nullptr) return false;
   // It waits for its lane; the stream's mark is checked below.
   if (entry.direct) return !MarkPassed(entry);
-  if (entry.state == Entry::State::kCopying) return true;
-  return PushesChunk(entry) && entry.state == Entry::State::kQueued &&
-         entry.copy != Entry::Copy::kDone;
+  if (entry.state == PendingRequest::State::kCopying) return true;
+  return PushesChunk(entry) && entry.state == PendingRequest::State::kQueued &&
+         entry.copy != PendingRequest::Copy::kDone;
 }
 
-absl::Status CopyStatus(const std::string& what, const Entry& entry) {
+absl::Status CopyStatus(const std::string& what, const PendingRequest& entry) {
   const bool push = PushesChunk(entry);
   const std::string name = entry.device->device().name();
   if (!MarkPassed(entry)) {
@@ -175,14 +176,14 @@ absl::Status CopyStatus(const std::string& what, const Entry& entry) {
         absl::StrCat(what, ": work that was enqueued in the stream of ", name,
                      " before this call is not done; the region is not touched before that"));
   }
-  const bool running = !push || entry.copy == Entry::Copy::kRunning;
+  const bool running = !push || entry.copy == PendingRequest::Copy::kRunning;
   return absl::DeadlineExceededError(absl::StrCat(
       what, ": chunk ", entry.chunk, running ? " is being copied " : " waits to be copied ",
       push ? "from " : "to ", name, running ? "" : " (all pinned buffers are in use)"));
 }
 
-bool WaitsForStep(const Entry& entry) {
-  if (!entry.table->sync || entry.state != Entry::State::kQueued) return false;
+bool WaitsForStep(const PendingRequest& entry) {
+  if (!entry.table->sync || entry.state != PendingRequest::State::kQueued) return false;
   if (PushesChunk(entry)) {
     return entry.table->chunk_version[entry.chunk] < entry.step;
   }
@@ -209,19 +210,20 @@ absl::Status StepStatus(const Session& session, const std::string& what, const T
                         uint64_t step) {
   return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for step ", step, " of table '",
                                                   table.name(), "' to commit; ",
-                                                  DescribeRoster(session), DescribeDisk(table)));
+                                                  DescribeMembers(session), DescribeDisk(table)));
 }
 
 // `waiting`: its first unanswered record; null: it waits for a commit.
 absl::Status WaitStatus(const Session& session, const std::string& what, const Operation& operation,
-                        const Entry* waiting, int64_t now) {
+                        const PendingRequest* waiting, int64_t now) {
   if (waiting == nullptr) return StepStatus(session, what, *operation.table, operation.step);
   if (WaitsForStep(*waiting)) {
     return StepStatus(session, what, *operation.table, waiting->step - 1);
   }
   if (WaitsForCopy(*waiting)) return CopyStatus(what, *waiting);
-  return waiting->state == Entry::State::kPosted ? PostedStatus(session, what, *waiting, now)
-                                                 : QueuedStatus(session, what, *waiting);
+  return waiting->state == PendingRequest::State::kPosted
+             ? PostedStatus(session, what, *waiting, now)
+             : QueuedStatus(session, what, *waiting);
 }
 
 }  // namespace
@@ -234,7 +236,7 @@ std::string DescribeServer(const Session& session, const Stream& stream) {
   return absl::StrCat(DescribeServer(*server), " shard ", stream.shard);
 }
 
-std::string DescribeEntry(const Entry& entry) {
+std::string DescribeRequest(const PendingRequest& entry) {
   std::string text = Name(entry);
   if (entry.parts.empty()) {
     const bool chunk = TraitsOf(entry).chunk;
@@ -251,8 +253,8 @@ std::string DescribeEntry(const Entry& entry) {
   return text;
 }
 
-absl::Status RefusalStatus(const Entry& entry, ReplyStatus status) {
-  const std::string what = absl::StrCat(DescribeEntry(entry), ": ");
+absl::Status RefusalStatus(const PendingRequest& entry, ReplyStatus status) {
+  const std::string what = absl::StrCat(DescribeRequest(entry), ": ");
   switch (status) {
     case ReplyStatus::kUnknownTable:
       return absl::NotFoundError(absl::StrCat("table '", entry.table->name(), "' was dropped"));
@@ -288,7 +290,7 @@ std::string DescribeFollower(const Session& session, uint32_t partition) {
 
 }  // namespace
 
-absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
+absl::Status MemoryLimitStatus(const Session& session, const PendingRequest& entry, uint32_t part,
                                ReplyStatus status, uint32_t detail) {
   const std::string server = DescribeServer(session, *entry.stream);
   const std::string& job = entry.table->info.spec().job();
@@ -297,14 +299,14 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
   const uint64_t hot_bytes = HotBytes(entry.table->info.spec());
   if (!of_job && detail == kPartitionIsFull) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        DescribeEntry(entry), ": partition ", entry.table->parts[part].partition, " at ", server,
+        DescribeRequest(entry), ": partition ", entry.table->parts[part].partition, " at ", server,
         " has as many rows as one partition of a table may have, ", kMaxRowsOfPartition,
         ", and some of these are new; nothing of this record was applied there. Existing rows can "
         "be pushed; make a cluster of more partitions (--partitions), or evict rows"));
   }
   if (!of_job && !of_copy && detail == 0 && hot_bytes > 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        DescribeEntry(entry), ": it names more rows of partition ",
+        DescribeRequest(entry), ": it names more rows of partition ",
         entry.table->parts[part].partition, " than may be in memory together at ", server,
         ": of this table cold_tier.hot_bytes is ", hot_bytes,
         ", and a record, or all pushes to a partition in a step, may name at most half of "
@@ -313,7 +315,7 @@ absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint3
         "create the table with more hot_bytes"));
   }
   return absl::ResourceExhaustedError(absl::StrCat(
-      DescribeEntry(entry), ": ",
+      DescribeRequest(entry), ": ",
       of_job ? absl::StrCat("job '", job, "' has reached its memory limit at ", server,
                             ", whose share of it is ", detail, " MiB")
              : absl::StrCat(
@@ -343,8 +345,8 @@ namespace {
 
 absl::Status WaitedFor(const Session& session, const Operation& operation, int64_t now) {
   const std::string what = DescribeOperation(operation);
-  const Entry* waiting = nullptr;
-  for (const Entry* entry = operation.entries.front(); entry != nullptr;
+  const PendingRequest* waiting = nullptr;
+  for (const PendingRequest* entry = operation.entries.front(); entry != nullptr;
        entry = entry->operation_links.next) {
     if (entry->stream == nullptr) continue;
     if (absl::Status s = StreamTrouble(session, what, *entry->stream, now); !s.ok()) return s;

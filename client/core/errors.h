@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/session.h"
 #include "client/core/table_state.h"
 
@@ -18,12 +18,12 @@ namespace verbena::client {
 // "server 'ps-0' (incarnation 3, 127.0.0.1:7001) shard 1"
 std::string DescribeServer(const Session& session, const Stream& stream);
 // "push of chunk 3 of table 'w' in step 7"
-std::string DescribeEntry(const Entry& entry);
+std::string DescribeRequest(const PendingRequest& entry);
 
 // A final refusal of a record.
-absl::Status RefusalStatus(const Entry& entry, ReplyStatus status);
+absl::Status RefusalStatus(const PendingRequest& entry, ReplyStatus status);
 // Rows of `part` were not created: kMemoryLimit, kJobMemoryLimit, kCopyMemoryLimit.
-absl::Status MemoryLimitStatus(const Session& session, const Entry& entry, uint32_t part,
+absl::Status MemoryLimitStatus(const Session& session, const PendingRequest& entry, uint32_t part,
                                ReplyStatus status, uint32_t detail);
 absl::Status DataLossStatus(const Session& session, const TableState& table, uint32_t part);
 // Status for an expired deadline, with the event that the operation still waited for. UNAVAILABLE:

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
@@ -44,7 +44,7 @@ bool Failover::Route(TableState* table) {
 }
 
 void Failover::FollowMoved(TableState* table) {
-  std::vector<Entry*> again;
+  std::vector<PendingRequest*> again;
   for (uint32_t p = 0; p < table->parts.size(); ++p) {
     const PartState& part = table->parts[p];
     if (part.moved != journal_.session->view().revision()) continue;
@@ -59,14 +59,15 @@ void Failover::FollowMoved(TableState* table) {
 }
 
 // Takes the parts of accepted end-steps that have moved.
-void Failover::TakeEnded(TableState* table, std::vector<Entry*>* entries) {
+void Failover::TakeEnded(TableState* table, std::vector<PendingRequest*>* entries) {
   const uint64_t revision = journal_.session->view().revision();
   const auto stays = [&](const PartState& part) { return part.moved != revision; };
   for (const auto& lane : table->lanes) {
-    for (Entry* entry = lane->ended.front(); entry != nullptr;) {
-      Entry* next = EntryQueue::Next(entry);
+    for (PendingRequest* entry = lane->ended.front(); entry != nullptr;) {
+      PendingRequest* next = PendingRequestQueue::Next(entry);
       journal_.poster.Prune(entry);
-      if (Entry* moved = journal_.entries.SplitOff(entry, stays)) entries->push_back(moved);
+      if (PendingRequest* moved = journal_.entries.SplitOff(entry, stays))
+        entries->push_back(moved);
       if (entry->parts.empty()) {
         lane->ended.Remove(entry);
         journal_.entries.Free(entry);
@@ -76,17 +77,17 @@ void Failover::TakeEnded(TableState* table, std::vector<Entry*>* entries) {
   }
 }
 
-bool Failover::MovedSince(const Entry& entry) {
+bool Failover::MovedSince(const PendingRequest& entry) {
   const auto moved = [&](uint32_t part) { return entry.table->parts[part].moved > entry.revision; };
   if (entry.parts.empty()) return moved(entry.part);
   return std::any_of(entry.parts.begin(), entry.parts.end(), moved);
 }
 
-Entry* Failover::ResendMoved(Entry* entry) {
+PendingRequest* Failover::ResendMoved(PendingRequest* entry) {
   if (!MovedSince(*entry)) return entry;
   // At a new epoch of the same server, records posted behind it return too.
   entry->table->LaneOn(entry->stream)->reordering = true;
-  Entry* moved = entry;
+  PendingRequest* moved = entry;
   if (!entry->parts.empty()) {
     const uint64_t posted = entry->revision;
     moved = journal_.entries.SplitOff(
@@ -102,7 +103,7 @@ Entry* Failover::ResendMoved(Entry* entry) {
 void Failover::LeaveOldLanes() {
   for (size_t i = 0; i < journal_.lanes->streams().size(); ++i) {
     Stream* stream = journal_.lanes->streams()[i].get();
-    const auto left = [&](const Entry& entry) {
+    const auto left = [&](const PendingRequest& entry) {
       const auto elsewhere = [&](uint32_t part) {
         return entry.table->parts[part].stream->peer != stream->peer;
       };
@@ -110,7 +111,7 @@ void Failover::LeaveOldLanes() {
       if (entry.parts.empty()) return elsewhere(entry.part);
       return std::any_of(entry.parts.begin(), entry.parts.end(), elsewhere);
     };
-    const Entry* entry = stream->posted.front();
+    const PendingRequest* entry = stream->posted.front();
     while (entry != nullptr && !left(*entry)) entry = entry->queue_links.next;
     if (entry == nullptr) continue;
     journal_.lanes->Close(stream, absl::UnavailableError("its partitions have another primary"));
@@ -122,15 +123,15 @@ void Failover::LeaveOldLanes() {
 void Failover::OnLaneDead(Stream* stream) {
   journal_.ReadClock();
   journal_.rails.LeaveRail(stream);
-  while (Entry* entry = stream->posted.back()) {
+  while (PendingRequest* entry = stream->posted.back()) {
     journal_.queue.Unqueue(entry);
     Lost(entry);
   }
   for (TableLane* lane : stream->table_lanes) {
     lane->reordering = false;
-    while (Entry* entry = lane->ended.front()) {
+    while (PendingRequest* entry = lane->ended.front()) {
       lane->ended.Remove(entry);
-      entry->state = Entry::State::kHeld;
+      entry->state = PendingRequest::State::kHeld;
       Lost(entry);
     }
   }
@@ -145,7 +146,7 @@ void Failover::OnLaneDead(Stream* stream) {
 }
 
 // It is posted again at the current location of its partition, unless it is no longer needed.
-void Failover::Lost(Entry* entry) {
+void Failover::Lost(PendingRequest* entry) {
   if (journal_.closed || entry->table->dropped) return journal_.entries.Free(entry);
   entry->handler->OnLaneLost(entry);
 }
@@ -156,7 +157,7 @@ void Failover::OnLaneRefused(Stream* stream, const absl::Status& status) {
   for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
     bool uses = false;
-    for (const Entry* entry = operation->entries.front(); entry != nullptr;
+    for (const PendingRequest* entry = operation->entries.front(); entry != nullptr;
          entry = entry->operation_links.next) {
       uses |= entry->stream == stream;
     }

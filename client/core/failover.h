@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class Failover {
  public:
-  explicit Failover(Journal* journal) : journal_(*journal) {}
+  explicit Failover(RequestTracker* journal) : journal_(*journal) {}
 
   // Updates the location of each part from the view. False: no location or epoch has changed.
   bool Route(TableState* table);
@@ -31,20 +31,20 @@ class Failover {
   void FollowMoved(TableState* table);
   // Closes lanes that have records of parts with another location now.
   void LeaveOldLanes();
-  static bool MovedSince(const Entry& entry);  // since it was posted
+  static bool MovedSince(const PendingRequest& entry);  // since it was posted
   // For an answered push or end-step: requeues the parts that have moved since it was posted.
   // Returns the rest; null: there is none.
-  Entry* ResendMoved(Entry* entry);
+  PendingRequest* ResendMoved(PendingRequest* entry);
 
   void OnLaneDead(Stream* stream);
   void OnLaneRefused(Stream* stream, const absl::Status& status);
 
  private:
-  void TakeEnded(TableState* table, std::vector<Entry*>* entries);
+  void TakeEnded(TableState* table, std::vector<PendingRequest*>* entries);
   // A posted record whose lane is dead.
-  void Lost(Entry* entry);
+  void Lost(PendingRequest* entry);
 
-  Journal& journal_;
+  RequestTracker& journal_;
 };
 
 }  // namespace verbena::client

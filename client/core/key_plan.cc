@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::client {
 

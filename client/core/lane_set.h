@@ -30,19 +30,19 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/core/backoff.h"
-#include "client/core/entry.h"
 #include "client/core/lane_memory.h"
+#include "client/core/pending_request.h"
 #include "client/core/rails.h"
 #include "client/core/session.h"
 #include "client/core/table_state.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/clock.h"
-#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_watch.h"
 #include "rdma/lane/open_failures.h"
 #include "rdma/lane/worker_lane.h"
+#include "rdma/selection/transports.h"
 #include "rdma/transport.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::client {
 
@@ -90,10 +90,10 @@ struct Stream {
 
   // ---- owned by the journal ----
   std::vector<TableLane*> table_lanes;
-  EntryQueue pulls;    // pulls and awaits to be posted
-  EntryQueue norms;    // norms and totals to be posted
-  EntryQueue delayed;  // waiting for their backoff
-  EntryQueue posted;   // all unanswered records on the lane
+  PendingRequestQueue pulls;    // pulls and awaits to be posted
+  PendingRequestQueue norms;    // norms and totals to be posted
+  PendingRequestQueue delayed;  // waiting for their backoff
+  PendingRequestQueue posted;   // all unanswered records on the lane
   uint32_t pulls_out = 0, awaits_out = 0;
   bool dirty = false;
   bool stalled = false;  // last time, a record did not fit

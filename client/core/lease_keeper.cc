@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/sim/sim_network.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
 
@@ -76,7 +76,7 @@ void LeaseKeeper::Stop() {
 
 int64_t LeaseKeeper::RunOnce(int64_t now) {
   Report(now);
-  if (rdma::planted_bugs().heartbeats_need_owner) return now + kLookNanos;
+  if (rdma::failpoints().heartbeats_need_owner) return now + kLookNanos;
   v1::HeartbeatRequest request;
   int64_t interval = 0;
   {

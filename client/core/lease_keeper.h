@@ -24,7 +24,7 @@
 #include <memory>
 #include <string>
 
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::client {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "client/core/table_state.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 namespace verbena::client {
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
-#include "client/core/planted_bugs.h"
-#include "proto/optimizer_spec.h"
+#include "client/core/failpoints.h"
+#include "client/core/request_tracker.h"
+#include "proto/spec/optimizer_spec.h"
 
 namespace verbena::client {
 namespace {
@@ -196,7 +196,7 @@ void NormSteps::FollowTables(NormGroup* group, const std::vector<TableState*>& t
     const bool took_part =
         std::binary_search(group->took_part.begin(), group->took_part.end(), table->id());
     const uint64_t committed = took_part ? group->next : LeastCommitted(*table);
-    if (committed < group->next && !planted_bugs().keep_norm_steps) group->next = committed;
+    if (committed < group->next && !failpoints().keep_norm_steps) group->next = committed;
   }
   group->took_part = std::move(ids);
 }
@@ -268,7 +268,7 @@ void NormSteps::IssueNorms(NormStep* step) {
   RequestHandler* const handler = step->telling
                                       ? static_cast<RequestHandler*>(&journal_.requests.totals)
                                       : &journal_.requests.norms;
-  std::vector<std::pair<Stream*, Entry*>> open;
+  std::vector<std::pair<Stream*, PendingRequest*>> open;
   for (NormTable& t : step->tables) {
     open.clear();
     for (uint32_t p = 0; p < t.parts.size() && t.left > 0; ++p) {
@@ -282,13 +282,13 @@ void NormSteps::IssueNorms(NormStep* step) {
       auto it = std::find_if(open.begin(), open.end(),
                              [&](const auto& o) { return o.first == part.stream; });
       if (it == open.end()) it = open.insert(open.end(), {part.stream, nullptr});
-      Entry*& entry = it->second;
+      PendingRequest*& entry = it->second;
       if (entry != nullptr && (entry->parts.size() == kMaxGroups ||
                                entry->elements * sizeof(float) + bytes > kMaxNormBytes)) {
         EnqueueNorms(std::exchange(entry, nullptr));
       }
       if (entry == nullptr) {
-        entry = journal_.entries.NewEntry(handler, t.table, nullptr);
+        entry = journal_.entries.NewRequest(handler, t.table, nullptr);
         entry->step = step->step;
         entry->norm = step->id;
         entry->norm_kind = step->kind;
@@ -303,9 +303,9 @@ void NormSteps::IssueNorms(NormStep* step) {
 
 // ---- records ------------------------------------------------------------------------------------
 
-void NormSteps::EnqueueNorms(Entry* entry) {
+void NormSteps::EnqueueNorms(PendingRequest* entry) {
   Stream* stream = entry->table->parts[entry->parts[0]].stream;
-  entry->state = Entry::State::kQueued;
+  entry->state = PendingRequest::State::kQueued;
   entry->stream = stream;
   stream->norms.PushBack(entry);
   journal_.queue.Touch(stream);
@@ -313,14 +313,14 @@ void NormSteps::EnqueueNorms(Entry* entry) {
 }
 
 // Null: that step is over, or was restarted.
-NormStep* NormSteps::NormStepOf(const Entry& entry) const {
+NormStep* NormSteps::NormStepOf(const PendingRequest& entry) const {
   for (const auto& group : groups_) {
     if (group->active != nullptr && group->active->id == entry.norm) return group->active.get();
   }
   return nullptr;
 }
 
-void NormSteps::ReturnNorms(Entry* entry) {
+void NormSteps::ReturnNorms(PendingRequest* entry) {
   if (NormStep* step = NormStepOf(*entry)) {
     NormTable* t = step->Find(entry->table);
     for (const uint32_t p : entry->parts) t->Set(p, Part::kTodo);
@@ -331,8 +331,8 @@ void NormSteps::ReturnNorms(Entry* entry) {
 
 bool NormSteps::PumpNorms(Stream* stream) {
   bool worked = false;
-  for (Entry* entry = stream->norms.front(); entry != nullptr && stream->open();) {
-    Entry* next = EntryQueue::Next(entry);
+  for (PendingRequest* entry = stream->norms.front(); entry != nullptr && stream->open();) {
+    PendingRequest* next = PendingRequestQueue::Next(entry);
     if (NormStepOf(*entry) == nullptr) {
       stream->norms.Remove(entry);
       journal_.entries.Free(entry);

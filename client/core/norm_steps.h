@@ -14,19 +14,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
 #include "client/core/norm_step.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
-#include "proto/view_difference.h"
+#include "proto/control/view_difference.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class NormSteps {
  public:
-  explicit NormSteps(Journal* journal) : journal_(*journal) {}
+  explicit NormSteps(RequestTracker* journal) : journal_(*journal) {}
 
   // RunNorms() may have something to do.
   void Wake() { due_ = true; }
@@ -52,10 +52,10 @@ class NormSteps {
 
   // ---- for the handlers of norms and totals ----
   // Null: that step is over, or was restarted.
-  NormStep* NormStepOf(const Entry& entry) const;
-  void EnqueueNorms(Entry* entry);
-  void ReturnNorms(Entry* entry);   // other entries handle its parts; frees it
-  void Over(const NormStep* step);  // its totals are no longer needed
+  NormStep* NormStepOf(const PendingRequest& entry) const;
+  void EnqueueNorms(PendingRequest* entry);
+  void ReturnNorms(PendingRequest* entry);  // other entries handle its parts; frees it
+  void Over(const NormStep* step);          // its totals are no longer needed
 
  private:
   static void FollowTables(NormGroup* group, const std::vector<TableState*>& tables);
@@ -70,7 +70,7 @@ class NormSteps {
   static bool KeepsTotals(const NormStep& step);
   void IssueNorms(NormStep* step);
 
-  Journal& journal_;
+  RequestTracker& journal_;
   std::vector<std::unique_ptr<NormGroup>> groups_;
   bool stale_ = true;          // groups_ do not reflect the view
   std::set<uint32_t> tables_;  // ids of tables whose steps need norms, as in groups_

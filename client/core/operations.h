@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/list.h"
+#include "client/core/pending_request.h"
 
 namespace verbena::client {
 

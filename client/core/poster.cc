@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
-#include "client/core/planted_bugs.h"
+#include "client/core/failpoints.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 namespace {
@@ -29,7 +29,7 @@ bool IsTiny(const Stream& stream) {
 // Whether the entry is the end-step that a push-pull of a whole table makes. Its pulls wait for the
 // commit of that step in every partition, so they are answered only after the end-step was
 // accepted.
-bool EndsStepOf(const Operation& operation, const Entry& entry) {
+bool EndsStepOf(const Operation& operation, const PendingRequest& entry) {
   return TraitsOf(entry).ends_step && operation.ends_step && entry.table == operation.table &&
          entry.step == operation.step;
 }
@@ -42,7 +42,8 @@ bool Poster::OnlyAnswersLeft(const Operation* operation) const {
   size_t out = 0;
   for (const auto& stream : journal_.lanes->streams()) {
     out += stream->posted.size();
-    for (const Entry* e = stream->posted.front(); e != nullptr; e = EntryQueue::Next(e)) {
+    for (const PendingRequest* e = stream->posted.front(); e != nullptr;
+         e = PendingRequestQueue::Next(e)) {
       // The server may keep it for longer than `operation` takes.
       if (e->operation != operation && !EndsStepOf(*operation, *e)) return false;
     }
@@ -83,14 +84,14 @@ bool Poster::PumpStream(Stream* stream) {
 
 // An empty push to a sync table. It waits for no reply to a record behind it: that may be a push
 // that the server holds for workers which wait for the step that this one settles.
-bool Poster::SettlesStep(const Entry& entry) {
+bool Poster::SettlesStep(const PendingRequest& entry) {
   return TraitsOf(entry).contributes && entry.table->sync && entry.operation == nullptr;
 }
 
 bool Poster::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
   if (journal_.devices.any()) journal_.devices.CopyAhead(stream, lane);
-  while (Entry* entry = FrontOf(lane)) {
+  while (PendingRequest* entry = FrontOf(lane)) {
     if (lane->retry_at > journal_.now) {
       journal_.queue.NoteTimer(lane->retry_at);
       journal_.staging.StopAwaiting(entry);
@@ -119,21 +120,21 @@ bool Poster::PumpTable(Stream* stream, TableLane* lane) {
   return worked;
 }
 
-Entry* Poster::FrontOf(TableLane* lane) {
+PendingRequest* Poster::FrontOf(TableLane* lane) {
   const TableState& table = *lane->table;
-  Entry* entry = lane->queue.front();
+  PendingRequest* entry = lane->queue.front();
   if (table.away == 0) return entry;
   const auto here = [](const PartState& part) { return !part.away; };
-  for (; entry != nullptr; entry = EntryQueue::Next(entry)) {
+  for (; entry != nullptr; entry = PendingRequestQueue::Next(entry)) {
     if (entry->parts.empty()) {
       if (here(table.parts[entry->part])) return entry;
       continue;
     }
     const auto may_go = [&](uint32_t part) { return here(table.parts[part]); };
     if (std::none_of(entry->parts.begin(), entry->parts.end(), may_go)) continue;
-    if (Entry* rest = journal_.entries.SplitOff(entry, here)) {
-      lane->queue.InsertBefore(EntryQueue::Next(entry), rest);
-      rest->state = Entry::State::kQueued;
+    if (PendingRequest* rest = journal_.entries.SplitOff(entry, here)) {
+      lane->queue.InsertBefore(PendingRequestQueue::Next(entry), rest);
+      rest->state = PendingRequest::State::kQueued;
       rest->stream = lane->stream;
     }
     return entry;
@@ -142,7 +143,7 @@ Entry* Poster::FrontOf(TableLane* lane) {
 }
 
 // Its step's commit is known, and no operation waits for its reply.
-bool Poster::Pointless(Entry* entry) const {
+bool Poster::Pointless(PendingRequest* entry) const {
   const TableState& table = *entry->table;
   if (!table.sync) return false;
   if (PushesChunk(*entry)) {
@@ -154,7 +155,7 @@ bool Poster::Pointless(Entry* entry) const {
 }
 
 // Invariant 4 of client_core.h.
-bool Poster::Gated(const Entry& entry) const {
+bool Poster::Gated(const PendingRequest& entry) const {
   const TableState& table = *entry.table;
   if (!table.sync) return false;
   if (PushesChunk(entry)) return table.chunk_version[entry.chunk] < entry.step;
@@ -163,10 +164,10 @@ bool Poster::Gated(const Entry& entry) const {
 }
 
 bool Poster::PumpPulls(Stream* stream) {
-  const uint32_t parked = std::max(stream->lane->ticket().config.operations / 2, 1u);
-  const uint32_t pulls = parked > 2 * kAwaitReserve ? parked - kAwaitReserve : parked;
+  const uint32_t deferred = std::max(stream->lane->ticket().config.operations / 2, 1u);
+  const uint32_t pulls = deferred > 2 * kAwaitReserve ? deferred - kAwaitReserve : deferred;
   bool worked = false;
-  while (Entry* entry = stream->pulls.front()) {
+  while (PendingRequest* entry = stream->pulls.front()) {
     if (TraitsOf(*entry).awaits) {
       Prune(entry);
       if (entry->parts.empty()) {
@@ -180,8 +181,8 @@ bool Poster::PumpPulls(Stream* stream) {
     // wait for a step that the caller ends after its pull.
     const bool asks = TraitsOf(*entry).awaits || stream->pulls_out == 0;
     const uint32_t out = stream->pulls_out + stream->awaits_out;
-    if (out >= (asks ? parked + 1 : pulls) ||
-        (out >= pulls && IsTiny(*stream) && planted_bugs().awaits_before_pulls)) {
+    if (out >= (asks ? deferred + 1 : pulls) ||
+        (out >= pulls && IsTiny(*stream) && failpoints().awaits_before_pulls)) {
       journal_.staging.StopAwaiting(entry);
       stream->stalled = true;
       break;
@@ -192,7 +193,7 @@ bool Poster::PumpPulls(Stream* stream) {
   return worked;
 }
 
-void Poster::Prune(Entry* entry) const {
+void Poster::Prune(PendingRequest* entry) const {
   const TableState& table = *entry->table;
   const uint64_t version = TraitsOf(*entry).awaits ? entry->min_version : entry->step + 1;
   entry->KeepGroups([&](size_t i) {
@@ -205,7 +206,8 @@ void Poster::Prune(Entry* entry) const {
 // have to wait for an earlier step first. So pushes leave room for requests that are answered at
 // once, and for the oldest push that is not posted. Then the earliest step always continues,
 // regardless of resources held by later steps of other tables.
-rdma::WorkerLane::Reserve Poster::ReserveOf(const Stream& stream, const Entry& entry, bool oldest) {
+rdma::WorkerLane::Reserve Poster::ReserveOf(const Stream& stream, const PendingRequest& entry,
+                                            bool oldest) {
   if (IsTiny(stream)) return {0, 0, 0};
   switch (TraitsOf(entry).leaves) {
     case RequestHandler::Leaves::kNothing:
@@ -219,14 +221,14 @@ rdma::WorkerLane::Reserve Poster::ReserveOf(const Stream& stream, const Entry& e
 }
 
 // Whether the entry is the oldest of the pushes and end-steps that wait on this stream.
-bool Poster::Oldest(const Stream& stream, const Entry& entry) {
+bool Poster::Oldest(const Stream& stream, const PendingRequest& entry) {
   return std::none_of(stream.table_lanes.begin(), stream.table_lanes.end(),
                       [&](const TableLane* lane) {
                         return !lane->queue.empty() && lane->queue.front()->order < entry.order;
                       });
 }
 
-bool Poster::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+bool Poster::Fits(Stream* stream, PendingRequest* entry, uint32_t payload_bytes) {
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
   if (stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, false))) return true;
   if (PushesChunk(*entry) && Oldest(*stream, *entry) &&
@@ -247,7 +249,7 @@ bool Poster::Fits(Stream* stream, Entry* entry, uint32_t payload_bytes) {
 // The record fits no slot of this lane. A server sizes slots by its known tables, so a table
 // created after the lane was opened may need a new lane. If that one is too small too, the error is
 // final.
-bool Poster::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) {
+bool Poster::ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payload_bytes) {
   const rdma::LaneConfig& config = stream->lane->ticket().config;
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
   const uint32_t needed = PayloadOffset(static_cast<uint32_t>(groups)) + payload_bytes;
@@ -271,7 +273,7 @@ bool Poster::ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes) 
   return false;
 }
 
-bool Poster::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request) {
+bool Poster::Send(Stream* stream, PendingRequest* entry, rdma::WorkerLane::Request* request) {
   request->header.table = entry->table->id();
   request->cookie = entry->index;
   entry->range = BeginRange("record", request->payload.bytes);
@@ -301,7 +303,7 @@ bool Poster::Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* reque
   if (entry->operation != nullptr && !entry->operation->not_now.ok()) {
     entry->operation->not_now = absl::OkStatus();
   }
-  entry->state = Entry::State::kPosted;
+  entry->state = PendingRequest::State::kPosted;
   entry->posted_at = journal_.now;
   entry->revision = journal_.session->view().revision();
   stream->posted.PushBack(entry);

@@ -11,18 +11,18 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 #include "rdma/lane/worker_lane.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class Poster {
  public:
-  explicit Poster(Journal* journal) : journal_(*journal) {}
+  explicit Poster(RequestTracker* journal) : journal_(*journal) {}
 
   // Posts all records that can be posted. Returns whether there were any.
   bool Pump();
@@ -35,27 +35,28 @@ class Poster {
 
   // ---- for handlers ----
   // Whether the record fits its lane now; otherwise it is posted later.
-  bool Fits(Stream* stream, Entry* entry, uint32_t payload_bytes);
-  bool Send(Stream* stream, Entry* entry, rdma::WorkerLane::Request* request);
+  bool Fits(Stream* stream, PendingRequest* entry, uint32_t payload_bytes);
+  bool Send(Stream* stream, PendingRequest* entry, rdma::WorkerLane::Request* request);
   // Whether a sync record waits for the step before its own.
-  bool Gated(const Entry& entry) const;
-  void Prune(Entry* entry) const;  // removes parts that are committed or lost
+  bool Gated(const PendingRequest& entry) const;
+  void Prune(PendingRequest* entry) const;  // removes parts that are committed or lost
   // Memory for the groups of the record that is being posted.
   std::vector<Group>& groups() { return groups_; }
 
  private:
   bool PumpStream(Stream* stream);
   bool PumpTable(Stream* stream, TableLane* lane);
-  static bool SettlesStep(const Entry& entry);
+  static bool SettlesStep(const PendingRequest& entry);
   bool PumpPulls(Stream* stream);
   // The first entry that may be posted: none of its parts is away.
-  Entry* FrontOf(TableLane* lane);
-  bool Pointless(Entry* entry) const;
-  static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const Entry& entry, bool oldest);
-  static bool Oldest(const Stream& stream, const Entry& entry);
-  bool ReopenLarger(Stream* stream, Entry* entry, uint32_t payload_bytes);
+  PendingRequest* FrontOf(TableLane* lane);
+  bool Pointless(PendingRequest* entry) const;
+  static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const PendingRequest& entry,
+                                             bool oldest);
+  static bool Oldest(const Stream& stream, const PendingRequest& entry);
+  bool ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payload_bytes);
 
-  Journal& journal_;
+  RequestTracker& journal_;
   std::vector<Stream*> pumping_;
   std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
 };

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/record.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/record.h"
 #include "rdma/memory/memory.h"
 
 namespace verbena::client {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
@@ -88,7 +88,7 @@ void RailMoves::LeaveRail(Stream* stream) {
   RailsChanged();
 }
 
-bool RailMoves::Draining(const Entry& entry) const {
+bool RailMoves::Draining(const PendingRequest& entry) const {
   const TableState& table = *entry.table;
   const auto waits = [&](uint32_t p) {
     const PartState& part = table.parts[p];
@@ -99,7 +99,7 @@ bool RailMoves::Draining(const Entry& entry) const {
   return std::any_of(entry.parts.begin(), entry.parts.end(), waits);
 }
 
-void RailMoves::CountOut(const Entry& entry, int change) {
+void RailMoves::CountOut(const PendingRequest& entry, int change) {
   TableState* table = entry.table;
   const auto count = [&](uint32_t p) {
     PartState& part = table->parts[p];
@@ -117,7 +117,7 @@ void RailMoves::CountOut(const Entry& entry, int change) {
   for (const uint32_t p : entry.parts) count(p);
 }
 
-void RailMoves::CountLoad(const Stream& stream, const Entry& entry) {
+void RailMoves::CountLoad(const Stream& stream, const PendingRequest& entry) {
   Peer* peer = stream.peer;
   if (peer->rails.size() == 1) return;
   const uint64_t bytes = entry.handler->BytesOf(entry);

@@ -11,17 +11,17 @@
 #ifndef VERBENA_CLIENT_CORE_RAIL_MOVES_H_
 #define VERBENA_CLIENT_CORE_RAIL_MOVES_H_
 
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class RailMoves {
  public:
-  explicit RailMoves(Journal* journal) : journal_(*journal) {}
+  explicit RailMoves(RequestTracker* journal) : journal_(*journal) {}
 
   static void Place(TableState* table, PartState* part, Stream* stream);
   static void CountMoving(TableState* table);
@@ -32,17 +32,17 @@ class RailMoves {
   bool due() const { return due_; }
   bool RunMoves();  // moves the parts that can move
   // Whether the entry must wait until one of its parts has changed rails.
-  bool Draining(const Entry& entry) const;
+  bool Draining(const PendingRequest& entry) const;
   // For a push or end-step: +1 after posting, -1 after its reply or after its lane is dead.
-  void CountOut(const Entry& entry, int change);
+  void CountOut(const PendingRequest& entry, int change);
   // A posted record loads the rail of its partitions.
-  static void CountLoad(const Stream& stream, const Entry& entry);
+  static void CountLoad(const Stream& stream, const PendingRequest& entry);
 
  private:
   static Stream* Pinned(const PartState& part);
   void RailsChanged();  // pins have changed: parts may have to move
 
-  Journal& journal_;
+  RequestTracker& journal_;
   bool due_ = false;
 };
 

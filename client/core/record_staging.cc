@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -18,17 +18,17 @@ bool RecordStaging::IsFinal(const absl::Status& status) {
          absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
 }
 
-void RecordStaging::NotNow(Stream* stream, Entry* entry, const absl::Status& status) {
-  if (entry->operation != nullptr && (IsFinal(status) || rdma::planted_bugs().refusals_are_final)) {
+void RecordStaging::NotNow(Stream* stream, PendingRequest* entry, const absl::Status& status) {
+  if (entry->operation != nullptr && (IsFinal(status) || rdma::failpoints().refusals_are_final)) {
     journal_.settlement.End(
-        entry->operation, absl::Status(status.code(), absl::StrCat(DescribeEntry(*entry), ": ",
+        entry->operation, absl::Status(status.code(), absl::StrCat(DescribeRequest(*entry), ": ",
                                                                    std::string(status.message()))));
     return journal_.queue.Touch(stream);
   }
   Delay(stream, entry, status);
 }
 
-void RecordStaging::Delay(Stream* stream, Entry* entry, const absl::Status& status) {
+void RecordStaging::Delay(Stream* stream, PendingRequest* entry, const absl::Status& status) {
   StopAwaiting(entry);
   if (entry->operation != nullptr) entry->operation->not_now = status;
   // If the memory is being registered, OnMemoryReady() is called before that.
@@ -41,7 +41,7 @@ void RecordStaging::Delay(Stream* stream, Entry* entry, const absl::Status& stat
     GiveStaging(entry);
     stream->pulls.Remove(entry);
     entry->retry_at = journal_.now + wait(&entry->backoff);
-    entry->state = Entry::State::kDelayed;
+    entry->state = PendingRequest::State::kDelayed;
     stream->delayed.PushBack(entry);
     journal_.queue.NoteTimer(entry->retry_at);
     return journal_.queue.Touch(stream);
@@ -54,12 +54,12 @@ void RecordStaging::Delay(Stream* stream, Entry* entry, const absl::Status& stat
 
 void RecordStaging::OnMemoryReady() {
   journal_.ReadClock();
-  const auto waits = [](const Entry* entry) {
+  const auto waits = [](const PendingRequest* entry) {
     return entry != nullptr && entry->operation != nullptr && !entry->operation->not_now.ok();
   };
   for (const auto& stream : journal_.lanes->streams()) {
-    for (Entry* entry = stream->delayed.front(); entry != nullptr;
-         entry = EntryQueue::Next(entry)) {
+    for (PendingRequest* entry = stream->delayed.front(); entry != nullptr;
+         entry = PendingRequestQueue::Next(entry)) {
       if (waits(entry)) entry->retry_at = journal_.now;
     }
     for (TableLane* lane : stream->table_lanes) {
@@ -72,7 +72,7 @@ void RecordStaging::OnMemoryReady() {
 
 // ---- buffers ------------------------------------------------------------------------------------
 
-Staging* RecordStaging::StagingOf(const Entry& entry) {
+Staging* RecordStaging::StagingOf(const PendingRequest& entry) {
   if (entry.device != nullptr) {
     return entry.device->buffers(IsPull(entry) ? DeviceStaging::Direction::kToDevice
                                                : DeviceStaging::Direction::kToHost);
@@ -88,11 +88,11 @@ Staging* RecordStaging::StagingOf(const Entry& entry) {
   return received_;
 }
 
-void RecordStaging::GiveStaging(Entry* entry) {
+void RecordStaging::GiveStaging(PendingRequest* entry) {
   if (entry->staging == nullptr) return;
   StagingOf(*entry)->Give(entry->staging, entry->staging_bytes);
   entry->staging = nullptr;
-  entry->copy = Entry::Copy::kNone;
+  entry->copy = PendingRequest::Copy::kNone;
   journal_.queue.TouchStalled();  // a record may have waited for it, on any lane
 }
 
@@ -109,7 +109,7 @@ bool RecordStaging::HasShare(const Stream& stream, const Staging& buffers, uint3
 
 // Whether `entry`, which awaits a buffer, is posted as soon as one is free. Behind other records it
 // is not: those are posted first, so it must not keep the buffer from them.
-bool RecordStaging::IsNext(const Entry& entry) {
+bool RecordStaging::IsNext(const PendingRequest& entry) {
   // On a closed lane it may wait as long as a server is away. Others must still wait for a dense
   // push of a sync table, because servers hold such pushes of later steps until it arrives.
   const bool dense_step = PushesChunk(entry) && entry.table->sync;
@@ -117,20 +117,21 @@ bool RecordStaging::IsNext(const Entry& entry) {
                                    : entry.table->LaneOn(entry.stream)->queue.front() == &entry;
   const bool open = entry.stream->open();
   if (first && (open || dense_step)) return true;
-  return (open || !IsPull(entry)) && rdma::planted_bugs().hold_last_buffer;
+  return (open || !IsPull(entry)) && rdma::failpoints().hold_last_buffer;
 }
 
 // The last buffer of a size is reserved for the oldest record that waits for one. Lanes that are
 // pumped more often must not take every returned buffer.
-bool RecordStaging::MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const {
+bool RecordStaging::MayTake(const PendingRequest& entry, const Staging& from,
+                            uint32_t bytes) const {
   if (from.Left(bytes) > 1) return true;
-  return std::none_of(awaits_.begin(), awaits_.end(), [&](const Entry* other) {
+  return std::none_of(awaits_.begin(), awaits_.end(), [&](const PendingRequest* other) {
     return other->awaited_from == &from && other->order < entry.order &&
            Staging::SameSize(other->awaited_bytes, bytes) && IsNext(*other);
   });
 }
 
-void RecordStaging::AwaitStaging(Stream* stream, Entry* entry, const Staging* from,
+void RecordStaging::AwaitStaging(Stream* stream, PendingRequest* entry, const Staging* from,
                                  uint32_t bytes) {
   stream->stalled = true;
   if (entry->awaited_from == nullptr) awaits_.push_back(entry);
@@ -138,13 +139,14 @@ void RecordStaging::AwaitStaging(Stream* stream, Entry* entry, const Staging* fr
   entry->awaited_bytes = bytes;
 }
 
-void RecordStaging::StopAwaiting(Entry* entry) {
+void RecordStaging::StopAwaiting(PendingRequest* entry) {
   if (std::exchange(entry->awaited_from, nullptr) == nullptr) return;
   std::erase(awaits_, entry);
   journal_.queue.TouchStalled();  // it may have blocked others
 }
 
-bool RecordStaging::TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes) {
+bool RecordStaging::TakeStaging(Stream* stream, PendingRequest* entry, Staging* from,
+                                uint64_t bytes) {
   // It may have staging from an attempt that the lane did not accept.
   if (entry->staging != nullptr && entry->staging_bytes == bytes) return true;
   GiveStaging(entry);

@@ -14,32 +14,32 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/staging/staging.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class RecordStaging {
  public:
   // `received`: for received data; `packed`: for sent rows.
-  RecordStaging(Journal* journal, Staging* received, Staging* packed)
+  RecordStaging(RequestTracker* journal, Staging* received, Staging* packed)
       : journal_(*journal), received_(received), packed_(packed) {}
 
   Staging* received() { return received_; }
   Staging* packed() { return packed_; }
   Staging* norms() { return &norms_; }
   // The staging that the record uses.
-  Staging* StagingOf(const Entry& entry);
+  Staging* StagingOf(const PendingRequest& entry);
 
   // Takes a buffer. False: none is free now, or no memory is available now (NotNow()).
-  bool TakeStaging(Stream* stream, Entry* entry, Staging* from, uint64_t bytes);
+  bool TakeStaging(Stream* stream, PendingRequest* entry, Staging* from, uint64_t bytes);
   // The transport no longer accesses the record's staging.
-  void GiveStaging(Entry* entry);
+  void GiveStaging(PendingRequest* entry);
   // The record does not wait for a buffer any more.
-  void StopAwaiting(Entry* entry);
+  void StopAwaiting(PendingRequest* entry);
   // Whether the lane may pull into one more buffer. When half of them are taken, pulling lanes
   // share the other half. Otherwise one lane could leave the other servers idle, and no buffer for
   // received data that is copied on to a device.
@@ -51,23 +51,24 @@ class RecordStaging {
   // after a backoff. Its operation ends at its deadline with `status` as the reason. An error for
   // which retries cannot help (IsFinal()) ends the operation. Memory in registration (LaneMemory)
   // is waited for.
-  void NotNow(Stream* stream, Entry* entry, const absl::Status& status);
-  void Delay(Stream* stream, Entry* entry, const absl::Status& status);  // only the backoff
+  void NotNow(Stream* stream, PendingRequest* entry, const absl::Status& status);
+  void Delay(Stream* stream, PendingRequest* entry,
+             const absl::Status& status);  // only the backoff
   static bool IsFinal(const absl::Status& status);
   // Memory in registration is ready, or was refused.
   void OnMemoryReady();
 
  private:
-  static bool IsNext(const Entry& entry);
-  bool MayTake(const Entry& entry, const Staging& from, uint32_t bytes) const;
-  void AwaitStaging(Stream* stream, Entry* entry, const Staging* from, uint32_t bytes);
+  static bool IsNext(const PendingRequest& entry);
+  bool MayTake(const PendingRequest& entry, const Staging& from, uint32_t bytes) const;
+  void AwaitStaging(Stream* stream, PendingRequest* entry, const Staging* from, uint32_t bytes);
 
-  Journal& journal_;
+  RequestTracker& journal_;
   Staging* const received_;
   Staging* const packed_;
   Staging norms_{4 << 20};
-  std::vector<Entry*> awaits_;  // few: one for each lane and table
-  size_t lanes_pulling_ = 0;    // lanes with waiting pulls in this Pump(); 0: not counted
+  std::vector<PendingRequest*> awaits_;  // few: one for each lane and table
+  size_t lanes_pulling_ = 0;             // lanes with waiting pulls in this Pump(); 0: not counted
 };
 
 }  // namespace verbena::client

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 #include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
@@ -22,65 +22,67 @@ void RequestQueue::TouchStalled() {
 
 void RequestQueue::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
-void RequestQueue::EnqueueOn(TableLane* lane, Entry* entry) {
+void RequestQueue::EnqueueOn(TableLane* lane, PendingRequest* entry) {
   // The new lane may have to post others first.
-  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) {
+  if (entry->awaited_from != nullptr && !rdma::failpoints().hold_last_buffer) {
     journal_.staging.StopAwaiting(entry);
   }
-  Entry* before = nullptr;
+  PendingRequest* before = nullptr;
   // New entries go to the end; returned ones go near the front.
   if (lane->queue.back() != nullptr && lane->queue.back()->order > entry->order) {
     before = lane->queue.front();
-    while (before->order < entry->order) before = EntryQueue::Next(before);
+    while (before->order < entry->order) before = PendingRequestQueue::Next(before);
   }
   lane->queue.InsertBefore(before, entry);
   // The previous lane may have had direct access to device memory that this one lacks.
   if (entry->block != nullptr) entry->device = journal_.devices.StagingFor(*entry->block);
-  entry->state = Entry::State::kQueued;
+  entry->state = PendingRequest::State::kQueued;
   entry->stream = lane->stream;
   Touch(lane->stream);
   journal_.lanes->Want(lane->stream);
 }
 
-void RequestQueue::Enqueue(Entry* entry) {
+void RequestQueue::Enqueue(PendingRequest* entry) {
   TableState* table = entry->table;
   if (entry->parts.empty()) return EnqueueOn(table->parts[entry->part].lane, entry);
   // A record whose parts are now on several lanes is divided into one for each.
   while (entry != nullptr) {
     TableLane* lane = table->parts[entry->parts[0]].lane;
-    Entry* rest = journal_.entries.SplitOff(
+    PendingRequest* rest = journal_.entries.SplitOff(
         entry, [lane](const PartState& part) { return part.lane == lane; });
     EnqueueOn(lane, entry);
     entry = rest;
   }
 }
 
-void RequestQueue::EnqueuePull(Entry* entry) { EnqueuePullAt(entry, TraitsOf(*entry).awaits); }
+void RequestQueue::EnqueuePull(PendingRequest* entry) {
+  EnqueuePullAt(entry, TraitsOf(*entry).awaits);
+}
 
-void RequestQueue::EnqueuePullFirst(Entry* entry) { EnqueuePullAt(entry, true); }
+void RequestQueue::EnqueuePullFirst(PendingRequest* entry) { EnqueuePullAt(entry, true); }
 
-void RequestQueue::EnqueuePullAt(Entry* entry, bool front) {
+void RequestQueue::EnqueuePullAt(PendingRequest* entry, bool front) {
   TableState* table = entry->table;
   if (entry->parts.empty()) {
     return EnqueuePullOn(table->parts[entry->part].stream, entry, front);
   }
   while (entry != nullptr) {
     Stream* stream = table->parts[entry->parts[0]].stream;
-    Entry* rest = journal_.entries.SplitOff(
+    PendingRequest* rest = journal_.entries.SplitOff(
         entry, [stream](const PartState& part) { return part.stream == stream; });
     EnqueuePullOn(stream, entry, front);
     entry = rest;
   }
 }
 
-void RequestQueue::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
+void RequestQueue::EnqueuePullOn(Stream* stream, PendingRequest* entry, bool front) {
   // A queued record holds no buffer: the records in front of it are posted first, and may need it.
-  if (entry->awaited_from != nullptr && !rdma::planted_bugs().hold_last_buffer) {
+  if (entry->awaited_from != nullptr && !rdma::failpoints().hold_last_buffer) {
     journal_.staging.StopAwaiting(entry);
   }
   journal_.staging.GiveStaging(entry);
   if (entry->block != nullptr) entry->device = journal_.devices.StagingFor(*entry->block);
-  entry->state = Entry::State::kQueued;
+  entry->state = PendingRequest::State::kQueued;
   entry->stream = stream;
   if (front) {
     stream->pulls.PushFront(entry);
@@ -91,10 +93,10 @@ void RequestQueue::EnqueuePullOn(Stream* stream, Entry* entry, bool front) {
   journal_.lanes->Want(stream);
 }
 
-void RequestQueue::Unqueue(Entry* entry) {
+void RequestQueue::Unqueue(PendingRequest* entry) {
   Stream* stream = entry->stream;
   switch (entry->state) {
-    case Entry::State::kQueued:
+    case PendingRequest::State::kQueued:
       if (IsPull(*entry)) {
         stream->pulls.Remove(entry);
       } else if (IsNorms(*entry)) {
@@ -103,10 +105,10 @@ void RequestQueue::Unqueue(Entry* entry) {
         entry->table->LaneOn(stream)->queue.Remove(entry);
       }
       break;
-    case Entry::State::kDelayed:
+    case PendingRequest::State::kDelayed:
       stream->delayed.Remove(entry);
       break;
-    case Entry::State::kPosted:
+    case PendingRequest::State::kPosted:
       stream->posted.Remove(entry);
       EndRange(&entry->range);
       switch (TraitsOf(*entry).counted) {
@@ -124,36 +126,36 @@ void RequestQueue::Unqueue(Entry* entry) {
           break;
       }
       break;
-    case Entry::State::kEnded:
+    case PendingRequest::State::kEnded:
       entry->table->LaneOn(stream)->ended.Remove(entry);
       break;
-    case Entry::State::kKept:
+    case PendingRequest::State::kKept:
       Commits::KeptOf(*entry)->Remove(entry);
       break;
-    case Entry::State::kHeld:
-    case Entry::State::kAnswered:
-    case Entry::State::kCopying:
-    case Entry::State::kFree:
+    case PendingRequest::State::kHeld:
+    case PendingRequest::State::kAnswered:
+    case PendingRequest::State::kCopying:
+    case PendingRequest::State::kFree:
       break;
   }
-  entry->state = Entry::State::kHeld;
+  entry->state = PendingRequest::State::kHeld;
 }
 
-void RequestQueue::Reroute(TableState* table, std::vector<Entry*> more) {
-  std::vector<Entry*> moving = std::move(more), pulls;
+void RequestQueue::Reroute(TableState* table, std::vector<PendingRequest*> more) {
+  std::vector<PendingRequest*> moving = std::move(more), pulls;
   for (const auto& lane : table->lanes) {
-    while (Entry* entry = lane->queue.front()) {
+    while (PendingRequest* entry = lane->queue.front()) {
       lane->queue.Remove(entry);
       moving.push_back(entry);
     }
   }
   for (const auto& stream : journal_.lanes->streams()) {
-    for (EntryQueue* queue : {&stream->pulls, &stream->norms, &stream->delayed}) {
-      for (Entry* entry = queue->front(); entry != nullptr;) {
-        Entry* next = EntryQueue::Next(entry);
+    for (PendingRequestQueue* queue : {&stream->pulls, &stream->norms, &stream->delayed}) {
+      for (PendingRequest* entry = queue->front(); entry != nullptr;) {
+        PendingRequest* next = PendingRequestQueue::Next(entry);
         if (entry->table == table) {
           queue->Remove(entry);
-          entry->state = Entry::State::kHeld;
+          entry->state = PendingRequest::State::kHeld;
           entry->backoff.Reset();  // no server has refused it there
           pulls.push_back(entry);
         }
@@ -162,9 +164,9 @@ void RequestQueue::Reroute(TableState* table, std::vector<Entry*> more) {
     }
   }
   std::sort(moving.begin(), moving.end(),
-            [](const Entry* a, const Entry* b) { return a->order < b->order; });
-  for (Entry* entry : moving) Enqueue(entry);
-  for (Entry* entry : pulls) {
+            [](const PendingRequest* a, const PendingRequest* b) { return a->order < b->order; });
+  for (PendingRequest* entry : moving) Enqueue(entry);
+  for (PendingRequest* entry : pulls) {
     if (IsNorms(*entry)) {
       journal_.norms.ReturnNorms(entry);
     } else {
@@ -175,15 +177,16 @@ void RequestQueue::Reroute(TableState* table, std::vector<Entry*> more) {
 
 void RequestQueue::Drop(TableState* table) {
   for (const auto& lane : table->lanes) {
-    for (EntryQueue* queue : {&lane->queue, &lane->ended}) {
-      while (Entry* entry = queue->front()) {
+    for (PendingRequestQueue* queue : {&lane->queue, &lane->ended}) {
+      while (PendingRequest* entry = queue->front()) {
         queue->Remove(entry);
         journal_.entries.Free(entry);
       }
     }
-    for (EntryQueue* queue : {&lane->stream->pulls, &lane->stream->norms, &lane->stream->delayed}) {
-      for (Entry* entry = queue->front(); entry != nullptr;) {
-        Entry* next = EntryQueue::Next(entry);
+    for (PendingRequestQueue* queue :
+         {&lane->stream->pulls, &lane->stream->norms, &lane->stream->delayed}) {
+      for (PendingRequest* entry = queue->front(); entry != nullptr;) {
+        PendingRequest* next = PendingRequestQueue::Next(entry);
         if (entry->table == table) {
           queue->Remove(entry);
           journal_.entries.Free(entry);
@@ -198,8 +201,8 @@ bool RequestQueue::RunTimer(int64_t now) {
   if (timer_ > now) return false;
   timer_ = kNever;
   for (const auto& stream : journal_.lanes->streams()) {
-    for (Entry* entry = stream->delayed.front(); entry != nullptr;) {
-      Entry* next = EntryQueue::Next(entry);
+    for (PendingRequest* entry = stream->delayed.front(); entry != nullptr;) {
+      PendingRequest* next = PendingRequestQueue::Next(entry);
       if (entry->retry_at > now) {
         NoteTimer(entry->retry_at);
       } else {

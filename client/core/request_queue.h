@@ -11,28 +11,29 @@
 #include <cstdint>
 #include <vector>
 
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class RequestQueue {
  public:
-  explicit RequestQueue(Journal* journal) : journal_(*journal) {}
+  explicit RequestQueue(RequestTracker* journal) : journal_(*journal) {}
 
-  void Enqueue(Entry* entry);  // by its order, on the current lane(s) of its parts
-  void EnqueueOn(TableLane* lane, Entry* entry);
-  void EnqueuePull(Entry* entry);       // on the current stream(s) of its parts; awaits in front
-  void EnqueuePullFirst(Entry* entry);  // in front
-  void EnqueuePullOn(Stream* stream, Entry* entry, bool front);
-  void Unqueue(Entry* entry);  // from its queue
+  void Enqueue(PendingRequest* entry);  // by its order, on the current lane(s) of its parts
+  void EnqueueOn(TableLane* lane, PendingRequest* entry);
+  void EnqueuePull(
+      PendingRequest* entry);  // on the current stream(s) of its parts; awaits in front
+  void EnqueuePullFirst(PendingRequest* entry);  // in front
+  void EnqueuePullOn(Stream* stream, PendingRequest* entry, bool front);
+  void Unqueue(PendingRequest* entry);  // from its queue
   // Moves queued records of a table to the current lanes of their parts. Posted ones move when
   // their lane is dead. `more`: entries in no queue, which are rerouted together with the queued
   // ones.
-  void Reroute(TableState* table, std::vector<Entry*> more = {});
+  void Reroute(TableState* table, std::vector<PendingRequest*> more = {});
   // Frees the table's records that are not posted.
   void Drop(TableState* table);
 
@@ -50,9 +51,9 @@ class RequestQueue {
   bool RunTimer(int64_t now);
 
  private:
-  void EnqueuePullAt(Entry* entry, bool front);
+  void EnqueuePullAt(PendingRequest* entry, bool front);
 
-  Journal& journal_;
+  RequestTracker& journal_;
   std::vector<Stream*> touched_;
   int64_t timer_ = kNever;  // not later than the next retry
 };

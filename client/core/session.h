@@ -17,10 +17,10 @@
 #include "client/core/backoff.h"
 #include "client/core/calls.h"
 #include "client/core/lease_keeper.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/view_difference.h"
+#include "proto/control/control_channel.h"
+#include "proto/control/view_difference.h"
 #include "rdma/base/clock.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
@@ -13,8 +13,8 @@ namespace verbena::client {
 void Settlement::End(Operation* operation, absl::Status status) {
   if (!operation->live) return;
   journal_.operations->End(operation, std::move(status));
-  for (Entry* entry = operation->entries.front(); entry != nullptr;) {
-    Entry* next = EntryList::Next(entry);
+  for (PendingRequest* entry = operation->entries.front(); entry != nullptr;) {
+    PendingRequest* next = PendingRequestList::Next(entry);
     entry->follow = nullptr;  // those pulls end too
     entry->handler->OnOperationEnd(entry);
     entry = next;
@@ -66,11 +66,11 @@ bool Settlement::Retryable(ReplyStatus status) {
   }
 }
 
-ReplyStatus Settlement::GroupStatus(const Entry& entry, const Reply& reply, size_t i) {
+ReplyStatus Settlement::GroupStatus(const PendingRequest& entry, const Reply& reply, size_t i) {
   return reply.group_count == entry.parts.size() ? reply.group_status[i] : reply.status;
 }
 
-ReplyStatus Settlement::WorstOf(const Entry& entry, const Reply& reply, uint32_t* part) {
+ReplyStatus Settlement::WorstOf(const PendingRequest& entry, const Reply& reply, uint32_t* part) {
   ReplyStatus worst = ReplyStatus::kOk;
   *part = entry.parts[0];
   for (size_t i = 0; i < entry.parts.size(); ++i) {
@@ -84,15 +84,16 @@ ReplyStatus Settlement::WorstOf(const Entry& entry, const Reply& reply, uint32_t
 }
 
 void Settlement::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
-  Entry* entry = journal_.entries.At(cookie);
-  if (entry == nullptr || entry->state != Entry::State::kPosted || entry->stream != stream) return;
+  PendingRequest* entry = journal_.entries.At(cookie);
+  if (entry == nullptr || entry->state != PendingRequest::State::kPosted || entry->stream != stream)
+    return;
   journal_.queue.Unqueue(entry);
-  entry->state = Entry::State::kAnswered;
+  entry->state = PendingRequest::State::kAnswered;
   journal_.queue.Touch(stream);
   entry->handler->OnReply(stream, entry, reply);
 }
 
-bool Settlement::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
+bool Settlement::OnFatal(PendingRequest* entry, uint32_t part, ReplyStatus status) {
   TableState* table = entry->table;
   switch (status) {
     case ReplyStatus::kUnknownTable:
@@ -110,7 +111,7 @@ bool Settlement::OnFatal(Entry* entry, uint32_t part, ReplyStatus status) {
   return true;
 }
 
-void Settlement::Refuse(Entry* entry, ReplyStatus status) {
+void Settlement::Refuse(PendingRequest* entry, ReplyStatus status) {
   if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
   if (PushesChunk(*entry) && !entry->table->sync && entry->posts == 1) {
     // It is unknown whether the server counted its sequence: an empty record settles that.
@@ -121,7 +122,7 @@ void Settlement::Refuse(Entry* entry, ReplyStatus status) {
   Settled(entry);
 }
 
-void Settlement::SendEmpty(Entry* entry, ReplyStatus status) {
+void Settlement::SendEmpty(PendingRequest* entry, ReplyStatus status) {
   Operation* operation = entry->operation;
   const bool live = operation != nullptr && operation->live;
   if (live) --operation->records;
@@ -135,7 +136,7 @@ void Settlement::SendEmpty(Entry* entry, ReplyStatus status) {
   entry->table->LaneOn(entry->stream)->reordering = true;
 }
 
-void Settlement::Retry(Entry* entry, ReplyStatus status) {
+void Settlement::Retry(PendingRequest* entry, ReplyStatus status) {
   if (journal_.closed || entry->table->dropped) return Settled(entry);
   if (Over(*entry) && TraitsOf(*entry).contributes) {
     MakeEmpty(entry);  // its buffer must be released
@@ -154,7 +155,7 @@ void Settlement::Retry(Entry* entry, ReplyStatus status) {
   journal_.queue.NoteTimer(lane->retry_at);
 }
 
-void Settlement::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
+void Settlement::RetryPull(Stream* stream, PendingRequest* entry, ReplyStatus status) {
   if (journal_.closed || entry->table->dropped) return Settled(entry);
   if (Failover::MovedSince(*entry)) {
     if (IsNorms(*entry)) return journal_.norms.ReturnNorms(entry);
@@ -168,12 +169,12 @@ void Settlement::RetryPull(Stream* stream, Entry* entry, ReplyStatus status) {
   if (status == ReplyStatus::kExpired) journal_.session->AskForLease();
   journal_.staging.GiveStaging(entry);  // other records may need it while this one waits
   entry->retry_at = journal_.now + entry->backoff.Next(*journal_.random);
-  entry->state = Entry::State::kDelayed;
+  entry->state = PendingRequest::State::kDelayed;
   stream->delayed.PushBack(entry);
   journal_.queue.NoteTimer(entry->retry_at);
 }
 
-void Settlement::Settled(Entry* entry) {
+void Settlement::Settled(PendingRequest* entry) {
   Operation* operation = entry->operation;
   const bool live = operation != nullptr && operation->live;
   if (live) --operation->records;
@@ -183,12 +184,12 @@ void Settlement::Settled(Entry* entry) {
 
 // ---- contributions without data -----------------------------------------------------------------
 
-bool Settlement::Over(const Entry& entry) {
+bool Settlement::Over(const PendingRequest& entry) {
   if (entry.operation != nullptr) return !entry.operation->live;
   return PushesChunk(entry) && entry.elements > 0;  // it was detached
 }
 
-void Settlement::MakeEmpty(Entry* entry) {
+void Settlement::MakeEmpty(PendingRequest* entry) {
   journal_.staging.StopAwaiting(entry);
   journal_.entries.Detach(entry);
   journal_.staging.GiveStaging(entry);
@@ -197,7 +198,7 @@ void Settlement::MakeEmpty(Entry* entry) {
   entry->elements = 0;
 }
 
-void Settlement::Uncount(Entry* entry) {
+void Settlement::Uncount(PendingRequest* entry) {
   TableState* table = entry->table;
   if (!table->sync || !PushesChunk(*entry)) return;
   PartState& part = table->parts[entry->part];

@@ -12,16 +12,16 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "client/core/entry.h"
 #include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class Settlement {
  public:
-  explicit Settlement(Journal* journal) : journal_(*journal) {}
+  explicit Settlement(RequestTracker* journal) : journal_(*journal) {}
 
   // ---- operations ----
   void End(Operation* operation, absl::Status status);
@@ -34,32 +34,32 @@ class Settlement {
   static bool Accepted(ReplyStatus status);
   static bool Retryable(ReplyStatus status);  // another attempt may succeed
   // Status of group i of a reply to `entry`.
-  static ReplyStatus GroupStatus(const Entry& entry, const Reply& reply, size_t i);
+  static ReplyStatus GroupStatus(const PendingRequest& entry, const Reply& reply, size_t i);
   // The worst status of all groups' replies: final ones before retryable ones; *part is its part.
-  static ReplyStatus WorstOf(const Entry& entry, const Reply& reply, uint32_t* part);
+  static ReplyStatus WorstOf(const PendingRequest& entry, const Reply& reply, uint32_t* part);
   // Handles refusals that end more than this record: kUnknownTable, kDataLoss. False: none of
   // these. The entry stays, without a live operation.
-  bool OnFatal(Entry* entry, uint32_t part, ReplyStatus status);
+  bool OnFatal(PendingRequest* entry, uint32_t part, ReplyStatus status);
   // Ends the operation with the refusal.
-  void Refuse(Entry* entry, ReplyStatus status);
+  void Refuse(PendingRequest* entry, ReplyStatus status);
   // Sends a refused push again without data, which settles its sequence (sync: its contribution).
   // Its operation does not wait for that; of a sync table it waits for the commit, which does.
-  void SendEmpty(Entry* entry, ReplyStatus status);
-  void Retry(Entry* entry, ReplyStatus status);
-  void RetryPull(Stream* stream, Entry* entry, ReplyStatus status);
-  void Settled(Entry* entry);  // frees it and decrements its operation's count
+  void SendEmpty(PendingRequest* entry, ReplyStatus status);
+  void Retry(PendingRequest* entry, ReplyStatus status);
+  void RetryPull(Stream* stream, PendingRequest* entry, ReplyStatus status);
+  void Settled(PendingRequest* entry);  // frees it and decrements its operation's count
 
   // ---- contributions without data ----
   // Whether the caller no longer waits for the entry, while it still has data to send.
-  static bool Over(const Entry& entry);
+  static bool Over(const PendingRequest& entry);
   // Takes the data away. The server may wait for the record (sync: for its contribution; async:
   // for its sequence), so it is resent without elements. That settles it, and it contributes zero.
-  void MakeEmpty(Entry* entry);
+  void MakeEmpty(PendingRequest* entry);
   // A sync push that will not be sent: the end-step of its step is counted without it.
-  void Uncount(Entry* entry);
+  void Uncount(PendingRequest* entry);
 
  private:
-  Journal& journal_;
+  RequestTracker& journal_;
 };
 
 }  // namespace verbena::client

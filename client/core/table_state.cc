@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "proto/optimizer_spec.h"
-#include "proto/table_spec.h"
+#include "proto/spec/optimizer_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena::client {
 

@@ -16,12 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "client/core/entry.h"
+#include "client/core/pending_request.h"
 #include "client/core/push_encoding.h"
-#include "proto/record.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/record.h"
+#include "proto/wire/routing.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
 
@@ -35,15 +35,15 @@ struct Waiter {
 struct TableLane {
   TableState* table = nullptr;
   Stream* stream = nullptr;
-  EntryQueue queue;          // pushes and end-steps that are not posted
-  uint32_t outstanding = 0;  // of those, posted and unanswered
+  PendingRequestQueue queue;  // pushes and end-steps that are not posted
+  uint32_t outstanding = 0;   // of those, posted and unanswered
   // A record was returned to be resent: no record is posted before those posted after it are
   // answered too, so that all of them are sent in order.
   bool reordering = false;
   int64_t retry_at = 0;
   Backoff backoff;
-  EntryQueue ended;          // accepted end-steps without a known commit
-  Entry* filling = nullptr;  // while a call on rows is divided into records
+  PendingRequestQueue ended;          // accepted end-steps without a known commit
+  PendingRequest* filling = nullptr;  // while a call on rows is divided into records
 };
 
 // The chunks of a table in one partition: part p has the chunks p, p + P, p + 2P ... In an
@@ -103,7 +103,7 @@ struct TableState {
   std::vector<uint64_t> chunk_version;  // sync: known commits
   std::vector<uint64_t> chunk_pushed;   // sync: step + 1 of the last push
   // sync: answered pushes without a known commit. For an embedding table, by part.
-  std::vector<EntryQueue> kept;
+  std::vector<PendingRequestQueue> kept;
   std::vector<std::unique_ptr<TableLane>> lanes;
   uint64_t committed = 0;
   uint32_t behind = 0;  // number of parts at exactly `committed`

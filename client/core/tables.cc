@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
-#include "client/core/planted_bugs.h"
+#include "client/core/failpoints.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
@@ -24,7 +24,7 @@ TableState* Tables::FindTable(uint32_t id) {
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
   journal_.failover.Route(table.get());
   // No other view may arrive, so partitions lost in this one must be known from the first call on.
-  if (!planted_bugs().learn_losses_late) MarkLost(table.get());
+  if (!failpoints().learn_losses_late) MarkLost(table.get());
   last_ = table.get();
   tables_[id] = std::move(table);
   journal_.rails.Spread(*last_);
@@ -149,7 +149,7 @@ bool Tables::Touches(const Operation& operation, uint32_t part) const {
       (waits(operation.table->waiters) || waits(operation.table->parts[part].waiters))) {
     return true;
   }
-  for (const Entry* entry = operation.entries.front(); entry != nullptr;
+  for (const PendingRequest* entry = operation.entries.front(); entry != nullptr;
        entry = entry->operation_links.next) {
     if (entry->parts.empty()
             ? entry->part == part

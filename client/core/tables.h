@@ -12,18 +12,18 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "client/core/entry.h"
 #include "client/core/key_plan.h"
+#include "client/core/pending_request.h"
 #include "client/core/table_state.h"
-#include "proto/view_difference.h"
+#include "proto/control/view_difference.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class Tables {
  public:
-  explicit Tables(Journal* journal) : journal_(*journal) {}
+  explicit Tables(RequestTracker* journal) : journal_(*journal) {}
 
   // Null: not in the view, or dropped.
   TableState* FindTable(uint32_t id);
@@ -51,7 +51,7 @@ class Tables {
   void MarkLost(TableState* table);  // according to the view
   bool Touches(const Operation& operation, uint32_t part) const;
 
-  Journal& journal_;
+  RequestTracker& journal_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_ = nullptr;     // the last one that was found
   std::vector<uint32_t> dropped_;  // of tables_, those that were dropped

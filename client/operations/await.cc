@@ -2,14 +2,14 @@
 
 #include <vector>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
 void AwaitRequests::Add(TableState* table, uint64_t version, Stream* stream,
                         const std::vector<uint32_t>& parts) {
   if (parts.empty()) return;
-  Entry* entry = journal_.entries.NewEntry(this, table, nullptr);
+  PendingRequest* entry = journal_.entries.NewRequest(this, table, nullptr);
   entry->min_version = version;
   entry->parts.assign(parts.begin(), parts.end());
   entry->stream = stream;
@@ -32,7 +32,7 @@ void AwaitRequests::AddAll(TableState* table, uint64_t version) {
   }
 }
 
-bool AwaitRequests::Post(Stream* stream, Entry* entry) {
+bool AwaitRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!journal_.poster.Fits(stream, entry, 0)) return false;
   std::vector<Group>& groups = journal_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {
@@ -49,13 +49,13 @@ bool AwaitRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void AwaitRequests::OnLaneLost(Entry* entry) {
+void AwaitRequests::OnLaneLost(PendingRequest* entry) {
   journal_.poster.Prune(entry);
   if (entry->parts.empty()) return journal_.entries.Free(entry);
   journal_.queue.EnqueuePullFirst(entry);
 }
 
-void AwaitRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+void AwaitRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   ReplyStatus retry = ReplyStatus::kOk;
   for (size_t i = 0; i < entry->parts.size(); ++i) {

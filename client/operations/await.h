@@ -20,9 +20,9 @@ class AwaitRequests final : public RequestHandler {
   // For all parts whose commit is not known.
   void AddAll(TableState* table, uint64_t version);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  void OnLaneLost(Entry* entry) override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  void OnLaneLost(PendingRequest* entry) override;
 };
 
 }  // namespace verbena::client

@@ -5,18 +5,18 @@
 #include <vector>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
 void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
   if (table->ssp) table->clock = std::max(table->clock, table->seen) + 1;
   for (const auto& lane : table->lanes) {
-    Entry* entry = nullptr;
+    PendingRequest* entry = nullptr;
     for (uint32_t p = 0; p < table->parts.size(); ++p) {
       if (table->parts[p].lane != lane.get()) continue;
       if (entry == nullptr) {
-        entry = journal_.entries.NewEntry(this, table, table->sync ? nullptr : operation);
+        entry = journal_.entries.NewRequest(this, table, table->sync ? nullptr : operation);
         entry->step = table->step;
         entry->min_version = table->clock;
         entry->await_after = await;
@@ -29,8 +29,8 @@ void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
     }
     if (entry != nullptr) journal_.queue.EnqueueOn(lane.get(), entry);
     // Drops accepted end-steps whose commit is known by now.
-    for (Entry* ended = lane->ended.front(); ended != nullptr;) {
-      Entry* next = EntryQueue::Next(ended);
+    for (PendingRequest* ended = lane->ended.front(); ended != nullptr;) {
+      PendingRequest* next = PendingRequestQueue::Next(ended);
       journal_.poster.Prune(ended);
       if (ended->parts.empty()) {
         lane->ended.Remove(ended);
@@ -43,7 +43,7 @@ void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
   if (table->clipped || table->trust) journal_.norms.Wake();
 }
 
-bool EndStepRequests::Post(Stream* stream, Entry* entry) {
+bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!journal_.poster.Fits(stream, entry, 0)) return false;
   TableState* table = entry->table;
   if (!table->sync && !entry->numbered) {
@@ -76,15 +76,15 @@ bool EndStepRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void EndStepRequests::OnLaneLost(Entry* entry) {
+void EndStepRequests::OnLaneLost(PendingRequest* entry) {
   if (entry->table->sync) journal_.poster.Prune(entry);
   if (entry->parts.empty()) return journal_.entries.Free(entry);
   journal_.queue.Enqueue(entry);
 }
 
-void EndStepRequests::OnOperationEnd(Entry* entry) {
-  const bool queued =
-      entry->state == Entry::State::kQueued || entry->state == Entry::State::kDelayed;
+void EndStepRequests::OnOperationEnd(PendingRequest* entry) {
+  const bool queued = entry->state == PendingRequest::State::kQueued ||
+                      entry->state == PendingRequest::State::kDelayed;
   // sync, ssp: the step must end even if the caller does not wait for it, or other workers wait
   // forever.
   if (queued && !entry->numbered && !entry->table->sync && !entry->table->ssp) {
@@ -94,7 +94,7 @@ void EndStepRequests::OnOperationEnd(Entry* entry) {
   journal_.entries.Detach(entry);
 }
 
-void EndStepRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+void EndStepRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   if (entry->parts.empty()) return journal_.settlement.Settled(entry);
   ReplyStatus retry = ReplyStatus::kOk;
@@ -123,7 +123,7 @@ void EndStepRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
   if (entry == nullptr) return;
   TableLane* lane = table->LaneOn(entry->stream);
   lane->backoff.Reset();
-  entry->state = Entry::State::kEnded;
+  entry->state = PendingRequest::State::kEnded;
   lane->ended.PushBack(entry);
 }
 

@@ -16,10 +16,10 @@ class EndStepRequests final : public RequestHandler {
   // is true if the commit is requested.
   void Add(TableState* table, Operation* operation, bool await);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  void OnLaneLost(Entry* entry) override;
-  void OnOperationEnd(Entry* entry) override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  void OnLaneLost(PendingRequest* entry) override;
+  void OnOperationEnd(PendingRequest* entry) override;
 };
 
 }  // namespace verbena::client

@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
-#include "proto/bags.h"
+#include "client/core/request_tracker.h"
+#include "proto/wire/bags.h"
 #include "shard/codec/codec.h"
 
 namespace verbena::client {
 namespace {
 
 // Copies rows from staging, decoded, to every position of their key in the call.
-void CopyRows(const Entry& entry) {
+void CopyRows(const PendingRequest& entry) {
   const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
   const size_t row_bytes = table.row_bytes(), bytes = table.PulledRowBytes();
@@ -62,7 +62,7 @@ void LookupRequests::AddBags(Operation* operation, uint64_t min_version) {
   }
 }
 
-bool LookupRequests::Post(Stream* stream, Entry* entry) {
+bool LookupRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   entry->elements = CountKeys(*entry);
   BagCall* const bags = entry->operation->bags.get();  // null: for rows
@@ -105,7 +105,7 @@ bool LookupRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void LookupRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+void LookupRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
   uint32_t part = 0;
@@ -139,7 +139,7 @@ void LookupRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
   journal_.settlement.Refuse(entry, worst);
 }
 
-uint64_t LookupRequests::BytesOf(const Entry& entry) const {
+uint64_t LookupRequests::BytesOf(const PendingRequest& entry) const {
   if (entry.bags == 0) return entry.table->PulledRowBytes();
   // A partition's share of the reply is proportional to its keys.
   return sizeof(uint64_t) + sizeof(BagUse) + entry.bags * entry.table->row_bytes() / entry.elements;

@@ -21,9 +21,9 @@ class LookupRequests final : public RowRequests {
   BagCall::Limits BagLimits(const TableState& table) const;
   void AddBags(Operation* operation, uint64_t min_version);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  uint64_t BytesOf(const Entry& entry) const override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  uint64_t BytesOf(const PendingRequest& entry) const override;
 };
 
 }  // namespace verbena::client

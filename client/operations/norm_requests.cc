@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
-void NormRequests::FillGroups(const Entry& entry) {
+void NormRequests::FillGroups(const PendingRequest& entry) {
   std::vector<Group>& groups = journal_.poster.groups();
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     const PartState& part = entry.table->parts[entry.parts[i]];
@@ -15,9 +15,9 @@ void NormRequests::FillGroups(const Entry& entry) {
   }
 }
 
-void NormRequests::OnLaneLost(Entry* entry) { journal_.norms.ReturnNorms(entry); }
+void NormRequests::OnLaneLost(PendingRequest* entry) { journal_.norms.ReturnNorms(entry); }
 
-bool NormRequests::OnFatal(Entry* entry, const Reply& reply) {
+bool NormRequests::OnFatal(PendingRequest* entry, const Reply& reply) {
   const std::vector<uint32_t> parts = entry->parts;
   bool fatal = false;
   for (size_t i = 0; i < parts.size(); ++i) {

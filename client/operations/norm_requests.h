@@ -12,15 +12,15 @@ class NormRequests : public RequestHandler {
  public:
   using RequestHandler::RequestHandler;
 
-  void OnLaneLost(Entry* entry) override;
+  void OnLaneLost(PendingRequest* entry) override;
 
  protected:
   ~NormRequests() = default;
 
   // Writes the groups of the request to the poster's memory.
-  void FillGroups(const Entry& entry);
+  void FillGroups(const PendingRequest& entry);
   // Handles final refusals of parts. True: one ended more than this record.
-  bool OnFatal(Entry* entry, const Reply& reply);
+  bool OnFatal(PendingRequest* entry, const Reply& reply);
 };
 
 }  // namespace verbena::client

@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
-bool NormsRequests::Post(Stream* stream, Entry* entry) {
+bool NormsRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!journal_.poster.Fits(stream, entry, 0)) return false;
   if (entry->staging == nullptr) {
     Staging::Buffer buffer;
@@ -40,7 +40,7 @@ bool NormsRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void NormsRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+void NormsRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   journal_.norms.Wake();
   NormStep* step = journal_.norms.NormStepOf(*entry);
   if (step == nullptr) return journal_.settlement.Settled(entry);

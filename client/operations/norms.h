@@ -12,8 +12,8 @@ class NormsRequests final : public NormRequests {
  public:
   using NormRequests::NormRequests;
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
 };
 
 }  // namespace verbena::client

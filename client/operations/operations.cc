@@ -57,15 +57,15 @@ constexpr Traits kNorms = {.type = RecordType::kNorms,
                            .buffers = Buffers::kNorms};
 constexpr Traits kTotals = {
     .type = RecordType::kTotals, .queue = Queue::kNorms, .counted = Counted::kNothing};
-constexpr Traits kIntent = {.type = RecordType::kIntent,
-                            .queue = Queue::kPulls,
-                            .counted = Counted::kPulls,
-                            .buffers = Buffers::kPacked,
-                            .leaves = Leaves::kOperations};
+constexpr Traits kPrefetch = {.type = RecordType::kPrefetch,
+                              .queue = Queue::kPulls,
+                              .counted = Counted::kPulls,
+                              .buffers = Buffers::kPacked,
+                              .leaves = Leaves::kOperations};
 
 }  // namespace
 
-Requests::Requests(Journal* journal)
+Requests::Requests(RequestTracker* journal)
     : push(kPush, journal),
       pull(kPull, journal),
       end_step(kEndStep, journal),
@@ -76,7 +76,7 @@ Requests::Requests(Journal* journal)
       scan(kScan, journal),
       norms(kNorms, journal),
       totals(kTotals, journal),
-      intent(kIntent, journal) {}
+      prefetch(kPrefetch, journal) {}
 
 std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
 

@@ -6,9 +6,9 @@
 
 #include "client/operations/await.h"
 #include "client/operations/end_step.h"
-#include "client/operations/intent.h"
 #include "client/operations/lookup.h"
 #include "client/operations/norms.h"
+#include "client/operations/prefetch.h"
 #include "client/operations/pull.h"
 #include "client/operations/push.h"
 #include "client/operations/push_rows.h"
@@ -18,7 +18,7 @@
 namespace verbena::client {
 
 struct Requests {
-  explicit Requests(Journal* journal);
+  explicit Requests(RequestTracker* journal);
 
   PushRequests push;
   PullRequests pull;
@@ -30,7 +30,7 @@ struct Requests {
   ScanRequests scan;
   NormsRequests norms;
   TotalsRequests totals;
-  IntentRequests intent;
+  PrefetchRequests prefetch;
 };
 
 }  // namespace verbena::client

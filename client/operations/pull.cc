@@ -5,15 +5,15 @@
 #include <utility>
 
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 #include "shard/codec/codec.h"
 
 namespace verbena::client {
 
-Entry* PullRequests::New(Operation* operation, uint32_t chunk, std::byte* data,
-                         uint64_t min_version) {
+PendingRequest* PullRequests::New(Operation* operation, uint32_t chunk, std::byte* data,
+                                  uint64_t min_version) {
   TableState* table = operation->table;
-  Entry* entry = journal_.entries.NewEntry(this, table, operation);
+  PendingRequest* entry = journal_.entries.NewRequest(this, table, operation);
   entry->chunk = chunk;
   entry->part = table->PartOf(chunk);
   entry->min_version = min_version;
@@ -30,13 +30,13 @@ void PullRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
                        uint64_t min_version) {
   std::byte* data = operation->blocks[1]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
-    Entry* pull = New(operation, c, data, min_version);
+    PendingRequest* pull = New(operation, c, data, min_version);
     data += size_t{pull->elements} * operation->table->layout.parameter_bytes;
     journal_.queue.EnqueuePull(pull);
   }
 }
 
-bool PullRequests::Post(Stream* stream, Entry* entry) {
+bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   if (!journal_.poster.Fits(stream, entry, 0)) return false;
@@ -87,7 +87,7 @@ bool PullRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void PullRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   const ReplyStatus status = reply.status;
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
@@ -122,13 +122,13 @@ void PullRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
   journal_.settlement.Refuse(entry, status);
 }
 
-void PullRequests::OnLaneLost(Entry* entry) {
+void PullRequests::OnLaneLost(PendingRequest* entry) {
   if (Settlement::Over(*entry)) return journal_.entries.Free(entry);
   journal_.queue.EnqueuePullFirst(entry);
 }
 
-void PullRequests::OnOperationEnd(Entry* entry) {
-  using State = Entry::State;
+void PullRequests::OnOperationEnd(PendingRequest* entry) {
+  using State = PendingRequest::State;
   switch (entry->state) {
     case State::kQueued:
     case State::kDelayed:
@@ -144,7 +144,7 @@ void PullRequests::OnOperationEnd(Entry* entry) {
   }
 }
 
-uint64_t PullRequests::BytesOf(const Entry& entry) const {
+uint64_t PullRequests::BytesOf(const PendingRequest& entry) const {
   return entry.table->PullBytes(entry.elements);
 }
 

@@ -19,13 +19,13 @@ class PullRequests final : public RequestHandler {
   void Add(Operation* operation, uint32_t first, uint32_t count, size_t offset,
            uint64_t min_version);
   // A record for one chunk, in no queue.
-  Entry* New(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
+  PendingRequest* New(Operation* operation, uint32_t chunk, std::byte* data, uint64_t min_version);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  void OnLaneLost(Entry* entry) override;
-  void OnOperationEnd(Entry* entry) override;
-  uint64_t BytesOf(const Entry& entry) const override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  void OnLaneLost(PendingRequest* entry) override;
+  void OnOperationEnd(PendingRequest* entry) override;
+  uint64_t BytesOf(const PendingRequest& entry) const override;
 };
 
 }  // namespace verbena::client

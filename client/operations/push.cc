@@ -6,13 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
-Entry* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) {
+PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) {
   TableState* table = operation->table;
-  Entry* entry = journal_.entries.NewEntry(this, table, operation);
+  PendingRequest* entry = journal_.entries.NewRequest(this, table, operation);
   entry->chunk = chunk;
   entry->part = table->PartOf(chunk);
   entry->step = table->sync ? operation->step : 0;
@@ -29,7 +29,7 @@ Entry* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) 
 void PushRequests::Add(Operation* operation, uint32_t first, uint32_t count, size_t offset) {
   std::byte* data = operation->blocks[0]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
-    Entry* push = New(operation, c, data);
+    PendingRequest* push = New(operation, c, data);
     data += operation->table->PushBytes(push->elements);
     journal_.queue.Enqueue(push);
   }
@@ -40,7 +40,7 @@ void PushRequests::AddWithPulls(Operation* operation, uint32_t first, uint32_t c
   std::byte* from = operation->blocks[0]->data() + push_offset;
   std::byte* to = operation->blocks[1]->data() + pull_offset;
   for (uint32_t c = first; c < first + count; ++c) {
-    Entry* push = New(operation, c, from);
+    PendingRequest* push = New(operation, c, from);
     push->follow = journal_.requests.pull.New(operation, c, to, min_version);
     from += operation->table->PushBytes(push->elements);
     to += size_t{push->elements} * operation->table->layout.parameter_bytes;
@@ -48,7 +48,7 @@ void PushRequests::AddWithPulls(Operation* operation, uint32_t first, uint32_t c
   }
 }
 
-std::optional<rdma::RemoteMemory> PushRequests::Refer(Stream* stream, const Entry& entry,
+std::optional<rdma::RemoteMemory> PushRequests::Refer(Stream* stream, const PendingRequest& entry,
                                                       const rdma::Segment& payload) {
   if (!stream->open() || entry.operation == nullptr) return std::nullopt;
   const std::shared_ptr<rdma::MemoryBlock>& block =
@@ -57,14 +57,14 @@ std::optional<rdma::RemoteMemory> PushRequests::Refer(Stream* stream, const Entr
   return stream->lane->Refer(block, payload.data, payload.bytes);
 }
 
-bool PushRequests::Post(Stream* stream, Entry* entry) {
+bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
   const bool device = entry->device != nullptr;
-  const bool direct = device && entry->copy == Entry::Copy::kNone;
+  const bool direct = device && entry->copy == PendingRequest::Copy::kNone;
   if (direct ? journal_.devices.WayOf(stream, entry) != DeviceCopies::Way::kDirect
-             : device && entry->copy != Entry::Copy::kDone) {
+             : device && entry->copy != PendingRequest::Copy::kDone) {
     return false;
   }
   rdma::WorkerLane::Request request;
@@ -128,7 +128,7 @@ bool PushRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void PushRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+void PushRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   ReplyStatus status = reply.status;
   TableState* table = entry->table;
   const bool passed = table->sync && reply.version > entry->step;
@@ -139,7 +139,7 @@ void PushRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
       journal_.settlement.End(
           entry->operation,
           absl::FailedPreconditionError(absl::StrCat(
-              DescribeEntry(*entry), ": the table is at step ", reply.version,
+              DescribeRequest(*entry), ": the table is at step ", reply.version,
               " already; this worker joined after the steps before it were committed")));
     }
     return journal_.settlement.Settled(entry);
@@ -153,7 +153,7 @@ void PushRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
     if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
         entry->operation->live && entry->operation->status.ok()) {
       entry->operation->status = absl::InvalidArgumentError(absl::StrCat(
-          DescribeEntry(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
+          DescribeRequest(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
     }
     if (entry->follow != nullptr) journal_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
     if (status == ReplyStatus::kNonFinite && entry->elements > 0) {
@@ -170,15 +170,15 @@ void PushRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
   journal_.settlement.Refuse(entry, status);
 }
 
-void PushRequests::OnLaneLost(Entry* entry) {
+void PushRequests::OnLaneLost(PendingRequest* entry) {
   // Other records may be posted before it.
   journal_.staging.GiveStaging(entry);
   if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
   journal_.queue.Enqueue(entry);
 }
 
-void PushRequests::OnOperationEnd(Entry* entry) {
-  using State = Entry::State;
+void PushRequests::OnOperationEnd(PendingRequest* entry) {
+  using State = PendingRequest::State;
   if (entry->state == State::kKept) return journal_.settlement.MakeEmpty(entry);
   // The server reads a copy of the caller's memory.
   if (entry->state == State::kPosted && entry->device != nullptr) {
@@ -187,7 +187,7 @@ void PushRequests::OnOperationEnd(Entry* entry) {
   const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
   if (!queued) return;  // posted: until its reply, or its lane's end
   journal_.queue.Unqueue(entry);
-  if (entry->copy == Entry::Copy::kRunning) entry = journal_.devices.LeaveToCopy(entry);
+  if (entry->copy == PendingRequest::Copy::kRunning) entry = journal_.devices.LeaveToCopy(entry);
   if (entry->numbered && !journal_.closed) {
     journal_.settlement.MakeEmpty(entry);
     return journal_.queue.Enqueue(entry);
@@ -196,7 +196,7 @@ void PushRequests::OnOperationEnd(Entry* entry) {
   journal_.entries.Free(entry);
 }
 
-uint64_t PushRequests::BytesOf(const Entry& entry) const {
+uint64_t PushRequests::BytesOf(const PendingRequest& entry) const {
   return PayloadBytes(entry.table->push_type, entry.elements);
 }
 

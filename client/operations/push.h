@@ -23,15 +23,15 @@ class PushRequests final : public RequestHandler {
   void AddWithPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
                     size_t pull_offset, uint64_t min_version);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  void OnLaneLost(Entry* entry) override;
-  void OnOperationEnd(Entry* entry) override;
-  uint64_t BytesOf(const Entry& entry) const override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  void OnLaneLost(PendingRequest* entry) override;
+  void OnOperationEnd(PendingRequest* entry) override;
+  uint64_t BytesOf(const PendingRequest& entry) const override;
 
  private:
-  Entry* New(Operation* operation, uint32_t chunk, std::byte* data);
-  std::optional<rdma::RemoteMemory> Refer(Stream* stream, const Entry& entry,
+  PendingRequest* New(Operation* operation, uint32_t chunk, std::byte* data);
+  std::optional<rdma::RemoteMemory> Refer(Stream* stream, const PendingRequest& entry,
                                           const rdma::Segment& payload);
 };
 

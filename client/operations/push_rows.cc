@@ -7,14 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 #include "shard/codec/codec.h"
 
 namespace verbena::client {
 namespace {
 
 // Sums the call's rows of a key in their order.
-void SumRows(const Entry& entry, absl::Span<const uint32_t> positions, float* sum) {
+void SumRows(const PendingRequest& entry, absl::Span<const uint32_t> positions, float* sum) {
   const size_t dim = entry.table->dim;
   const size_t row_bytes = entry.table->row_bytes();
   std::memcpy(sum, entry.data + positions[0] * row_bytes, row_bytes);
@@ -26,7 +26,7 @@ void SumRows(const Entry& entry, absl::Span<const uint32_t> positions, float* su
 
 // Writes the rows of its keys. With a codec they are encoded each time the record is sent: the same
 // numbers give the same bytes.
-void FillRows(const Entry& entry, std::byte* to) {
+void FillRows(const PendingRequest& entry, std::byte* to) {
   const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
   const bool encodes = table.push_type != ElementType::kF32;
@@ -55,7 +55,7 @@ void PushRowsRequests::Add(Operation* operation, size_t offset) {
   Cut({operation, offset, 0, most}, operation->plan->ranges());
 }
 
-void PushRowsRequests::Number(Entry* entry) const {
+void PushRowsRequests::Number(PendingRequest* entry) const {
   if (std::exchange(entry->numbered, true)) return;
   TableState* table = entry->table;
   for (const uint32_t p : entry->parts) {
@@ -69,7 +69,7 @@ void PushRowsRequests::Number(Entry* entry) const {
   }
 }
 
-bool PushRowsRequests::Post(Stream* stream, Entry* entry) {
+bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   const bool empty = entry->operation == nullptr;  // its buffer was released
   entry->elements = empty ? 0 : CountKeys(*entry);
@@ -114,7 +114,7 @@ bool PushRowsRequests::Post(Stream* stream, Entry* entry) {
 }
 
 // One group of a push is settled. The others continue: the operation reports when all are done.
-void PushRowsRequests::OnSettled(Entry* entry, size_t group, const Reply& reply) {
+void PushRowsRequests::OnSettled(PendingRequest* entry, size_t group, const Reply& reply) {
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
   if (table->sync && reply.version > 0) journal_.commits.LearnPart(table, part, reply.version);
@@ -124,9 +124,9 @@ void PushRowsRequests::OnSettled(Entry* entry, size_t group, const Reply& reply)
   Operation* operation = entry->operation;
   if (operation == nullptr || !operation->live || !operation->status.ok()) return;
   if (statuses_[group] == ReplyStatus::kNonFinite) {
-    operation->status = absl::InvalidArgumentError(
-        absl::StrCat(DescribeEntry(*entry), ": a gradient has a NaN or Inf; its rows of partition ",
-                     table->parts[part].partition, " contribute zero"));
+    operation->status = absl::InvalidArgumentError(absl::StrCat(
+        DescribeRequest(*entry), ": a gradient has a NaN or Inf; its rows of partition ",
+        table->parts[part].partition, " contribute zero"));
   } else if (NoRoom(statuses_[group])) {
     operation->status =
         MemoryLimitStatus(*journal_.session, *entry, part, statuses_[group], reply.detail);
@@ -134,26 +134,26 @@ void PushRowsRequests::OnSettled(Entry* entry, size_t group, const Reply& reply)
 }
 
 // Kept individually, because the partitions of a record commit and move one by one.
-void PushRowsRequests::KeepGroup(const Entry& entry, size_t group) {
-  Entry* one = journal_.entries.NewGroup(entry, group);
+void PushRowsRequests::KeepGroup(const PendingRequest& entry, size_t group) {
+  PendingRequest* one = journal_.entries.NewGroup(entry, group);
   journal_.commits.Keep(one);
 }
 
 // The server has counted neither the sequence nor the contribution of a refused push.
-void PushRowsRequests::SettleRefused(const Entry& entry, size_t group) {
-  Entry* one = journal_.entries.NewGroup(entry, group);
+void PushRowsRequests::SettleRefused(const PendingRequest& entry, size_t group) {
+  PendingRequest* one = journal_.entries.NewGroup(entry, group);
   one->stream = entry.stream;
   journal_.settlement.SendEmpty(one, statuses_[group]);
 }
 
 // Permanently refused groups end the operation. Numbered ones are resent without rows, because it
 // is unknown whether the server counted them.
-void PushRowsRequests::EndRefused(Entry* entry, size_t groups, bool late) {
+void PushRowsRequests::EndRefused(PendingRequest* entry, size_t groups, bool late) {
   if (late && entry->operation != nullptr) {
     journal_.settlement.End(
         entry->operation,
         absl::FailedPreconditionError(absl::StrCat(
-            DescribeEntry(*entry),
+            DescribeRequest(*entry),
             ": the step is over there already; this worker joined after it was committed")));
   }
   // Ending the operation does not change the groups.
@@ -172,7 +172,7 @@ void PushRowsRequests::EndRefused(Entry* entry, size_t groups, bool late) {
   }
 }
 
-void PushRowsRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
+void PushRowsRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   journal_.staging.GiveStaging(entry);
   const bool passed = table->sync && reply.version > entry->step;
@@ -204,15 +204,15 @@ void PushRowsRequests::OnReply(Stream*, Entry* entry, const Reply& reply) {
   journal_.settlement.Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 
-void PushRowsRequests::OnLaneLost(Entry* entry) {
+void PushRowsRequests::OnLaneLost(PendingRequest* entry) {
   // Other records may be posted before it.
   journal_.staging.GiveStaging(entry);
   if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
   journal_.queue.Enqueue(entry);
 }
 
-void PushRowsRequests::OnOperationEnd(Entry* entry) {
-  using State = Entry::State;
+void PushRowsRequests::OnOperationEnd(PendingRequest* entry) {
+  using State = PendingRequest::State;
   const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
   // The server reads a copy of the caller's memory.
   if (!queued) return journal_.entries.Detach(entry);
@@ -224,7 +224,7 @@ void PushRowsRequests::OnOperationEnd(Entry* entry) {
   journal_.entries.Free(entry);
 }
 
-uint64_t PushRowsRequests::BytesOf(const Entry& entry) const {
+uint64_t PushRowsRequests::BytesOf(const PendingRequest& entry) const {
   return entry.table->PushedRowBytes();
 }
 

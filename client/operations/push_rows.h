@@ -19,18 +19,18 @@ class PushRowsRequests final : public RowRequests {
   // The keys in operation->plan, with rows from `offset` of its block.
   void Add(Operation* operation, size_t offset);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  void OnLaneLost(Entry* entry) override;
-  void OnOperationEnd(Entry* entry) override;
-  uint64_t BytesOf(const Entry& entry) const override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  void OnLaneLost(PendingRequest* entry) override;
+  void OnOperationEnd(PendingRequest* entry) override;
+  uint64_t BytesOf(const PendingRequest& entry) const override;
 
  private:
-  void Number(Entry* entry) const;
-  void OnSettled(Entry* entry, size_t group, const Reply& reply);
-  void KeepGroup(const Entry& entry, size_t group);
-  void SettleRefused(const Entry& entry, size_t group);
-  void EndRefused(Entry* entry, size_t groups, bool late);
+  void Number(PendingRequest* entry) const;
+  void OnSettled(PendingRequest* entry, size_t group, const Reply& reply);
+  void KeepGroup(const PendingRequest& entry, size_t group);
+  void SettleRefused(const PendingRequest& entry, size_t group);
+  void EndRefused(PendingRequest* entry, size_t groups, bool late);
 
   // The statuses of the groups in the reply that is being handled.
   std::vector<ReplyStatus> statuses_ = std::vector<ReplyStatus>(kMaxGroups);

@@ -11,12 +11,12 @@
 #include <cstdint>
 #include <string_view>
 
-#include "client/core/entry.h"
-#include "proto/record.h"
+#include "client/core/pending_request.h"
+#include "proto/wire/record.h"
 
 namespace verbena::client {
 
-class Journal;
+class RequestTracker;
 
 class RequestHandler {
  public:
@@ -46,7 +46,8 @@ class RequestHandler {
     bool ends_step = false;
   };
 
-  RequestHandler(const Traits& traits, Journal* journal) : traits_(traits), journal_(*journal) {}
+  RequestHandler(const Traits& traits, RequestTracker* journal)
+      : traits_(traits), journal_(*journal) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
 
@@ -54,35 +55,35 @@ class RequestHandler {
   std::string_view name() const;  // in errors
 
   // Posts a queued record if its lane has room. False: not now, or its operation has ended.
-  virtual bool Post(Stream* stream, Entry* entry) = 0;
-  // The record was answered; it is in no queue (Entry::State::kAnswered).
-  virtual void OnReply(Stream* stream, Entry* entry, const Reply& reply) = 0;
+  virtual bool Post(Stream* stream, PendingRequest* entry) = 0;
+  // The record was answered; it is in no queue (PendingRequest::State::kAnswered).
+  virtual void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) = 0;
   // The lane of a posted or accepted record is dead: it is posted again, unless it is not needed.
-  virtual void OnLaneLost(Entry* entry) = 0;
+  virtual void OnLaneLost(PendingRequest* entry) = 0;
   // The record's operation has ended; the record may be in any state. By default it stays.
-  virtual void OnOperationEnd(Entry*) {}
+  virtual void OnOperationEnd(PendingRequest*) {}
   // Bytes that one key of a posted record moves, or all of a record without groups; 0: none.
-  virtual uint64_t BytesOf(const Entry&) const { return 0; }
+  virtual uint64_t BytesOf(const PendingRequest&) const { return 0; }
 
  protected:
   ~RequestHandler() = default;
 
   const Traits traits_;
-  Journal& journal_;
+  RequestTracker& journal_;
 };
 
-inline const RequestHandler::Traits& TraitsOf(const Entry& entry) {
+inline const RequestHandler::Traits& TraitsOf(const PendingRequest& entry) {
   return entry.handler->traits();
 }
 // Whether a record uses the queue of pulls: the server may defer it, and it changes no data.
-inline bool IsPull(const Entry& entry) {
+inline bool IsPull(const PendingRequest& entry) {
   return TraitsOf(entry).queue == RequestHandler::Queue::kPulls;
 }
-inline bool IsNorms(const Entry& entry) {
+inline bool IsNorms(const PendingRequest& entry) {
   return TraitsOf(entry).queue == RequestHandler::Queue::kNorms;
 }
 // Whether it pushes a chunk of a dense table.
-inline bool PushesChunk(const Entry& entry) {
+inline bool PushesChunk(const PendingRequest& entry) {
   return TraitsOf(entry).contributes && TraitsOf(entry).chunk;
 }
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/journal.h"
-#include "proto/bags.h"
+#include "client/core/request_tracker.h"
+#include "proto/wire/bags.h"
 
 namespace verbena::client {
 namespace {
@@ -38,10 +38,10 @@ uint32_t RowRequests::BagKeysInRecord(const TableState& table, const Staging& st
   return static_cast<uint32_t>(std::max<uint64_t>(bytes / (sizeof(uint64_t) + sizeof(BagUse)), 1));
 }
 
-Entry* RowRequests::New(const Cutting& call) {
+PendingRequest* RowRequests::New(const Cutting& call) {
   Operation* operation = call.operation;
   const bool push = traits_.contributes;
-  Entry* entry = journal_.entries.NewEntry(this, operation->table, operation);
+  PendingRequest* entry = journal_.entries.NewRequest(this, operation->table, operation);
   if (!push && !traits_.reads) return entry;  // it needs no memory of the caller
   entry->step = push && operation->table->sync ? operation->step : 0;
   entry->min_version = call.min_version;
@@ -53,7 +53,7 @@ Entry* RowRequests::New(const Cutting& call) {
 }
 
 void RowRequests::EnqueueFilled(TableLane* lane) {
-  Entry* entry = std::exchange(lane->filling, nullptr);
+  PendingRequest* entry = std::exchange(lane->filling, nullptr);
   if (traits_.contributes) return journal_.queue.EnqueueOn(lane, entry);
   journal_.queue.EnqueuePullOn(lane->stream, entry, false);
 }
@@ -65,7 +65,7 @@ void RowRequests::Cut(const Cutting& call, absl::Span<const KeyPlan::Range> rang
     uint32_t first = range.first;
     for (uint32_t left = range.count; left > 0;) {
       if (lane->filling == nullptr) lane->filling = New(call);
-      Entry* entry = lane->filling;
+      PendingRequest* entry = lane->filling;
       const uint32_t count = std::min(left, call.most - entry->elements);
       entry->parts.push_back(range.partition);
       entry->counts.push_back(count);
@@ -81,7 +81,7 @@ void RowRequests::Cut(const Cutting& call, absl::Span<const KeyPlan::Range> rang
   }
 }
 
-void RowRequests::FillKeys(const Entry& entry, std::byte* to) {
+void RowRequests::FillKeys(const PendingRequest& entry, std::byte* to) {
   const KeyPlan& plan = *entry.operation->plan;
   std::byte* const end = to + KeyBytes(entry.elements);
   for (size_t i = 0; i < entry.parts.size(); ++i) {
@@ -92,13 +92,13 @@ void RowRequests::FillKeys(const Entry& entry, std::byte* to) {
   std::memset(to, 0, static_cast<size_t>(end - to));
 }
 
-uint32_t RowRequests::CountKeys(const Entry& entry) {
+uint32_t RowRequests::CountKeys(const PendingRequest& entry) {
   uint32_t keys = 0;
   for (const uint32_t count : entry.counts) keys += count;
   return keys;
 }
 
-void RowRequests::FillGroups(const Entry& entry) {
+void RowRequests::FillGroups(const PendingRequest& entry) {
   std::vector<Group>& groups = journal_.poster.groups();
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     const PartState& part = entry.table->parts[entry.parts[i]];
@@ -106,15 +106,15 @@ void RowRequests::FillGroups(const Entry& entry) {
   }
 }
 
-void RowRequests::OnLaneLost(Entry* entry) {
+void RowRequests::OnLaneLost(PendingRequest* entry) {
   if (entry->operation == nullptr) return journal_.entries.Free(entry);
   journal_.staging.GiveStaging(entry);
   journal_.queue.EnqueuePullFirst(entry);
 }
 
-void RowRequests::OnOperationEnd(Entry* entry) {
-  const bool queued =
-      entry->state == Entry::State::kQueued || entry->state == Entry::State::kDelayed;
+void RowRequests::OnOperationEnd(PendingRequest* entry) {
+  const bool queued = entry->state == PendingRequest::State::kQueued ||
+                      entry->state == PendingRequest::State::kDelayed;
   // The server writes to staging, which the entry keeps.
   if (!queued) return journal_.entries.Detach(entry);
   journal_.queue.Unqueue(entry);

@@ -23,8 +23,8 @@ class RowRequests : public RequestHandler {
   using RequestHandler::RequestHandler;
 
   // The server uses staging, not the caller's memory.
-  void OnLaneLost(Entry* entry) override;
-  void OnOperationEnd(Entry* entry) override;
+  void OnLaneLost(PendingRequest* entry) override;
+  void OnOperationEnd(PendingRequest* entry) override;
 
  protected:
   ~RowRequests() = default;
@@ -43,14 +43,14 @@ class RowRequests : public RequestHandler {
   static uint32_t RowsInRecord(const TableState& table, const Staging& staging);
   static uint32_t BagKeysInRecord(const TableState& table, const Staging& staging);
 
-  static uint32_t CountKeys(const Entry& entry);
+  static uint32_t CountKeys(const PendingRequest& entry);
   // Writes the keys of the record's groups and the zeros after them.
-  static void FillKeys(const Entry& entry, std::byte* to);
+  static void FillKeys(const PendingRequest& entry, std::byte* to);
   // Writes the groups of a request for rows to the poster's memory.
-  void FillGroups(const Entry& entry);
+  void FillGroups(const PendingRequest& entry);
 
  private:
-  Entry* New(const Cutting& call);
+  PendingRequest* New(const Cutting& call);
   void EnqueueFilled(TableLane* lane);
 };
 

@@ -6,19 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core.h"
 #include "client/core/errors.h"
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
 void ScanRequests::Add(Operation* operation, uint32_t part, uint64_t cursor) {
-  Entry* entry = journal_.entries.NewEntry(this, operation->table, operation);
+  PendingRequest* entry = journal_.entries.NewRequest(this, operation->table, operation);
   entry->part = part;
   entry->step = cursor;
   entry->elements = RowsInRecord(*operation->table, *journal_.staging.received());
   journal_.queue.EnqueuePull(entry);
 }
 
-bool ScanRequests::Post(Stream* stream, Entry* entry) {
+bool ScanRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   if (!journal_.poster.Fits(stream, entry, 0)) return false;
   const uint64_t bytes = KeyBytes(entry->elements) + entry->elements * table->row_bytes();
@@ -45,7 +45,7 @@ bool ScanRequests::Post(Stream* stream, Entry* entry) {
   return true;
 }
 
-void ScanRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+void ScanRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   if (entry->operation == nullptr || !entry->operation->live)
     return journal_.settlement.Settled(entry);
@@ -53,7 +53,7 @@ void ScanRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
     if (reply.detail > entry->elements) {
       journal_.settlement.End(entry->operation,
                               absl::InternalError(absl::StrCat(
-                                  DescribeEntry(*entry), ": the server reported that it wrote ",
+                                  DescribeRequest(*entry), ": the server reported that it wrote ",
                                   reply.detail, " rows; asked for ", entry->elements)));
       return journal_.settlement.Settled(entry);
     }
@@ -78,7 +78,7 @@ void ScanRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
   journal_.settlement.Refuse(entry, reply.status);
 }
 
-uint64_t ScanRequests::BytesOf(const Entry& entry) const {
+uint64_t ScanRequests::BytesOf(const PendingRequest& entry) const {
   return entry.elements * entry.table->row_bytes();
 }
 

@@ -17,9 +17,9 @@ class ScanRequests final : public RowRequests {
   // Adds one record, with the result in operation->scan.
   void Add(Operation* operation, uint32_t part, uint64_t cursor);
 
-  bool Post(Stream* stream, Entry* entry) override;
-  void OnReply(Stream* stream, Entry* entry, const Reply& reply) override;
-  uint64_t BytesOf(const Entry& entry) const override;
+  bool Post(Stream* stream, PendingRequest* entry) override;
+  void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
+  uint64_t BytesOf(const PendingRequest& entry) const override;
 };
 
 }  // namespace verbena::client

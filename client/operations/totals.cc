@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/core/journal.h"
+#include "client/core/request_tracker.h"
 
 namespace verbena::client {
 namespace {
@@ -12,7 +12,7 @@ using Part = NormTable::Part;
 
 }  // namespace
 
-bool TotalsRequests::Post(Stream* stream, Entry* entry) {
+bool TotalsRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!journal_.poster.Fits(stream, entry, sizeof(TotalsPayload))) return false;
   const NormStep* step = journal_.norms.NormStepOf(*entry);
   FillGroups(*entry);
@@ -27,7 +27,7 @@ bool TotalsRequests::Post(Stream* stream, Entry* entry) {
   return journal_.poster.Send(stream, entry, &request);
 }
 
-void TotalsRequests::OnReply(Stream* stream, Entry* entry, const Reply& reply) {
+void TotalsRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   journal_.norms.Wake();
   if (journal_.norms.NormStepOf(*entry) == nullptr) return journal_.settlement.Settled(entry);
   const bool fatal = OnFatal(entry, reply);

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 namespace verbena::wire {
 

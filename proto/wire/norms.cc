@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/record_check.h"
 #include "proto/wire/invalid_field.h"
 #include "proto/wire/operations.h"
+#include "proto/wire/record_check.h"
 
 namespace verbena::wire {
 

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 namespace verbena::wire {
 
@@ -54,7 +54,7 @@ struct OperationTraits {
 
 absl::Status ValidatePush(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidatePushRows(const RecordHeader& header, absl::Span<const Group> groups);
-// A lookup and an intent have keys alone.
+// A lookup and a prefetch have keys alone.
 absl::Status ValidateKeys(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidateLookupBags(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidateNorms(const RecordHeader& header, absl::Span<const Group> groups);
@@ -116,7 +116,7 @@ inline constexpr std::array<OperationTraits, 13> kOperations = {{
      .bags = true,
      .reads = true,
      .validate = ValidateLookupBags},
-    {.type = RecordType::kIntent, .name = "intent", .payload = true, .validate = ValidateKeys},
+    {.type = RecordType::kPrefetch, .name = "prefetch", .payload = true, .validate = ValidateKeys},
 }};
 
 constexpr bool InOrder() {

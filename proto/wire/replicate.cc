@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/record_check.h"
 #include "proto/wire/invalid_field.h"
 #include "proto/wire/operations.h"
+#include "proto/wire/record_check.h"
 
 namespace verbena::wire {
 
@@ -32,7 +32,7 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
   if (kind < 1 || kind > kMaxReplicaKind) {
     return wire::InvalidField(kReplica, "kind", kind, absl::StrCat("1..", kMaxReplicaKind));
   }
-  const bool rows = h.kind == ReplicaKind::kSlice || h.kind == ReplicaKind::kRows;
+  const bool rows = h.kind == ReplicaKind::kBeginPartition || h.kind == ReplicaKind::kRows;
   const uint8_t flags = h.kind == ReplicaKind::kBegin ? kReplicaLearner : rows ? kReplicaToCome : 0;
   if ((h.flags & ~flags) != 0) {
     return wire::InvalidField(kReplica, "flags", static_cast<uint32_t>(h.flags),

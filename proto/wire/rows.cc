@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "proto/bags.h"
-#include "proto/record_check.h"
+#include "proto/wire/bags.h"
 #include "proto/wire/invalid_field.h"
 #include "proto/wire/operations.h"
+#include "proto/wire/record_check.h"
 
 namespace verbena::wire {
 

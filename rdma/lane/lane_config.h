@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "rdma/transport.h"
 
 namespace verbena::rdma {

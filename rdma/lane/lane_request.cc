@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
-#include "proto/record.h"
+#include "proto/control/cluster_history.h"
+#include "proto/wire/record.h"
 
 namespace verbena::rdma {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/shard.pb.h"
-#include "rdma/choice/transports.h"
 #include "rdma/lane/worker_lane.h"
+#include "rdma/selection/transports.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::rdma {
 

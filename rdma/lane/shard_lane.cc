@@ -150,7 +150,7 @@ absl::StatusOr<std::unique_ptr<ShardLane>> ShardLane::Accept(Endpoint* endpoint,
   impl->connection = connection;
   impl->hello = hello;
   impl->params = params;
-  impl->bugs = &planted_bugs();
+  impl->bugs = &failpoints();
   absl::Status status = params.config.Validate();
   if (status.ok()) status = impl->Start();
   if (!status.ok()) {

@@ -23,8 +23,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
-#include "proto/record_check.h"
+#include "proto/wire/record.h"
+#include "proto/wire/record_check.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
 

@@ -53,7 +53,7 @@ struct ShardLane::Impl {
   bool taken_over = false;  // this object destroys the connection
   LaneHello hello = {};
   Params params;
-  const PlantedBugs* bugs = nullptr;
+  const Failpoints* bugs = nullptr;
   State state = State::kAccepting;
   bool broken = false;  // the connection is in error; kLost with the reason follows
   absl::Status error;

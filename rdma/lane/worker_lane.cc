@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "rdma/lane/worker_lane_impl.h"
 
 namespace verbena::rdma {
@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<WorkerLane>> WorkerLane::Open(Endpoint* endpoint,
   auto impl = std::make_unique<Impl>();
   impl->endpoint = endpoint;
   impl->ticket = ticket;
-  impl->bugs = &planted_bugs();
+  impl->bugs = &failpoints();
   if (absl::Status s = impl->Start(); !s.ok()) return s;
   return std::unique_ptr<WorkerLane>(new WorkerLane(std::move(impl)));
 }

@@ -27,7 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
 

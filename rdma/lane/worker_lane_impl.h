@@ -41,7 +41,7 @@ struct WorkerLane::Impl {
 
   Endpoint* endpoint = nullptr;
   LaneTicket ticket;
-  const PlantedBugs* bugs = nullptr;
+  const Failpoints* bugs = nullptr;
   ConnectionId connection = ConnectionId::kNone;
   State state = State::kConnecting;
   bool broken = false;   // the connection is in error; kLost with the reason follows

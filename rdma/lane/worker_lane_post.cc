@@ -1,7 +1,7 @@
 // Posting: size checks, and writing a record.
 #include <cstring>
 
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "rdma/lane/worker_lane_impl.h"
 
 namespace verbena::rdma {

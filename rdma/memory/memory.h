@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "rdma/memory/memory_kind.h"
 #include "rdma/memory/page_options.h"
+#include "verbena/memory_kind.h"
 
 namespace verbena::rdma {
 

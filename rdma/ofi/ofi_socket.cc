@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/host_port.h"
+#include "proto/base/host_port.h"
 #include "rdma/verbs/verbs_ports.h"
 
 namespace verbena::rdma {

@@ -7,8 +7,8 @@
 
 namespace verbena::rdma {
 
-PlantedBugs& planted_bugs() {
-  static PlantedBugs bugs;
+Failpoints& failpoints() {
+  static Failpoints bugs;
   return bugs;
 }
 

@@ -24,7 +24,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "proto/failpoint.h"
+#include "proto/base/failpoint.h"
 #include "rdma/base/clock.h"
 #include "rdma/transport.h"
 
@@ -49,7 +49,7 @@ struct SimFaults {
 };
 
 // Failpoints: deliberate bugs in the library that tests enable, to show that tests detect them.
-struct PlantedBugs {
+struct Failpoints {
   Failpoint act_on_send_completion;      // treats a sender's completion as arrival
   Failpoint release_buffer_at_deadline;  // releases a buffer without closing the lane
   Failpoint reply_before_receive;        // sends a reply or credit before the receive is
@@ -68,7 +68,7 @@ struct PlantedBugs {
                                   // queue
   Failpoint norm_of_first_table;  // a worker sends the first table's norm as that of all tables
 };
-PlantedBugs& planted_bugs();  // all false outside tests
+Failpoints& failpoints();  // all false outside tests
 
 class SimCore;
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/host_port.h"
+#include "proto/base/host_port.h"
 #include "rdma/verbs/verbs_endpoint_impl.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_ports.h"

@@ -5,10 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
-#include "proto/role.h"
-#include "proto/token.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/security/role.h"
+#include "proto/security/token.h"
 #include "server/access/shown.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::server {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -40,8 +40,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/verbena/v1/access.pb.h"
 #include "server/access/rate_limit.h"
+#include "verbena/v1/access.pb.h"
 
 namespace verbena::server {
 

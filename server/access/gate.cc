@@ -4,7 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "proto/token.h"
+#include "proto/security/token.h"
 
 namespace verbena::server {
 namespace {

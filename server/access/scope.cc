@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/role.h"
-#include "proto/view_difference.h"
-#include "proto/view_tables.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
+#include "proto/security/role.h"
 #include "server/access/shown.h"
 
 namespace verbena::server {
@@ -175,20 +175,20 @@ Scope ScopeOf(const v1::CloseLaneRequest& request, const ViewLookup& view) {
 namespace {
 
 // Only for a cluster's operators and servers.
-Scope ScopeOfSave(uint64_t save) {
+Scope ScopeOfCheckpoint(uint64_t save) {
   return {.of_server = true, .about = absl::StrCat("save ", save)};
 }
 
 }  // namespace
 
-Scope ScopeOf(const v1::BeginSaveRequest& request, const ViewLookup&) {
-  return ScopeOfSave(request.save());
+Scope ScopeOf(const v1::BeginCheckpointRequest& request, const ViewLookup&) {
+  return ScopeOfCheckpoint(request.checkpoint());
 }
-Scope ScopeOf(const v1::WaitSaveRequest& request, const ViewLookup&) {
-  return ScopeOfSave(request.save());
+Scope ScopeOf(const v1::WaitCheckpointRequest& request, const ViewLookup&) {
+  return ScopeOfCheckpoint(request.checkpoint());
 }
-Scope ScopeOf(const v1::EndSaveRequest& request, const ViewLookup&) {
-  return ScopeOfSave(request.save());
+Scope ScopeOf(const v1::EndCheckpointRequest& request, const ViewLookup&) {
+  return ScopeOfCheckpoint(request.checkpoint());
 }
 Scope ScopeOf(const v1::BeginRestoreRequest& request, const ViewLookup&) {
   return {.of_server = true, .about = absl::StrCat("restore ", request.restore())};

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <string>
 
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
 #include "server/access/access_control.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::server {
 
@@ -65,9 +65,9 @@ Scope ScopeOf(const v1::SetJobLimitsRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::OpenLaneRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::CloseLaneRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::GetStatisticsRequest& request, const ViewLookup& view);
-Scope ScopeOf(const v1::BeginSaveRequest& request, const ViewLookup& view);
-Scope ScopeOf(const v1::WaitSaveRequest& request, const ViewLookup& view);
-Scope ScopeOf(const v1::EndSaveRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::BeginCheckpointRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::WaitCheckpointRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::EndCheckpointRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::BeginRestoreRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::WaitRestoreRequest& request, const ViewLookup& view);
 

@@ -10,9 +10,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/empty_values.h"
-#include "proto/toml_config.h"
-#include "proto/utf8_text.h"
+#include "proto/base/empty_values.h"
+#include "proto/base/toml_config.h"
+#include "proto/base/utf8_text.h"
 #include "server/cli/network_options.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"

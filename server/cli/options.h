@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "proto/version.h"
 #include "server/node_options.h"
+#include "verbena/version.h"
 
 namespace verbena::server {
 

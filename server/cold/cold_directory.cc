@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "proto/own_file.h"
+#include "proto/base/own_file.h"
 
 namespace verbena::server {
 namespace {

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 
 namespace verbena::server {
 namespace {
@@ -139,7 +139,7 @@ struct RocksStore::Impl {
   void ReadSome();
   // Whether the read is retried later; it was put aside for that.
   bool PutAside(Asked* read, const rocksdb::Status& status);
-  void Tell(std::vector<Done> done);
+  void Report(std::vector<Done> done);
   void SetHealth(const absl::Status& status);
 
   RocksStoreOptions options;
@@ -306,7 +306,7 @@ shard::ColdStoreStatistics RocksStore::statistics() const {
 
 // ---- the thread ---------------------------------------------------------------------------------
 
-void RocksStore::Impl::Tell(std::vector<Done> more) {
+void RocksStore::Impl::Report(std::vector<Done> more) {
   if (more.empty()) return;
   bool first = false;
   {
@@ -379,7 +379,7 @@ RocksStore::Impl::Written RocksStore::Impl::WriteBatch() {
     if (asked.kind == Asked::Kind::kWrite)
       finished.push_back({asked.key, asked.cookie, false, {}, {}});
   }
-  Tell(std::move(finished));
+  Report(std::move(finished));
   return Written::kDone;
 }
 
@@ -422,7 +422,7 @@ void RocksStore::Impl::ReadSome() {
     if (d.status.ok()) d.content.assign(from, from + values[i].size());
   }
   reads.erase(reads.begin(), reads.begin() + static_cast<ptrdiff_t>(count));
-  Tell(std::move(finished));
+  Report(std::move(finished));
 }
 
 void RocksStore::Impl::Run() {

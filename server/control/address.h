@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/host_port.h"
+#include "proto/base/host_port.h"
 
 namespace verbena::server {
 

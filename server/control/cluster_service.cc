@@ -55,9 +55,8 @@ void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 // Calls run(coordinator, request, who, reply) on the coordinator's thread, if the caller is
 // authorized.
 template <typename Request, typename Response, typename Run>
-void Guarded(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
-             const Request* request, Response* response, Run run,
-             absl::Duration timeout = kTimeout) {
+void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, const Request* request,
+             Response* response, Run run, absl::Duration timeout = kTimeout) {
   const auto post = [machine, call](Inbox::Closure& closure,
                                     FairQueue::Refuse refuse) -> absl::Status {
     // A lease must not end because of others' calls.
@@ -105,8 +104,8 @@ Request WithProof(const Request& request, const Principal& who) {
 }
 
 template <typename Request, typename Response>
-void Forward(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
-             const Request* request, Response* response, Method<Request, Response> method) {
+void Forward(CoordinatorTask* machine, const Gate* gate, ControlCall* call, const Request* request,
+             Response* response, Method<Request, Response> method) {
   return Guarded(machine, gate, call, request, response,
                  [method](Coordinator* coordinator, const Request& copy, const Principal&,
                           Coordinator::Reply<Response> reply) {
@@ -116,8 +115,8 @@ void Forward(CoordinatorMachine* machine, const Gate* gate, ControlCall* call,
 
 }  // namespace
 
-ClusterService::ClusterService(CoordinatorMachine* machine, AuditLog* audit,
-                               const FailingSaves* failing)
+ClusterService::ClusterService(CoordinatorTask* machine, AuditLog* audit,
+                               const FailingCheckpoints* failing)
     : machine_(machine), failing_(failing), gate_(audit) {
   using Self = ClusterService;
   Add(&Self::JoinServer);

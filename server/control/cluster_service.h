@@ -5,19 +5,19 @@
 #ifndef VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
 #define VERBENA_SERVER_CONTROL_CLUSTER_SERVICE_H_
 
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/access/gate.h"
+#include "server/checkpoint/failing_checkpoints.h"
 #include "server/control/control_call.h"
-#include "server/control/coordinator_machine.h"
-#include "server/saves/failing_saves.h"
+#include "server/control/coordinator_task.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 
 class ClusterService final : public ControlService {
  public:
   // All outlive it. `failing` may be null.
-  ClusterService(CoordinatorMachine* machine, AuditLog* audit,
-                 const FailingSaves* failing = nullptr);
+  ClusterService(CoordinatorTask* machine, AuditLog* audit,
+                 const FailingCheckpoints* failing = nullptr);
 
   void JoinServer(ControlCall* call, const v1::JoinServerRequest* request,
                   v1::JoinServerResponse* response);
@@ -55,8 +55,8 @@ class ClusterService final : public ControlService {
  private:
   absl::Status Admit(Caller* caller, const std::string& method) const override;
 
-  CoordinatorMachine* const machine_;
-  const FailingSaves* const failing_;
+  CoordinatorTask* const machine_;
+  const FailingCheckpoints* const failing_;
   const Gate gate_;
 };
 

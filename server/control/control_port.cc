@@ -22,7 +22,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 #include "server/access/audit_log.h"
 #include "server/control/address.h"
 #include "spdlog/spdlog.h"

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
+#include "proto/control/grpc_control_channel.h"
 
 namespace verbena::server {
 

@@ -26,7 +26,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_pull_bytes(engine.pull_bytes);
   out->set_pushes(engine.pushes);
   out->set_pulls(engine.pulls);
-  out->set_parked(engine.parked);
+  out->set_deferred(engine.deferred);
   out->set_held(engine.held);
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
@@ -72,9 +72,9 @@ uint64_t RevisionOf(const Request&) {
 
 // Whether the call is a worker's or a server's, about its own lanes.
 bool OfPeer(const v1::GetStatisticsRequest&) { return false; }
-bool OfPeer(const v1::BeginSaveRequest&) { return false; }
-bool OfPeer(const v1::WaitSaveRequest&) { return false; }
-bool OfPeer(const v1::EndSaveRequest&) { return false; }
+bool OfPeer(const v1::BeginCheckpointRequest&) { return false; }
+bool OfPeer(const v1::WaitCheckpointRequest&) { return false; }
+bool OfPeer(const v1::EndCheckpointRequest&) { return false; }
 bool OfPeer(const v1::BeginRestoreRequest&) { return false; }
 bool OfPeer(const v1::WaitRestoreRequest&) { return false; }
 template <typename Request>
@@ -116,9 +116,9 @@ ShardService::ShardService(const ShardSet* set, const AccessState* access, Audit
   using Self = ShardService;
   Add(&Self::OpenLane);
   Add(&Self::CloseLane);
-  Add(&Self::BeginSave);
-  Add(&Self::WaitSave);
-  Add(&Self::EndSave);
+  Add(&Self::BeginCheckpoint);
+  Add(&Self::WaitCheckpoint);
+  Add(&Self::EndCheckpoint);
   Add(&Self::BeginRestore);
   Add(&Self::WaitRestore);
   Add(&Self::GetStatistics);
@@ -314,36 +314,37 @@ void ShardService::Wait(ControlCall* call, const Request* request, Response* res
                  });
 }
 
-void ShardService::BeginSave(ControlCall* call, const v1::BeginSaveRequest* request,
-                             v1::BeginSaveResponse* response) {
-  return OnShard(call, request, response, kShardTimeout,
-                 [this](const Asked& asked, const v1::BeginSaveRequest& copy,
-                        Answerer<v1::BeginSaveResponse> answer) {
-                   absl::StatusOr<v1::BeginSaveResponse> begun = asked.executor->BeginSave(copy);
-                   gate_.Ended(asked.caller, asked.who, MethodOf<v1::BeginSaveRequest>(),
-                               absl::StrCat("save ", copy.save(), " to ", copy.directory(),
-                                            ", shard ", copy.shard()),
-                               begun.status());
-                   if (!begun.ok()) {
-                     refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": save ", copy.save(),
-                                                     " refused: ", begun.status().message()));
-                   }
-                   answer(std::move(begun));
-                 });
-}
-
-void ShardService::WaitSave(ControlCall* call, const v1::WaitSaveRequest* request,
-                            v1::WaitSaveResponse* response) {
-  return Wait(call, request, response, &ShardExecutor::WaitSave);
-}
-
-void ShardService::EndSave(ControlCall* call, const v1::EndSaveRequest* request,
-                           v1::EndSaveResponse* response) {
+void ShardService::BeginCheckpoint(ControlCall* call, const v1::BeginCheckpointRequest* request,
+                                   v1::BeginCheckpointResponse* response) {
   return OnShard(
       call, request, response, kShardTimeout,
-      [](const Asked& asked, const v1::EndSaveRequest& copy, Answerer<v1::EndSaveResponse> answer) {
-        AnswerWith(asked.executor->EndSave(copy), std::move(answer));
+      [this](const Asked& asked, const v1::BeginCheckpointRequest& copy,
+             Answerer<v1::BeginCheckpointResponse> answer) {
+        absl::StatusOr<v1::BeginCheckpointResponse> begun = asked.executor->BeginCheckpoint(copy);
+        gate_.Ended(asked.caller, asked.who, MethodOf<v1::BeginCheckpointRequest>(),
+                    absl::StrCat("save ", copy.checkpoint(), " to ", copy.directory(), ", shard ",
+                                 copy.shard()),
+                    begun.status());
+        if (!begun.ok()) {
+          refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": save ", copy.checkpoint(),
+                                          " refused: ", begun.status().message()));
+        }
+        answer(std::move(begun));
       });
+}
+
+void ShardService::WaitCheckpoint(ControlCall* call, const v1::WaitCheckpointRequest* request,
+                                  v1::WaitCheckpointResponse* response) {
+  return Wait(call, request, response, &ShardExecutor::WaitCheckpoint);
+}
+
+void ShardService::EndCheckpoint(ControlCall* call, const v1::EndCheckpointRequest* request,
+                                 v1::EndCheckpointResponse* response) {
+  return OnShard(call, request, response, kShardTimeout,
+                 [](const Asked& asked, const v1::EndCheckpointRequest& copy,
+                    Answerer<v1::EndCheckpointResponse> answer) {
+                   AnswerWith(asked.executor->EndCheckpoint(copy), std::move(answer));
+                 });
 }
 
 void ShardService::BeginRestore(ControlCall* call, const v1::BeginRestoreRequest* request,

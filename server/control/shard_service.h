@@ -8,13 +8,13 @@
 #include <atomic>
 #include <memory>
 
-#include "proto/verbena/v1/shard.pb.h"
 #include "server/access/gate.h"
 #include "server/access/peer_log.h"
 #include "server/control/control_call.h"
 #include "server/control/shard_set.h"
 #include "server/control/unary_call.h"
 #include "server/executor/fair_queue.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::server {
 
@@ -27,11 +27,12 @@ class ShardService final : public ControlService {
                 v1::OpenLaneResponse* response);
   void CloseLane(ControlCall* call, const v1::CloseLaneRequest* request,
                  v1::CloseLaneResponse* response);
-  void BeginSave(ControlCall* call, const v1::BeginSaveRequest* request,
-                 v1::BeginSaveResponse* response);
-  void WaitSave(ControlCall* call, const v1::WaitSaveRequest* request,
-                v1::WaitSaveResponse* response);
-  void EndSave(ControlCall* call, const v1::EndSaveRequest* request, v1::EndSaveResponse* response);
+  void BeginCheckpoint(ControlCall* call, const v1::BeginCheckpointRequest* request,
+                       v1::BeginCheckpointResponse* response);
+  void WaitCheckpoint(ControlCall* call, const v1::WaitCheckpointRequest* request,
+                      v1::WaitCheckpointResponse* response);
+  void EndCheckpoint(ControlCall* call, const v1::EndCheckpointRequest* request,
+                     v1::EndCheckpointResponse* response);
   void BeginRestore(ControlCall* call, const v1::BeginRestoreRequest* request,
                     v1::BeginRestoreResponse* response);
   void WaitRestore(ControlCall* call, const v1::WaitRestoreRequest* request,

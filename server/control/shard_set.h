@@ -19,9 +19,9 @@
 namespace verbena::server {
 
 // Lets a driver run a ShardExecutor. Owner thread only.
-class ShardMachine final : public Machine {
+class ShardTask final : public Machine {
  public:
-  explicit ShardMachine(std::unique_ptr<ShardExecutor> executor) : executor_(std::move(executor)) {}
+  explicit ShardTask(std::unique_ptr<ShardExecutor> executor) : executor_(std::move(executor)) {}
   ShardExecutor& executor() { return *executor_; }
   bool RunOnce() override { return executor_->RunOnce(); }
   bool Arm() override { return executor_->Arm(); }
@@ -36,7 +36,7 @@ class ShardMachine final : public Machine {
 };
 
 struct ShardHandle {
-  std::unique_ptr<ShardMachine> machine;
+  std::unique_ptr<ShardTask> machine;
   std::unique_ptr<Driver> driver;
 };
 

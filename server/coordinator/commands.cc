@@ -9,12 +9,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/table_spec.h"
-#include "proto/view_tables.h"
+#include "proto/control/view_tables.h"
+#include "proto/spec/table_spec.h"
+#include "server/coordinator/failpoints.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/placement.h"
-#include "server/coordinator/planted_bugs.h"
 #include "server/coordinator/validation.h"
 
 namespace verbena::server {
@@ -113,15 +113,15 @@ bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& 
          now.issued_ns() - ticket.issued_ns() <= good_ns;
 }
 
-constexpr size_t kLongestRestorer = 200;
+constexpr size_t kLongestRestoreTask = 200;
 constexpr size_t kTablesNamed = 10;
 
-absl::Status CheckRestorer(const std::string& restorer) {
+absl::Status CheckRestoreTask(const std::string& restorer) {
   const bool printable = std::all_of(restorer.begin(), restorer.end(),
                                      [](unsigned char c) { return c >= ' ' && c <= '~'; });
-  if (printable && restorer.size() <= kLongestRestorer) return absl::OkStatus();
+  if (printable && restorer.size() <= kLongestRestoreTask) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("restorer has ", restorer.size(),
-                                                 " bytes; allowed: at most ", kLongestRestorer,
+                                                 " bytes; allowed: at most ", kLongestRestoreTask,
                                                  " printable ASCII characters"));
 }
 
@@ -130,7 +130,7 @@ absl::StatusOr<const v1::Table*> TableToReplace(const v1::CreateTableRequest& re
                                                 const std::string& name,
                                                 const CoordinatorOptions& options,
                                                 const ViewEditor& view) {
-  if (absl::Status status = CheckRestorer(request.restorer()); !status.ok()) return status;
+  if (absl::Status status = CheckRestoreTask(request.restorer()); !status.ok()) return status;
   if (const v1::Table* other = view.FindTable(name, true)) {
     return absl::FailedPreconditionError(
         absl::StrCat(BeingRestored(*other),

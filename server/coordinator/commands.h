@@ -8,11 +8,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 #include "server/coordinator/view_editor.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/table_partitions.h"
+#include "proto/wire/table_partitions.h"
 #include "server/coordinator/placement.h"
 
 namespace verbena::server {

@@ -10,12 +10,12 @@
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/cluster_history.h"
-#include "proto/unproved_state.h"
+#include "proto/control/cluster_history.h"
+#include "proto/control/unproved_state.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/failpoints.h"
 #include "server/coordinator/placement.h"
-#include "server/coordinator/planted_bugs.h"
 #include "server/coordinator/tokens.h"
 #include "server/coordinator/validation.h"
 
@@ -23,7 +23,7 @@ namespace verbena::server {
 namespace {
 
 // After a failed Save() of ended leases or new learners, which nobody waits for.
-constexpr int64_t kSaveRetryNanos = 1000 * kNanosPerMilli;
+constexpr int64_t kCheckpointRetryNanos = 1000 * kNanosPerMilli;
 constexpr int64_t kLongestTokenSleepSeconds = 60;
 // A state that is accepted although a newer one existed: more than that one can have given out.
 constexpr uint64_t kRevisionsSkipped = uint64_t{1} << 32;
@@ -392,19 +392,19 @@ void Coordinator::Impl::ExtendLeases(int64_t pause_ns, int64_t now) {
 }
 
 bool Coordinator::Impl::EndLeases(int64_t now) {
-  if (leases.NextDueNanos() > now || next_save_ns > now) return false;
+  if (leases.NextDueNanos() > now || next_checkpoint_ns > now) return false;
   BeginChange();
   // An incarnation with a lease is known, so there is no error to look at.
   for (const uint64_t incarnation : leases.Due(now))
     RemoveMember(incarnation, &state, &editor).IgnoreError();
   const absl::Status saved = EndChange(nullptr);
-  next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
+  next_checkpoint_ns = saved.ok() ? 0 : now + kCheckpointRetryNanos;
   return true;
 }
 
 // Nobody loads them any more.
 bool Coordinator::Impl::EndRestores(int64_t now) {
-  if (restores.NextDueNanos() > now || next_save_ns > now) return false;
+  if (restores.NextDueNanos() > now || next_checkpoint_ns > now) return false;
   BeginChange();
   for (const uint64_t table : restores.Due(now)) {
     v1::DropTableRequest request;
@@ -413,17 +413,17 @@ bool Coordinator::Impl::EndRestores(int64_t now) {
     RemoveTable(request, &editor).IgnoreError();  // one with a lease is in the view
   }
   const absl::Status saved = EndChange(nullptr);
-  next_save_ns = saved.ok() ? 0 : now + kSaveRetryNanos;
+  next_checkpoint_ns = saved.ok() ? 0 : now + kCheckpointRetryNanos;
   return true;
 }
 
 // Learners may be put again where they were dropped a lease ago.
 bool Coordinator::Impl::EndBars(int64_t now) {
-  if (bars.NextDueNanos() > now || next_save_ns > now) return false;
+  if (bars.NextDueNanos() > now || next_checkpoint_ns > now) return false;
   BeginChange();
   if (AddLearners(bars, now, &editor)) {
     if (!EndChange(nullptr).ok()) {
-      next_save_ns = now + kSaveRetryNanos;
+      next_checkpoint_ns = now + kCheckpointRetryNanos;
       return true;
     }
   } else {
@@ -440,7 +440,7 @@ void Coordinator::Impl::FollowTokens() {
   *access.add_tokens() = options.operator_token;
   access.MergeFrom(state.access);
   const int64_t expiry = NextTokenExpiry(state);
-  next_token_ns = ends_unsaved ? Now() + kSaveRetryNanos : kNever;
+  next_token_ns = ends_unsaved ? Now() + kCheckpointRetryNanos : kNever;
   if (expiry == kNever) return;
   const int64_t seconds =
       std::clamp<int64_t>(expiry - options.wall_clock(), 0, kLongestTokenSleepSeconds);

@@ -22,9 +22,10 @@
 //     late by a sixteenth or more extends them by its delay (turns.h). If every turn is late,
 //     leases still advance by an eighth of a lease each turn.
 //  9. A member that has seen a newer state proves that an old state was restored
-//     (proto/cluster_history.h). From then on nothing is decided and every call is refused. The
-//     proof holds after any number of starts: terms are not forgotten. A worker has no data, so its
-//     proof only makes it wait for a lease, in which servers may give theirs; then the worker ends.
+//     (proto/control/cluster_history.h). From then on nothing is decided and every call is refused.
+//     The proof holds after any number of starts: terms are not forgotten. A worker has no data, so
+//     its proof only makes it wait for a lease, in which servers may give theirs; then the worker
+//     ends.
 //  10. No join, creation, change or drop is accepted before every server that the loaded state
 //  calls
 //      alive has been heard in this term, is replaced from its own address, or has lost its lease.
@@ -56,11 +57,11 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/cluster_history.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/cluster_history.h"
 #include "rdma/base/clock.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/store.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

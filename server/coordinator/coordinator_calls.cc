@@ -345,7 +345,7 @@ int64_t Coordinator::NextTimerNanos() const {
   // Without leases nothing depends on how long this has not run.
   const bool any = !impl_->leases.empty() || !impl_->restores.empty();
   const int64_t turn = any ? impl_->turns.NextDueNanos() : kNever;
-  return std::min({std::max(due, impl_->next_save_ns), impl_->polls.NextDueNanos(),
+  return std::min({std::max(due, impl_->next_checkpoint_ns), impl_->polls.NextDueNanos(),
                    impl_->next_token_ns, turn});
 }
 

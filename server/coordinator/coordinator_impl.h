@@ -62,9 +62,9 @@ struct Coordinator::Impl {
   // Servers, alive in the state that was loaded, of which any may prove it an old one: they have
   // not been heard in this term, and their leases go on.
   std::set<uint64_t> unheard;
-  uint32_t first_table = 0;  // the least id of a table that is made in this term
-  int64_t next_save_ns = 0;  // after a failed Save() of changes by time
-  absl::Status refusal;      // not OK: a member has proved that this state is an old one
+  uint32_t first_table = 0;        // the least id of a table that is made in this term
+  int64_t next_checkpoint_ns = 0;  // after a failed Save() of changes by time
+  absl::Status refusal;            // not OK: a member has proved that this state is an old one
 
   int64_t Now() const { return clock->NowNanos(); }
   int64_t LeaseNanos() const { return options.lease_ms * kNanosPerMilli; }

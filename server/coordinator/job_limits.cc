@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/job_limits.h"
+#include "proto/spec/job_limits.h"
 #include "server/coordinator/job_sums.h"
 
 namespace verbena::server {

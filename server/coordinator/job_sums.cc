@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "proto/routing.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::server {
 

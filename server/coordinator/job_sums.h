@@ -13,7 +13,7 @@
 #include <map>
 #include <vector>
 
-#include "proto/verbena/v1/cluster.pb.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

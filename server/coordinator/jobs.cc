@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/spec/table_spec.h"
+#include "server/coordinator/failpoints.h"
 
 namespace verbena::server {
 namespace {

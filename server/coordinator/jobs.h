@@ -16,8 +16,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/view_editor.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

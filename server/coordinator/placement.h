@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/view_editor.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/own_file.h"
+#include "proto/base/own_file.h"
 
 namespace verbena::server::sqlite {
 

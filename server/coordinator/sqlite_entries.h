@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/sqlite.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/own_file.h"
+#include "proto/base/own_file.h"
 
 namespace verbena::server {
 

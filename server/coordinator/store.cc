@@ -1,6 +1,6 @@
 #include "server/coordinator/store.h"
 
-#include "proto/view_change.h"
+#include "proto/control/view_change.h"
 
 namespace verbena::server {
 

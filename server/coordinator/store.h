@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/cluster_history.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/cluster_history.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "proto/token.h"
+#include "proto/security/token.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/validation.h"
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/jobs.h"
 

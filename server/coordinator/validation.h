@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "google/protobuf/message.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

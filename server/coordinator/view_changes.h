@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <deque>
 
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/view_editor.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

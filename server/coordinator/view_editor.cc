@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "proto/view_change.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/control/view_change.h"
+#include "server/coordinator/failpoints.h"
 
 namespace verbena::server {
 namespace {

@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/job_sums.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -24,9 +24,9 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/coordinator/view_editor.h"
 #include "server/nanoseconds.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 
 namespace verbena::server {
 namespace {

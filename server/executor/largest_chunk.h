@@ -8,9 +8,9 @@
 #include <map>
 
 #include "absl/container/flat_hash_map.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/view_difference.h"
-#include "proto/view_tables.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

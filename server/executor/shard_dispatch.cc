@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/record_check.h"
 #include "proto/wire/operations.h"
+#include "proto/wire/record_check.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -101,7 +101,7 @@ void ShardExecutor::Impl::Dispatch(Lane* lane, const ShardLane::Arrival& record)
   operation = {.arrived_ns = now_ns,
                .in_use = true,
                .latency = traits.latency,
-               .parked = false,
+               .deferred = false,
                .group_count = header.group_count};
   const bool large = record.slot >= config.small_slots;
   const uint32_t capacity = large ? config.large_slots : config.small_slots;
@@ -124,7 +124,7 @@ void ShardExecutor::Impl::Handle(Lane* lane, const ShardLane::Arrival& record) {
                                   .worker = lane->peer.incarnation,
                                   .record = record.record,
                                   .payload = record.payload,
-                                  .may_park = MayPark(*lane)};
+                                  .may_park = MayDefer(*lane)};
   Act(lane, record, shard::HandleRequest(lane->engine.get(), request, &scratch));
 }
 
@@ -155,10 +155,10 @@ void ShardExecutor::Impl::Act(Lane* lane, const ShardLane::Arrival& record,
   switch (outcome.kind) {
     case OutcomeKind::kHeld:
       return;
-    case OutcomeKind::kDeferred:
+    case OutcomeKind::kReplicating:
       return ReturnSlot(lane, record.slot);
-    case OutcomeKind::kParked:
-      return Park(lane, header.operation, record.slot);
+    case OutcomeKind::kDeferred:
+      return Defer(lane, header.operation, record.slot);
     case OutcomeKind::kNoRoom:
       return WaitForRoom(lane, record);
     case OutcomeKind::kMalformed:
@@ -174,18 +174,18 @@ void ShardExecutor::Impl::Act(Lane* lane, const ShardLane::Arrival& record,
   WriteOut(lane, outcome.view, {header.destination, header.destination_key}, answer);
 }
 
-void ShardExecutor::Impl::Park(Lane* lane, uint32_t operation, uint32_t slot) {
-  lane->operations[operation].parked = true;
-  ++lane->parked;
+void ShardExecutor::Impl::Defer(Lane* lane, uint32_t operation, uint32_t slot) {
+  lane->operations[operation].deferred = true;
+  ++lane->deferred;
   ReturnSlot(lane, slot);
 }
 
-void ShardExecutor::Impl::RelieveParked(Lane* lane, int64_t now) {
+void ShardExecutor::Impl::RelieveDeferred(Lane* lane, int64_t now) {
   const uint32_t most = std::max(lane->lane->params().config.operations / 2, 1u);
   // Workers leave some of these to awaits.
-  if (lane->parked < most - most / 4) return;
+  if (lane->deferred < most - most / 4) return;
   lane->engine->ReturnReads(lane->id, [&](uint32_t operation) {
-    return lane->operations[operation].arrived_ns + kLongParkedNanos <= now;
+    return lane->operations[operation].arrived_ns + kLongDeferredNanos <= now;
   });
 }
 
@@ -205,9 +205,9 @@ void ShardExecutor::Impl::Answered(Lane* lane, uint32_t index) {
   if (operation.latency != wire::Latency::kOther) {
     samples.push_back({operation.arrived_ns, operation.latency});
   }
-  if (operation.parked) --lane->parked;
+  if (operation.deferred) --lane->deferred;
   operation.in_use = false;
-  operation.parked = false;
+  operation.deferred = false;
 }
 
 void ShardExecutor::Impl::Reply(Lane* lane, const ShardLane::Answer& answer) {

@@ -209,26 +209,27 @@ absl::Status ShardExecutor::CloseLane(const v1::CloseLaneRequest& request) {
   return impl_->CloseLane(request);
 }
 
-absl::StatusOr<v1::BeginSaveResponse> ShardExecutor::BeginSave(
-    const v1::BeginSaveRequest& request) {
+absl::StatusOr<v1::BeginCheckpointResponse> ShardExecutor::BeginCheckpoint(
+    const v1::BeginCheckpointRequest& request) {
   Impl& s = *impl_;
   s.ReadClock();
-  if (absl::Status status = s.MaySave(request); !status.ok()) return status;
+  if (absl::Status status = s.MayCheckpoint(request); !status.ok()) return status;
   return s.saves.Begin(request, {s.engine, s.view.get(), s.incarnation});
 }
 
-void ShardExecutor::WaitSave(const v1::WaitSaveRequest& request, ShardSaves::Reply reply) {
+void ShardExecutor::WaitCheckpoint(const v1::WaitCheckpointRequest& request,
+                                   ShardCheckpoints::Reply reply) {
   impl_->saves.Wait(request, std::move(reply));
 }
 
-absl::Status ShardExecutor::EndSave(const v1::EndSaveRequest& request) {
+absl::Status ShardExecutor::EndCheckpoint(const v1::EndCheckpointRequest& request) {
   return impl_->saves.End(request);
 }
 
 absl::Status ShardExecutor::BeginRestore(const v1::BeginRestoreRequest& request) {
   Impl& s = *impl_;
   s.ReadClock();
-  if (absl::Status status = s.MaySave(request); !status.ok()) return status;
+  if (absl::Status status = s.MayCheckpoint(request); !status.ok()) return status;
   return s.restores.Begin(request, {s.engine, s.view.get(), s.incarnation});
 }
 
@@ -242,7 +243,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters = s.counters;
   if (s.engine != nullptr) {
     snapshot.counters.engine = s.engine->counters();
-    snapshot.counters.saves = s.engine->save_counters();
+    snapshot.counters.saves = s.engine->checkpoint_counters();
     snapshot.counters.cold = s.engine->cold_counters();
     snapshot.tables = s.engine->tables();
   }

@@ -40,23 +40,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/clock.h"
-#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/lane/write_watch.h"
+#include "rdma/selection/transports.h"
 #include "rdma/transport.h"
+#include "server/checkpoint/shard_checkpoints.h"
+#include "server/checkpoint/shard_restores.h"
 #include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
 #include "server/executor/job_memories.h"
 #include "server/executor/memory_budget.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replication.h"
-#include "server/saves/shard_restores.h"
-#include "server/saves/shard_saves.h"
 #include "shard/engine.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::server {
 
@@ -71,7 +71,7 @@ struct LatencyHistogram {
 
 struct ShardCounters {
   shard::EngineCounters engine;
-  shard::SaveCounters saves;
+  shard::CheckpointCounters saves;
   shard::ColdCounters cold;
   LatencyHistogram push_latency;  // arrival to reply
   LatencyHistogram pull_latency;
@@ -186,10 +186,11 @@ class ShardExecutor {
                  absl::Span<const v1::ViewChange> changes = {});
   absl::StatusOr<v1::OpenLaneResponse> OpenLane(const v1::OpenLaneRequest& request);
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
-  // Parts of checkpoints: shard.proto. WaitSave() may answer later, in RunOnce().
-  absl::StatusOr<v1::BeginSaveResponse> BeginSave(const v1::BeginSaveRequest& request);
-  void WaitSave(const v1::WaitSaveRequest& request, ShardSaves::Reply reply);
-  absl::Status EndSave(const v1::EndSaveRequest& request);
+  // Parts of checkpoints: shard.proto. WaitCheckpoint() may answer later, in RunOnce().
+  absl::StatusOr<v1::BeginCheckpointResponse> BeginCheckpoint(
+      const v1::BeginCheckpointRequest& request);
+  void WaitCheckpoint(const v1::WaitCheckpointRequest& request, ShardCheckpoints::Reply reply);
+  absl::Status EndCheckpoint(const v1::EndCheckpointRequest& request);
   absl::Status BeginRestore(const v1::BeginRestoreRequest& request);
   void WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply);
   ShardSnapshot Snapshot() const;

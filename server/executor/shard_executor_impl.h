@@ -14,7 +14,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "proto/view_difference.h"
+#include "proto/control/view_difference.h"
 #include "proto/wire/operations.h"
 #include "rdma/lane/shard_lane.h"
 #include "server/executor/fair_queue.h"
@@ -28,8 +28,8 @@
 namespace verbena::server {
 
 // RequestImm carries twelve bits of lane id. After this time a waiting request is returned if its
-// lane can defer no more (RelieveParked()).
-inline constexpr int64_t kLongParkedNanos = 1'000'000'000;
+// lane can defer no more (RelieveDeferred()).
+inline constexpr int64_t kLongDeferredNanos = 1'000'000'000;
 // How long a request waits in its slot for room in the log for a replica. Longer than a replica
 // that runs takes to answer; short enough for other requests of the lane to get their turn.
 inline constexpr int64_t kLongestWaitForRoomNanos = 1'000'000'000;
@@ -44,7 +44,7 @@ struct ShardExecutor::Impl final {
     int64_t arrived_ns = 0;
     bool in_use = false;
     wire::Latency latency = wire::Latency::kOther;
-    bool parked = false;
+    bool deferred = false;
     uint16_t group_count = 1;
   };
   // The peer that opens a lane.
@@ -65,7 +65,7 @@ struct ShardExecutor::Impl final {
     int64_t accept_deadline_ns = 0;
     bool closing = false;           // forgotten by the engine; waits for the transport
     uint64_t registered_block = 0;  // the last one that WriteOut() registered for this lane
-    uint32_t parked = 0;
+    uint32_t deferred = 0;
     std::array<uint32_t, 2> slots_held = {0, 0};  // small, large
     std::vector<Operation> operations;
     // Pins are given back to the engine they were taken from, also after this server has joined
@@ -114,7 +114,7 @@ struct ShardExecutor::Impl final {
   // The peer that asks; an error if it may not open a lane.
   absl::StatusOr<Peer> CheckOpen(const v1::OpenLaneRequest& request) const;
   absl::StatusOr<Peer> CheckOpener(const v1::OpenLaneRequest& request) const;
-  // Index into `links`. shard_choice.cc.
+  // Index into `links`. shard_selection.cc.
   absl::StatusOr<size_t> ChooseTransport(const v1::OpenLaneRequest& request,
                                          std::string* reason) const;
   absl::StatusOr<size_t> ChooseRail(size_t link, uint32_t rail) const;
@@ -183,13 +183,13 @@ struct ShardExecutor::Impl final {
   void Act(Lane* lane, const rdma::ShardLane::Arrival& arrival, const shard::Outcome& outcome);
   // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a
   // request is answered if it can be at once, and otherwise the worker has to ask again.
-  bool MayPark(const Lane& lane) const {
-    return lane.parked < std::max(lane.lane->params().config.operations / 2, 1u);
+  bool MayDefer(const Lane& lane) const {
+    return lane.deferred < std::max(lane.lane->params().config.operations / 2, 1u);
   }
-  void Park(Lane* lane, uint32_t operation, uint32_t slot);
+  void Defer(Lane* lane, uint32_t operation, uint32_t slot);
   // When a lane's share of waiting requests is used up, pulls that have waited for long are
   // returned: the worker may not wait for them any more, and may need the lane for something else.
-  void RelieveParked(Lane* lane, int64_t now);
+  void RelieveDeferred(Lane* lane, int64_t now);
   void Reply(Lane* lane, const rdma::ShardLane::Answer& answer);
   void WriteOut(Lane* lane, const shard::ChunkView& view, const rdma::RemoteMemory& destination,
                 rdma::ShardLane::Answer answer);
@@ -235,7 +235,7 @@ struct ShardExecutor::Impl final {
 
   // Whether every partition that the view gives to this shard is its own to answer for now.
   template <typename Request>
-  absl::Status MaySave(const Request& request) const;
+  absl::Status MayCheckpoint(const Request& request) const;
 
   void ReadClock() {
     now_ns = clock->NowNanos();
@@ -306,7 +306,7 @@ struct ShardExecutor::Impl final {
   std::vector<Sample> samples;
   shard::Scratch scratch;
   rdma::ShardLane::Arrival arrival;
-  ShardSaves saves;
+  ShardCheckpoints saves;
   ShardRestores restores;
   std::unique_ptr<Replication> replication;
   // Over the endpoints of `links`: goes first.

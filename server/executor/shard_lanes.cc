@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cluster_history.h"
+#include "proto/control/cluster_history.h"
 #include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
@@ -499,7 +499,7 @@ void ShardExecutor::Impl::CheckWrites(int64_t now) {
   for (auto& lane : lanes) {
     if (lane == nullptr || lane->closing) continue;
     next_write_check_ns = now + rdma::WriteWatch::kIntervalNanos;
-    RelieveParked(lane.get(), now);
+    RelieveDeferred(lane.get(), now);
     if (!lane->lane->WritesHang(now, timeout)) continue;
     ++counters.write_timeouts;
     Close(lane.get(), absl::DeadlineExceededError(absl::StrCat(

@@ -4,9 +4,9 @@
 #include <map>
 #include <vector>
 
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "server/executor/shard_executor_impl.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::server {
 
@@ -68,7 +68,7 @@ void ShardExecutor::Impl::ReportRoom(ShardLane::Answer* answer) const {
 bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
   const ReplicaLeases& leases = replication->leases();
   const bool reads =
-      wire::OperationOf(record.header.type).reads && !shard::planted_bugs().read_without_lease;
+      wire::OperationOf(record.header.type).reads && !shard::failpoints().read_without_lease;
   for (const Group& group : record.group_span()) {
     if (!(reads ? leases.MayRead(group.partition, now_ns)
                 : leases.MayServe(group.partition, now_ns))) {
@@ -79,7 +79,7 @@ bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
 }
 
 template <typename Request>
-absl::Status ShardExecutor::Impl::MaySave(const Request& request) const {
+absl::Status ShardExecutor::Impl::MayCheckpoint(const Request& request) const {
   if (engine == nullptr || view == nullptr) {
     return absl::UnavailableError("this server has not joined the cluster yet");
   }
@@ -103,8 +103,8 @@ absl::Status ShardExecutor::Impl::MaySave(const Request& request) const {
   return absl::OkStatus();
 }
 
-template absl::Status ShardExecutor::Impl::MaySave(const v1::BeginSaveRequest&) const;
-template absl::Status ShardExecutor::Impl::MaySave(const v1::BeginRestoreRequest&) const;
+template absl::Status ShardExecutor::Impl::MayCheckpoint(const v1::BeginCheckpointRequest&) const;
+template absl::Status ShardExecutor::Impl::MayCheckpoint(const v1::BeginRestoreRequest&) const;
 
 void ShardExecutor::Impl::Refuse(Lane* lane, const ShardLane::Arrival& record, ReplyStatus status) {
   Reply(lane, AnswerTo(record, status));

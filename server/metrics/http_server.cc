@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 #include "rdma/base/unique_fd.h"
 #include "server/access/budget.h"
 #include "server/control/address.h"

@@ -154,10 +154,10 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
            "Partitions of tables whose only replica is gone.", D(c.lost_partitions), out);
   AddGauge("verbena_coordinator_state_failing",
            "1 while the coordinator cannot save its state, so that nothing can change.",
-           c.save_failing ? 1 : 0, out);
+           c.checkpoint_failing ? 1 : 0, out);
   MetricFamily failures = Family("verbena_coordinator_state_failures_total",
                                  "Changes that were refused as they could not be saved.", kCounter);
-  Add(&failures, D(c.save_failures));
+  Add(&failures, D(c.checkpoint_failures));
   out->push_back(std::move(failures));
 }
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "proto/verbena/v1/cluster.pb.h"
 #include "rdma/memory/statistics.h"
 #include "server/access/budget.h"
 #include "server/executor/shard_executor.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 
@@ -33,9 +33,9 @@ struct CoordinatorMetrics {
   uint64_t workers = 0;
   uint64_t jobs = 0;
   uint64_t tables = 0;
-  uint64_t lost_partitions = 0;  // of all tables
-  uint64_t save_failures = 0;    // of the state
-  bool save_failing = false;     // the last one
+  uint64_t lost_partitions = 0;      // of all tables
+  uint64_t checkpoint_failures = 0;  // of the state
+  bool checkpoint_failing = false;   // the last one
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/backoff.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

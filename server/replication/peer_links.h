@@ -33,17 +33,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/control_channel.h"
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/control_channel.h"
+#include "proto/wire/record.h"
 #include "rdma/base/backoff.h"
 #include "rdma/base/clock.h"
-#include "rdma/choice/transports.h"
 #include "rdma/lane/lane_watch.h"
 #include "rdma/lane/open_failures.h"
 #include "rdma/lane/worker_lane.h"
+#include "rdma/selection/transports.h"
 #include "rdma/transport.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::server {
 

@@ -24,10 +24,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/wire/record.h"
 #include "server/nanoseconds.h"
 #include "server/replication/peer_links.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -24,15 +24,15 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "proto/control_channel.h"
-#include "proto/record_check.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/control_channel.h"
+#include "proto/wire/record_check.h"
 #include "rdma/base/backoff.h"
 #include "rdma/base/clock.h"
 #include "server/replication/configuration_calls.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
 #include "shard/engine.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <limits>
 
-#include "proto/half.h"
 #include "shard/codec/fp8.h"
 #include "shard/codec/top_k.h"
+#include "verbena/half.h"
 
 #define VERBENA_CODEC_BODY [[gnu::always_inline]] inline
 

@@ -1,4 +1,4 @@
-// Codecs of values in records (proto/record.h): encode f32 to fewer bytes, and decode.
+// Codecs of values in records (proto/wire/record.h): encode f32 to fewer bytes, and decode.
 //
 // **Thread safety**: pure functions.
 //
@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/codec/isa.h"
 
 namespace verbena::codec {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 #define VERBENA_TOP_K_BODY [[gnu::always_inline]] inline
 

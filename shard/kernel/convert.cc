@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "proto/half.h"
+#include "verbena/half.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

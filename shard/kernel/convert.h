@@ -1,4 +1,5 @@
-// Converts blocks of f32 from and to the two 16-bit types, like proto/half.h for single numbers.
+// Converts blocks of f32 from and to the two 16-bit types, like client/include/verbena/half.h for
+// single numbers.
 //
 // **Thread safety**: pure functions.
 //
@@ -11,7 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/codec/isa.h"
 
 namespace verbena::shard {

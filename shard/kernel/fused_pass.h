@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/codec/isa.h"
 #include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"

@@ -136,7 +136,7 @@ bool HasNonFiniteDecoded(Isa isa, const Source& values, size_t n) {
 // The block stays in the first-level cache, so a pass for each source or two is cheap.
 void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
   const auto v = static_cast<size_t>(isa);
-  const auto halves = [&](size_t s) { return sources[s].halves() + first; };
+  const auto halves = [&](size_t s) { return sources[s].half_data() + first; };
   if (sources[0].bf16()) {
     FloatsFromBf16(isa, halves(0), out, n);
   } else if (!sources[0].f32()) {
@@ -180,7 +180,7 @@ bool HasNonFinite(Isa isa, const Source& values, size_t n) {
     uint32_t carries = 0;
     const size_t count = std::min(kStep, n - i);
     if (values.bf16()) {
-      NonFiniteBf16[v](values.halves() + i, count, &carries);
+      NonFiniteBf16[v](values.half_data() + i, count, &carries);
     } else {
       NonFinite[v](values.floats() + i, count, &carries);
     }

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/codec/isa.h"
 
 namespace verbena::shard {
@@ -23,7 +23,7 @@ struct Source {
   Source(const std::byte* values, ElementType type_of_values)
       : data(values), type(type_of_values) {}
   const float* floats() const { return static_cast<const float*>(data); }
-  const uint16_t* halves() const { return static_cast<const uint16_t*>(data); }
+  const uint16_t* half_data() const { return static_cast<const uint16_t*>(data); }
   const std::byte* bytes() const { return static_cast<const std::byte*>(data); }
   bool f32() const { return type == ElementType::kF32; }
   bool bf16() const { return type == ElementType::kBf16; }

@@ -17,8 +17,9 @@ Outcome OfServers(Engine*, const Request&, Scratch*) {
 
 // In the order of wire::kOperations.
 constexpr std::array<Handler, wire::kOperations.size()> kHandlers = {
-    HandlePush,  HandlePull,   HandleEndStep, HandleAwait, HandlePushRows, HandleLookup, HandleScan,
-    HandleNorms, HandleTotals, OfServers,     OfServers,   HandleLookup,   HandleIntent};
+    HandlePush,   HandlePull,   HandleEndStep, HandleAwait,  HandlePushRows,
+    HandleLookup, HandleScan,   HandleNorms,   HandleTotals, OfServers,
+    OfServers,    HandleLookup, HandlePrefetch};
 
 }  // namespace
 
@@ -34,8 +35,8 @@ Outcome FromRead(const PullOutcome& outcome) {
   Outcome out;
   out.answer = outcome.answer;
   out.group_status = outcome.group_status;
-  if (outcome.kind == PullOutcome::Kind::kParked) {
-    out.kind = Outcome::Kind::kParked;
+  if (outcome.kind == PullOutcome::Kind::kDeferred) {
+    out.kind = Outcome::Kind::kDeferred;
   } else if (outcome.kind == PullOutcome::Kind::kReady && outcome.view.bytes > 0) {
     // A scan that is at its end writes nothing.
     out.kind = Outcome::Kind::kWrite;
@@ -46,10 +47,10 @@ Outcome FromRead(const PullOutcome& outcome) {
 
 Outcome FromGroups(const GroupsOutcome& outcome) {
   Outcome out;
-  out.kind = outcome.no_room    ? Outcome::Kind::kNoRoom
-             : outcome.deferred ? Outcome::Kind::kDeferred
-             : outcome.parked   ? Outcome::Kind::kParked
-                                : Outcome::Kind::kAnswer;
+  out.kind = outcome.no_room       ? Outcome::Kind::kNoRoom
+             : outcome.replicating ? Outcome::Kind::kReplicating
+             : outcome.deferred    ? Outcome::Kind::kDeferred
+                                   : Outcome::Kind::kAnswer;
   out.answer = outcome.answer;
   out.group_status = outcome.group_status;
   return out;

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "proto/bags.h"
-#include "proto/record_check.h"
+#include "proto/wire/bags.h"
+#include "proto/wire/record_check.h"
 #include "shard/engine.h"
 
 namespace verbena::shard {
@@ -31,13 +31,13 @@ struct Request {
 // The caller's next action.
 struct Outcome {
   enum class Kind : uint8_t {
-    kAnswer,    // send `answer`, and return the slot
-    kWrite,     // write `view` to the request's destination, then as kAnswer
-    kHeld,      // nothing: the slot stays in use until a kPushDone event
-    kDeferred,  // return the slot; a kReplicated event follows
-    kParked,    // return the slot; an event follows
-    kNoRoom,    // keep the request, and handle it again after Engine::TakeRoom()
-    kMalformed  // close the lane: the payload breaks the rules (`malformed`)
+    kAnswer,       // send `answer`, and return the slot
+    kWrite,        // write `view` to the request's destination, then as kAnswer
+    kHeld,         // nothing: the slot stays in use until a kPushDone event
+    kReplicating,  // return the slot; a kReplicated event follows
+    kDeferred,     // return the slot; an event follows
+    kNoRoom,       // keep the request, and handle it again after Engine::TakeRoom()
+    kMalformed     // close the lane: the payload breaks the rules (`malformed`)
   };
   Kind kind = Kind::kAnswer;
   Answer answer;
@@ -67,7 +67,7 @@ Outcome HandleLookup(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandleScan(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandleNorms(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandleTotals(Engine* engine, const Request& request, Scratch* scratch);
-Outcome HandleIntent(Engine* engine, const Request& request, Scratch* scratch);
+Outcome HandlePrefetch(Engine* engine, const Request& request, Scratch* scratch);
 
 Outcome Malformed(absl::Status status);
 Outcome FromRead(const PullOutcome& outcome);

@@ -14,10 +14,10 @@ Outcome HandlePush(Engine* engine, const Request& request, Scratch*) {
   push.payload = request.payload;
   const PushOutcome outcome = engine->Push(push);
   Outcome out;
-  out.kind = outcome.no_room    ? Outcome::Kind::kNoRoom
-             : outcome.deferred ? Outcome::Kind::kDeferred
-             : outcome.held     ? Outcome::Kind::kHeld
-                                : Outcome::Kind::kAnswer;
+  out.kind = outcome.no_room       ? Outcome::Kind::kNoRoom
+             : outcome.replicating ? Outcome::Kind::kReplicating
+             : outcome.held        ? Outcome::Kind::kHeld
+                                   : Outcome::Kind::kAnswer;
   out.answer = outcome.answer;
   return out;
 }

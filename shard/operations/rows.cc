@@ -1,4 +1,5 @@
-// Requests about rows of embedding tables: pushes, lookups of rows and of bags, scans and intents.
+// Requests about rows of embedding tables: pushes, lookups of rows and of bags, scans and
+// prefetches.
 #include <utility>
 
 #include "proto/wire/operations.h"
@@ -41,15 +42,15 @@ Outcome HandleLookup(Engine* engine, const Request& request, Scratch* scratch) {
   return FromRead(engine->Lookup(lookup));
 }
 
-Outcome HandleIntent(Engine* engine, const Request& request, Scratch* scratch) {
+Outcome HandlePrefetch(Engine* engine, const Request& request, Scratch* scratch) {
   absl::Status status = CopyKeys(request.record, request.payload, &scratch->keys);
   if (!status.ok()) return Malformed(std::move(status));
-  IntentRequest intent;
-  intent.worker = request.worker;
-  intent.table = request.record.header.table;
-  intent.groups = request.record.group_span();
-  intent.keys = scratch->keys;
-  return FromGroups(engine->Intend(intent));
+  PrefetchRequest prefetch;
+  prefetch.worker = request.worker;
+  prefetch.table = request.record.header.table;
+  prefetch.groups = request.record.group_span();
+  prefetch.keys = scratch->keys;
+  return FromGroups(engine->Prefetch(prefetch));
 }
 
 Outcome HandleScan(Engine* engine, const Request& request, Scratch*) {

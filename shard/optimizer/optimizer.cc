@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 namespace verbena::shard {
 namespace {

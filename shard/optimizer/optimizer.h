@@ -21,10 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "shard/codec/isa.h"
 #include "shard/kernel/gradient.h"
 #include "shard/optimizer/schedule.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 

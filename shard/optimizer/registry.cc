@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/optimizer_spec.h"
-#include "proto/spec_text.h"
+#include "proto/spec/optimizer_spec.h"
+#include "proto/spec/spec_text.h"
 #include "shard/optimizer/optimizer.h"
 
 // One line per optimizer: X(Name) stands for `OptimizerDefinition NameOptimizer()` in its own file.

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "shard/failpoints.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/partition/dense_consistency.h"
 #include "shard/partition/sequences.h"
-#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 
@@ -26,7 +26,7 @@ class Async final : public DenseConsistency {
       : table_(*parts.table),
         parking_(*parts.parking),
         pool_(*parts.pool),
-        roster_(*parts.roster),
+        members_(*parts.members),
         sink_(*parts.sink) {
     Resize();
   }
@@ -34,27 +34,27 @@ class Async final : public DenseConsistency {
     for (const Queue& queue : queues_) sink_.blocked -= queue.empty() ? 0 : 1;
   }
 
-  PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+  PushOutcome Push(const PushRequest& request, const Members::Member& member,
                    uint32_t chunk) override;
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                      const Roster::Member& member, uint32_t slice, uint32_t* detail) override;
+                      const Members::Member& member, uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t, uint64_t) const override { return true; }
-  bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
+  bool Readable(const Members::Member&, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
     answer->version = table_.chunk(chunk).version;
     return answer->version >= min_version;
   }
-  bool Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const override;
+  bool Includes(const Members::Member& member, uint32_t chunk, uint64_t sequence) const override;
   void Retry() override;
   void Resize() override;
-  void RosterChanged() override;
+  void MembersChanged() override;
   void Reset() override;
-  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) override;
   void ForgetLane(uint32_t lane) override;
   std::vector<WorkerMark> Marks(uint32_t slice) const override { return sequences_.Marks(slice); }
   std::vector<WorkerMark> Applied(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
-    sequences_.Adopt(roster_, slice, marks);
+    sequences_.Adopt(members_, slice, marks);
   }
   void Replicated(uint32_t slice, uint64_t sequence) override;
 
@@ -75,11 +75,11 @@ class Async final : public DenseConsistency {
   };
   using Queue = std::vector<Queued>;
 
-  enum class Telling : uint8_t { kNobody, kTold, kNoMemory };
+  enum class Replicating : uint8_t { kNobody, kReplicated, kNoMemory };
   // Replicates a push to the follower; *push is owned then.
-  Telling Tell(Queued* push);
-  void TellSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
-    TellMark(&sink_, table_, roster_, slice, {worker, sequence, clock});
+  Replicating Replicate(Queued* push);
+  void ReplicateSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
+    ReplicateMark(&sink_, table_, members_, slice, {worker, sequence, clock});
   }
   bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
              bool force = false);
@@ -100,16 +100,16 @@ class Async final : public DenseConsistency {
   void RemoveQueued(Queue* queue, const ReplyStatus* why, bool owned, Match match);
 
   DenseTable& table_;
-  PullParking& parking_;
+  DeferredPulls& parking_;
   BufferPool& pool_;
-  const Roster& roster_;
-  Sink& sink_;
+  const Members& members_;
+  EngineContext& sink_;
   Sequences sequences_;
   std::vector<Queue> queues_;  // by slice
 };
 
 void Async::Resize() {
-  sequences_.Resize(roster_, table_.slices());
+  sequences_.Resize(members_, table_.slices());
   queues_.resize(table_.slices());
 }
 
@@ -125,13 +125,13 @@ bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint3
   return true;
 }
 
-Async::Telling Async::Tell(Queued* push) {
+Async::Replicating Async::Replicate(Queued* push) {
   ReplicaLog& log = *sink_.log;
   const DenseTable::Chunk& c = table_.chunk(push->chunk);
   const uint32_t partition = PartitionOf(c.slice);
   const ReplicaLog::Mode mode = log.mode(partition);
-  if (mode == ReplicaLog::Mode::kAlone || !log.Told(partition, table_.id(), push->chunk)) {
-    return Telling::kNobody;
+  if (mode == ReplicaLog::Mode::kAlone || !log.Replicated(partition, table_.id(), push->chunk)) {
+    return Replicating::kNobody;
   }
   const Queue& queue = queues_[c.slice];
   const auto before =
@@ -143,10 +143,10 @@ Async::Telling Async::Tell(Queued* push) {
   told.partition = partition;
   told.index = c.id;
   told.header.kind = ReplicaKind::kDense;
-  told.header.generation = roster_.generation();
+  told.header.generation = members_.generation();
   told.header.count = push->elements;
   told.header.total_bytes = push->elements * static_cast<uint32_t>(sizeof(float));
-  push->divisor = AsyncDivisor(table_.spec(), roster_);
+  push->divisor = AsyncDivisor(table_.spec(), members_);
   told.header.divisor = static_cast<float>(push->divisor);
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = c.version + before + 1;
@@ -154,21 +154,21 @@ Async::Telling Async::Tell(Queued* push) {
   told.header.worker = push->worker;
   told.header.worker_sequence = push->sequence;
   told.data = pool_.TakeScratch(told.header.total_bytes, table_.account());
-  if (told.data.data == nullptr) return Telling::kNoMemory;
+  if (told.data.data == nullptr) return Replicating::kNoMemory;
   // 16-bit values are widened: adding them to zero keeps their values.
   auto* const sum = reinterpret_cast<float*>(told.data.data);
   Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
   told.owner = this;
   told.local = c.slice;
   // A learner is not waited for, but buffers may be.
-  told.waits = mode != ReplicaLog::Mode::kForward || !planted_bugs().answer_unapplied;
-  if (planted_bugs().replicate_from_slot) {
+  told.waits = mode != ReplicaLog::Mode::kForward || !failpoints().answer_unapplied;
+  if (failpoints().replicate_from_slot) {
     told.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }
   push->gradient = sum;
   push->record = log.Add(std::move(told));
   push->acknowledged = mode == ReplicaLog::Mode::kForward;
-  return Telling::kTold;
+  return Replicating::kReplicated;
 }
 
 void Async::Enqueue(Queue* queue, const Queued& push) {
@@ -176,7 +176,7 @@ void Async::Enqueue(Queue* queue, const Queued& push) {
   queue->push_back(push);
 }
 
-PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
+PushOutcome Async::Push(const PushRequest& request, const Members::Member& member, uint32_t chunk) {
   const DenseTable::Chunk& c = table_.chunk(chunk);
   const auto answer = [&](ReplyStatus status) {
     return PushOutcome{false, false, {status, 0, c.version}};
@@ -201,23 +201,23 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
   if (queue.empty() || queue.back().record != 0) {
     if (push.gradient.data == nullptr) {
       // A queued push is owned by the log, so it will be applied.
-      TellSettled(c.slice, push.worker, sequence, 0);
+      ReplicateSettled(c.slice, push.worker, sequence, 0);
       last = sequence;
       return answer(push.answer);
     }
-    switch (Tell(&push)) {
-      case Telling::kNoMemory:
+    switch (Replicate(&push)) {
+      case Replicating::kNoMemory:
         return answer(ReplyStatus::kResourceExhausted);
-      case Telling::kTold:
+      case Replicating::kReplicated:
         last = sequence;
         Enqueue(&queue, push);
         Drain(c.slice);
         return answer(ReplyStatus::kOk);
-      case Telling::kNobody:
+      case Replicating::kNobody:
         if (queue.empty() &&
-            Apply(chunk, push.worker, push.gradient, AsyncDivisor(table_.spec(), roster_))) {
+            Apply(chunk, push.worker, push.gradient, AsyncDivisor(table_.spec(), members_))) {
           last = sequence;
-          TellSettled(c.slice, push.worker, sequence, 0);
+          ReplicateSettled(c.slice, push.worker, sequence, 0);
           return answer(ReplyStatus::kOk);
         }
     }
@@ -230,22 +230,22 @@ PushOutcome Async::Push(const PushRequest& request, const Roster::Member& member
 }
 
 ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                           const Roster::Member& member, uint32_t slice, uint32_t* detail) {
+                           const Members::Member& member, uint32_t slice, uint32_t* detail) {
   const uint64_t untaken = Untaken(queues_[slice], worker);
   if (untaken > 0 && group.sequence > sequences_.last(slice, member.index)) {
     *detail = static_cast<uint32_t>(untaken);
     return ReplyStatus::kTooEarly;
   }
   const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
-  if (status == ReplyStatus::kOk) TellSettled(slice, worker, group.sequence, clock);
+  if (status == ReplyStatus::kOk) ReplicateSettled(slice, worker, group.sequence, clock);
   if (status == ReplyStatus::kDuplicate) {
     sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
   }
   return status;
 }
 
-bool Async::Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const {
-  if (sequence == 0 || member.rank < 0 || planted_bugs().pull_early) return true;
+bool Async::Includes(const Members::Member& member, uint32_t chunk, uint64_t sequence) const {
+  if (sequence == 0 || member.rank < 0 || failpoints().pull_early) return true;
   const uint32_t slice = table_.chunk(chunk).slice;
   if (sequence > sequences_.last(slice, member.index)) return false;
   for (const Queued& q : queues_[slice]) {
@@ -278,9 +278,9 @@ bool Async::Finish(Queued* push, bool force) {
   uint64_t& last = sequences_.last(slice, push->index);
   if (push->record == 0 && !sink_.log->HasRoom(PartitionOf(slice))) return false;
   if (push->record == 0 && push->gradient.data != nullptr && push->sequence == last + 1) {
-    const Telling telling = Tell(push);
-    if (telling == Telling::kNoMemory) return false;
-    if (telling == Telling::kTold) last = push->sequence;
+    const Replicating telling = Replicate(push);
+    if (telling == Replicating::kNoMemory) return false;
+    if (telling == Replicating::kReplicated) last = push->sequence;
   }
   ReplyStatus status = push->answer;
   if (push->record != 0) {
@@ -288,16 +288,16 @@ bool Async::Finish(Queued* push, bool force) {
     // Uses the push's divisor, not the current members: the job may have restarted since the record
     // was sent.
     if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force)) return false;
-    // Clear the record first: Tell() must not count it as one that is still to be applied.
+    // Clear the record first: Replicate() must not count it as one that is still to be applied.
     sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {
     status = ReplyStatus::kSequenceGap;  // one before it was forgotten with another lane
   } else if (push->gradient.data != nullptr && !Apply(push->chunk, push->worker, push->gradient,
-                                                      AsyncDivisor(table_.spec(), roster_))) {
+                                                      AsyncDivisor(table_.spec(), members_))) {
     return false;  // no buffer
   } else {
     last = push->sequence;
-    TellSettled(slice, push->worker, last, 0);
+    ReplicateSettled(slice, push->worker, last, 0);
   }
   if (std::exchange(push->held, false)) {
     sink_.PushDone(push->token, status, table_.chunk(push->chunk).version);
@@ -338,13 +338,13 @@ void Async::Retry() {
   }
 }
 
-void Async::RosterChanged() {
+void Async::MembersChanged() {
   const ReplyStatus why = ReplyStatus::kExpired;
   for (Queue& queue : queues_) {
     RemoveQueued(&queue, &why, /*owned=*/false,
-                 [&](const Queued& q) { return roster_.Find(q.worker) == nullptr; });
+                 [&](const Queued& q) { return members_.Find(q.worker) == nullptr; });
   }
-  sequences_.RosterChanged(roster_);
+  sequences_.MembersChanged(members_);
 }
 
 void Async::Reset() {
@@ -360,7 +360,7 @@ void Async::Reset() {
   Resize();
 }
 
-void Async::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
+void Async::FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) {
   RemoveQueued(&queues_[slice], &why, /*owned=*/!keep, [](const Queued&) { return true; });
 }
 

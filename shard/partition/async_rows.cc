@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
+#include "shard/failpoints.h"
 #include "shard/partition/clocks.h"
 #include "shard/partition/row_consistency.h"
 #include "shard/partition/sequences.h"
-#include "shard/planted_bugs.h"
 
 namespace verbena::shard {
 namespace {
@@ -35,20 +35,20 @@ class AsyncRows final : public RowConsistency {
       : table_(*parts.table),
         parking_(*parts.parking),
         pool_(*parts.pool),
-        roster_(*parts.roster),
+        members_(*parts.members),
         sink_(*parts.sink) {
     const v1::TableSpec& spec = table_.spec();
     if (spec.consistency() == v1::CONSISTENCY_SSP) {
-      clocks_.emplace(&roster_, spec.staleness(), [this](uint32_t slice, const WorkerMark& mark) {
-        NoteMark(&sink_, table_, roster_, slice, mark);
+      clocks_.emplace(&members_, spec.staleness(), [this](uint32_t slice, const WorkerMark& mark) {
+        NoteMark(&sink_, table_, members_, slice, mark);
       });
     }
     Resize();
   }
 
-  Answer Push(const RowPush& all, const Roster::Member& member, uint32_t slice) override;
+  Answer Push(const RowPush& all, const Members::Member& member, uint32_t slice) override;
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                      const Roster::Member& member, uint32_t slice, uint32_t*) override {
+                      const Members::Member& member, uint32_t slice, uint32_t*) override {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
     if (status == ReplyStatus::kOk && clocks_.has_value() && table_.tiered() &&
         !told_[slice].entries.empty()) {
@@ -57,7 +57,7 @@ class AsyncRows final : public RowConsistency {
       return status;
     }
     if (status == ReplyStatus::kOk) {
-      TellMark(&sink_, table_, roster_, slice, {worker, group.sequence, clock});
+      ReplicateMark(&sink_, table_, members_, slice, {worker, group.sequence, clock});
     } else if (status == ReplyStatus::kDuplicate) {
       sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
     }
@@ -70,39 +70,39 @@ class AsyncRows final : public RowConsistency {
                 Answer* answer) const override {
     if (clocks_.has_value()) {
       // An observer of another job is not a member, and like all observers has no clock.
-      static constexpr Roster::Member kObserver = {-1, UINT32_MAX};
-      const Roster::Member* member = roster_.Find(worker);
+      static constexpr Members::Member kObserver = {-1, UINT32_MAX};
+      const Members::Member* member = members_.Find(worker);
       return clocks_->Readable(member != nullptr ? *member : kObserver, slice, min_version, answer);
     }
     answer->version = table_.slice(slice).version;
     return answer->version >= min_version;
   }
   void Resize() override {
-    sequences_.Resize(roster_, table_.slices());
+    sequences_.Resize(members_, table_.slices());
     told_.resize(table_.slices());
     Follow();
   }
-  void RosterChanged() override {
-    sequences_.RosterChanged(roster_);
+  void MembersChanged() override {
+    sequences_.MembersChanged(members_);
     Follow();
   }
   ~AsyncRows() override {
-    for (const ToldQueue& told : told_) sink_.blocked -= told.blocked ? 1 : 0;
+    for (const ReplicatedQueue& told : told_) sink_.blocked -= told.blocked ? 1 : 0;
   }
   void Reset() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
-      for (Told& t : told_[s].entries) t.acknowledged = true;
-      ApplyTold(s, /*now=*/true, /*ends=*/false);
+      for (ReplicatedApply& t : told_[s].entries) t.acknowledged = true;
+      ApplyReplicated(s, /*now=*/true, /*ends=*/false);
       if (told_[s].entries.empty()) continue;
       if (table_.ready(s)) table_.Unprepare(s);
-      FailSlice(s, ReplyStatus::kResourceExhausted, /*keep=*/false);
+      FailLocalPartition(s, ReplyStatus::kResourceExhausted, /*keep=*/false);
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }
     sequences_.Reset();
     if (clocks_.has_value()) clocks_->Reset();
     Resize();
   }
-  void FailSlice(uint32_t slice, ReplyStatus, bool keep) override {
+  void FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) override {
     if (keep) return;
     told_[slice].entries.clear();
     told_[slice].applies = 0;
@@ -110,21 +110,21 @@ class AsyncRows final : public RowConsistency {
   }
   void Retry() override {
     for (uint32_t s = 0; s < told_.size(); ++s) {
-      if (told_[s].blocked && !table_.Waits(s)) ApplyTold(s);
+      if (told_[s].blocked && !table_.Waits(s)) ApplyReplicated(s);
     }
   }
-  void ApplyNow(uint32_t slice) override { ApplyTold(slice, /*now=*/true); }
+  void ApplyNow(uint32_t slice) override { ApplyReplicated(slice, /*now=*/true); }
   std::vector<WorkerMark> Marks(uint32_t slice) const override;
   std::vector<WorkerMark> Applied(uint32_t slice) const override;
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override;
-  void TellClocks(uint32_t slice) override {
-    if (clocks_.has_value()) clocks_->TellAll(slice);
+  void ReplicateClocks(uint32_t slice) override {
+    if (clocks_.has_value()) clocks_->ReplicateAll(slice);
   }
   void Replicated(uint32_t slice, uint64_t sequence) override {
-    for (Told& t : told_[slice].entries) {
+    for (ReplicatedApply& t : told_[slice].entries) {
       if (t.record == sequence) t.acknowledged = true;
     }
-    ApplyTold(slice);
+    ApplyReplicated(slice);
   }
 
  private:
@@ -143,7 +143,7 @@ class AsyncRows final : public RowConsistency {
              const ApplyStamp& stamp);
 
   // A group that was sent to the replica.
-  struct Told {
+  struct ReplicatedApply {
     uint64_t record;
     RowPush push;    // keys and rows are the log's
     uint32_t* rows;  // numbers, likewise
@@ -153,43 +153,44 @@ class AsyncRows final : public RowConsistency {
     bool end = false;   // of a step, at this clock: nothing is applied
     uint64_t clock = 0;
   };
-  struct ToldQueue {
-    std::deque<Told> entries;
+  struct ReplicatedQueue {
+    std::deque<ReplicatedApply> entries;
     uint64_t applies = 0;  // of these; the others are ends
     bool blocked = false;  // the first waits for memory to keep rows for a save
   };
   // False: no memory for it.
-  bool Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp, ReplicaLog::Mode mode);
+  bool Replicate(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
+                 ReplicaLog::Mode mode);
   // The same, of a table with a cold tier, with its rows or without.
   Answer PushTiered(const RowPush& push, uint32_t slice, absl::Span<const uint64_t> refused,
                     uint64_t* last);
   void QueueEnd(const WorkerMark& mark, uint32_t slice);
   // Applies groups in front that the replica has, as far as a save and the cold tier allow. `now`:
   // cold rows are read at once. `ends`: ends of steps count.
-  void ApplyTold(uint32_t slice, bool now = false, bool ends = true);
-  bool MayApply(const Told& entry, uint32_t slice, bool now);
+  void ApplyReplicated(uint32_t slice, bool now = false, bool ends = true);
+  bool MayApply(const ReplicatedApply& entry, uint32_t slice, bool now);
   // The rows of an entry in front, of which applies before it may have dropped some.
-  bool FindAgain(const Told& entry, uint32_t slice);
+  bool FindAgain(const ReplicatedApply& entry, uint32_t slice);
   // The stamp for an apply of these rows, after those that wait.
   ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> rows);
-  void SetBlocked(ToldQueue* told, bool blocked) {
+  void SetBlocked(ReplicatedQueue* told, bool blocked) {
     if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
   }
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
-  RowParts Parts() { return {&table_, &parking_, &pool_, &roster_, &sink_}; }
+  RowParts Parts() { return {&table_, &parking_, &pool_, &members_, &sink_}; }
 
   EmbeddingTable& table_;
-  LookupParking& parking_;
+  DeferredLookups& parking_;
   BufferPool& pool_;
-  const Roster& roster_;
-  Sink& sink_;
+  const Members& members_;
+  EngineContext& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
-  std::vector<uint32_t> rows_;   // scratch of Push()
-  std::vector<ToldQueue> told_;  // by slice
+  std::vector<uint32_t> rows_;         // scratch of Push()
+  std::vector<ReplicatedQueue> told_;  // by slice
 };
 
-Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_t slice) {
+Answer AsyncRows::Push(const RowPush& all, const Members::Member& member, uint32_t slice) {
   RowPush push = all;
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
@@ -201,7 +202,7 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
   if (status != ReplyStatus::kOk) return {status, 0, version};
   const auto settle = [&] {
     last = sequence;
-    TellMark(&sink_, table_, roster_, slice, {push.worker, sequence, 0});
+    ReplicateMark(&sink_, table_, members_, slice, {push.worker, sequence, 0});
   };
   if (ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &status)) {
     if (!AwaitsEmpty(status)) settle();
@@ -240,15 +241,15 @@ Answer AsyncRows::Push(const RowPush& all, const Roster::Member& member, uint32_
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
   const ReplicaLog::Mode mode = log.mode(partition);
-  if (mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id())) {
-    if (!Tell(push, slice, stamp, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
+  if (mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id())) {
+    if (!Replicate(push, slice, stamp, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
     table_.CountRefused(slice, admitted.refused);
     return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
   }
   last = sequence;
   table_.CountRefused(slice, admitted.refused);
-  Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
+  Apply(push, slice, AsyncDivisor(table_.spec(), members_), rows_.data(), stamp);
   return {ReplyStatus::kOk, 0, version + 1};
 }
 
@@ -261,18 +262,18 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   const bool first = told_[slice].entries.empty();
   const ApplyStamp stamp = Stamp(slice, rows);
   const ReplicaLog::Mode mode = log.mode(partition);
-  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
+  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
   if (!tell && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
     *last = push.group.sequence;
     table_.CountRefused(slice, refused);
-    Apply(push, slice, AsyncDivisor(table_.spec(), roster_), rows_.data(), stamp);
+    Apply(push, slice, AsyncDivisor(table_.spec(), members_), rows_.data(), stamp);
     return {ReplyStatus::kOk, 0, version + 1};
   }
   // A learner that does not have the table yet would miss the group if it caught up in between. And
   // if nothing can be written, the group might wait for good.
   const bool may_wait =
       tell || (mode == ReplicaLog::Mode::kAlone && table_.hot()->io().health().ok());
-  if (!may_wait || !Tell(push, slice, stamp, mode)) {
+  if (!may_wait || !Replicate(push, slice, stamp, mode)) {
     if (first) table_.Unprepare(slice);
     table_.Fetch(slice, rows);
     return {ReplyStatus::kResourceExhausted, 0, version};
@@ -284,7 +285,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
 
 // Replicas receive it at once, like all ends.
 void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
-  Told entry = {};
+  ReplicatedApply entry = {};
   entry.push.worker = mark.worker;
   entry.push.group.sequence = mark.sequence;
   entry.acknowledged = entry.end = true;
@@ -293,7 +294,7 @@ void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
   told.table = table_.id();
   told.partition = PartitionOf(slice);
   told.header.kind = ReplicaKind::kSettle;
-  told.header.generation = roster_.generation();
+  told.header.generation = members_.generation();
   told.header.worker = mark.worker;
   told.header.worker_sequence = mark.sequence;
   told.header.worker_clock = mark.clock;
@@ -302,12 +303,12 @@ void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
   told.waits = true;
   entry.record = sink_.log->Add(std::move(told));
   told_[slice].entries.push_back(entry);
-  ApplyTold(slice);
+  ApplyReplicated(slice);
 }
 
-bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
-                     ReplicaLog::Mode mode) {
-  if (!TellNewRows(Parts(), slice)) return false;
+bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp& stamp,
+                          ReplicaLog::Mode mode) {
+  if (!ReplicateNewRows(Parts(), slice)) return false;
   const size_t count = push.keys.size();
   const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
   ReplicaLog::Append told;
@@ -320,20 +321,20 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   std::memcpy(keys, push.keys.data(), count * sizeof(uint64_t));
   std::memcpy(rows, push.rows.data(), count * table_.row_bytes());
   std::memcpy(numbers, rows_.data(), count * sizeof(uint32_t));
-  Told entry{0,
-             push,
-             reinterpret_cast<uint32_t*>(numbers),
-             AsyncDivisor(table_.spec(), roster_),
-             stamp,
-             mode != ReplicaLog::Mode::kRequired};
+  ReplicatedApply entry{0,
+                        push,
+                        reinterpret_cast<uint32_t*>(numbers),
+                        AsyncDivisor(table_.spec(), members_),
+                        stamp,
+                        mode != ReplicaLog::Mode::kRequired};
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   entry.push.guesses = {};
-  const EmbeddingTable::Slice& s = table_.slice(slice);
+  const EmbeddingTable::LocalPartition& s = table_.slice(slice);
   told.table = table_.id();
   told.partition = PartitionOf(slice);
   told.header.kind = ReplicaKind::kRows;
-  told.header.generation = roster_.generation();
+  told.header.generation = members_.generation();
   told.header.count = static_cast<uint32_t>(count);
   told.header.total_bytes = static_cast<uint32_t>(bytes);
   told.header.divisor = static_cast<float>(entry.divisor);
@@ -348,21 +349,21 @@ bool AsyncRows::Tell(const RowPush& push, uint32_t slice, const ApplyStamp& stam
   told.owner = this;
   told.local = slice;
   // A learner is not waited for, but rows, or memory to keep them for a save, may be.
-  told.waits = table_.tiered() || !planted_bugs().answer_unapplied;
+  told.waits = table_.tiered() || !failpoints().answer_unapplied;
   entry.record = sink_.log->Add(std::move(told));
   told_[slice].entries.push_back(entry);
   ++told_[slice].applies;
   table_.Fetch(slice, {entry.rows, count});
-  ApplyTold(slice);
+  ApplyReplicated(slice);
   return true;
 }
 
 ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
-  const ToldQueue& told = told_[slice];
+  const ReplicatedQueue& told = told_[slice];
   return table_.Stamp(slice, rows, told.applies, [&](std::vector<Eviction::WaitingRow>* waiting) {
     uint64_t apply = table_.slice(slice).applies;
     std::vector<uint32_t> found;
-    for (const Told& entry : told.entries) {
+    for (const ReplicatedApply& entry : told.entries) {
       if (entry.end) continue;
       ++apply;
       found.resize(entry.push.keys.size());
@@ -374,31 +375,31 @@ ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
 
 // The follower has the entry, so it has to be applied: no limit of the job refuses these rows. They
 // are no more than the log has room for.
-bool AsyncRows::FindAgain(const Told& entry, uint32_t slice) {
+bool AsyncRows::FindAgain(const ReplicatedApply& entry, uint32_t slice) {
   const MemoryFor before = pool_.whom();
-  if (!planted_bugs().refuse_told_rows) pool_.SetFor(MemoryFor::kFollower);
+  if (!failpoints().refuse_told_rows) pool_.SetFor(MemoryFor::kFollower);
   const bool found = table_.FindOrCreate(slice, entry.push.keys, entry.rows);
   pool_.SetFor(before);
   return found;
 }
 
-bool AsyncRows::MayApply(const Told& entry, uint32_t slice, bool now) {
+bool AsyncRows::MayApply(const ReplicatedApply& entry, uint32_t slice, bool now) {
   const absl::Span<const uint32_t> rows(entry.rows, entry.push.keys.size());
   if (table_.evicts() && !FindAgain(entry, slice)) return false;
   if (now && !table_.PrepareNow(slice, rows).ok()) return false;
   return table_.Prepare(slice, rows) && table_.Prepare(slice, entry.stamp);
 }
 
-void AsyncRows::ApplyTold(uint32_t slice, bool now, bool ends) {
-  ToldQueue& told = told_[slice];
+void AsyncRows::ApplyReplicated(uint32_t slice, bool now, bool ends) {
+  ReplicatedQueue& told = told_[slice];
   bool blocked = false;
   while (!told.entries.empty() && told.entries.front().acknowledged) {
-    const Told entry = told.entries.front();
+    const ReplicatedApply entry = told.entries.front();
     blocked = !entry.end && !MayApply(entry, slice, now);
     if (blocked) break;
     told.entries.pop_front();
     if (entry.end && ends) {
-      const Roster::Member* member = roster_.Find(entry.push.worker);
+      const Members::Member* member = members_.Find(entry.push.worker);
       if (member != nullptr && clocks_->EndStep(slice, *member, entry.clock)) Release(slice);
     } else if (!entry.end) {
       --told.applies;
@@ -435,7 +436,7 @@ void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, con
 std::vector<WorkerMark> AsyncRows::Marks(uint32_t slice) const {
   std::vector<WorkerMark> marks = sequences_.Marks(slice);
   if (clocks_.has_value()) {
-    for (WorkerMark& m : marks) m.clock = clocks_->of(slice, roster_.Find(m.worker)->index);
+    for (WorkerMark& m : marks) m.clock = clocks_->of(slice, members_.Find(m.worker)->index);
   }
   return marks;
 }
@@ -443,7 +444,7 @@ std::vector<WorkerMark> AsyncRows::Marks(uint32_t slice) const {
 std::vector<WorkerMark> AsyncRows::Applied(uint32_t slice) const {
   std::vector<WorkerMark> marks = sequences_.Marks(slice);
   for (WorkerMark& m : marks) {
-    for (const Told& t : told_[slice].entries) {
+    for (const ReplicatedApply& t : told_[slice].entries) {
       if (t.push.worker == m.worker) {
         m.sequence = std::min(m.sequence, t.push.group.sequence - 1);
       }
@@ -453,7 +454,7 @@ std::vector<WorkerMark> AsyncRows::Applied(uint32_t slice) const {
 }
 
 void AsyncRows::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
-  sequences_.Adopt(roster_, slice, marks);
+  sequences_.Adopt(members_, slice, marks);
   if (!clocks_.has_value()) return;
   clocks_->Adopt(slice, marks);
   Release(slice);

@@ -10,7 +10,7 @@ constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 }  // namespace
 
-uint64_t Clocks::Least(const Slice& slice) const {
+uint64_t Clocks::Least(const LocalPartition& slice) const {
   if (!complete_) return slice.least;  // step 0 waits for all expected workers
   uint64_t least = kMax;
   for (size_t i = 0; i < slice.clocks.size(); ++i) {
@@ -22,10 +22,10 @@ uint64_t Clocks::Least(const Slice& slice) const {
 void Clocks::Follow(uint32_t slices) {
   // Departed workers first, so that a joiner starts at the least clock of the remaining ones.
   std::vector<uint32_t> joined;
-  owners_.resize(std::max<size_t>(owners_.size(), roster_.indices()));
+  owners_.resize(std::max<size_t>(owners_.size(), members_.indices()));
   counts_.resize(owners_.size());
   for (uint32_t i = 0; i < owners_.size(); ++i) {
-    const uint64_t owner = i < roster_.indices() ? roster_.index_owner(i) : 0;
+    const uint64_t owner = i < members_.indices() ? members_.index_owner(i) : 0;
     if (owners_[i] == owner) continue;
     owners_[i] = owner;
     counts_[i] = 0;
@@ -33,39 +33,39 @@ void Clocks::Follow(uint32_t slices) {
   }
   const auto known = static_cast<uint32_t>(slices_.size());
   slices_.resize(slices);
-  for (Slice& s : slices_) {
+  for (LocalPartition& s : slices_) {
     s.clocks.resize(owners_.size());
     // Before complete_ changes: the last expected worker to come starts where all did.
     s.least = Least(s);
     for (const uint32_t i : joined) s.clocks[i] = s.least;
   }
   for (const uint32_t i : joined) {
-    const Roster::Member* member = roster_.Find(owners_[i]);
+    const Members::Member* member = members_.Find(owners_[i]);
     counts_[i] = member != nullptr && member->rank >= 0 ? 1 : 0;
   }
   complete_ = true;
-  for (uint32_t rank = 0; rank < roster_.expected(); ++rank) {
-    complete_ &= roster_.owner(rank) != 0 || roster_.departed(rank);
+  for (uint32_t rank = 0; rank < members_.expected(); ++rank) {
+    complete_ &= members_.owner(rank) != 0 || members_.departed(rank);
   }
-  for (Slice& s : slices_) s.least = Least(s);
+  for (LocalPartition& s : slices_) s.least = Least(s);
   for (uint32_t s = 0; s < slices; ++s) {
     for (const uint32_t i : joined) tell_(s, {owners_[i], 0, of(s, i)});
-    if (s >= known) TellAll(s);
+    if (s >= known) ReplicateAll(s);
   }
 }
 
-void Clocks::TellAll(uint32_t slice) const {
+void Clocks::ReplicateAll(uint32_t slice) const {
   for (uint32_t i = 0; i < owners_.size(); ++i) {
     if (owners_[i] != 0) tell_(slice, {owners_[i], 0, of(slice, i)});
   }
 }
 
 void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   std::vector<uint8_t> known(s.clocks.size());
   for (const WorkerMark& mark : marks) {
-    const Roster::Member* member = roster_.Find(mark.worker);
-    if (member == nullptr || member->index == Roster::kNoIndex) continue;
+    const Members::Member* member = members_.Find(mark.worker);
+    if (member == nullptr || member->index == Members::kNoIndex) continue;
     known[member->index] = 1;
     s.clocks[member->index] = mark.clock;
   }
@@ -78,8 +78,8 @@ void Clocks::Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) {
   s.least = std::max(s.least, Least(s));
 }
 
-bool Clocks::EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock) {
-  Slice& s = slices_[slice];
+bool Clocks::EndStep(uint32_t slice, const Members::Member& member, uint64_t clock) {
+  LocalPartition& s = slices_[slice];
   uint64_t& mine = s.clocks[member.index];
   if (clock <= mine) return false;
   const bool was_least = mine == s.least;
@@ -91,7 +91,7 @@ bool Clocks::EndStep(uint32_t slice, const Roster::Member& member, uint64_t cloc
   return true;
 }
 
-bool Clocks::Readable(const Roster::Member& member, uint32_t slice, uint64_t clock,
+bool Clocks::Readable(const Members::Member& member, uint32_t slice, uint64_t clock,
                       Answer* answer) const {
   const uint64_t least = slices_[slice].least;
   answer->version = least;

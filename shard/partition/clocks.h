@@ -22,30 +22,31 @@
 #include "absl/types/span.h"
 #include "shard/engine.h"
 #include "shard/partition/consistency.h"
-#include "shard/partition/roster.h"
+#include "shard/partition/members.h"
 
 namespace verbena::shard {
 
 class Clocks {
  public:
   // tell: sends a worker's progress to the replicas of a slice.
-  using Tell = std::function<void(uint32_t slice, const WorkerMark& mark)>;
-  Clocks(const Roster* roster, uint64_t bound, Tell tell)
-      : roster_(*roster), bound_(bound), tell_(std::move(tell)) {}
+  using Replicate = std::function<void(uint32_t slice, const WorkerMark& mark)>;
+  Clocks(const Members* members, uint64_t bound, Replicate tell)
+      : members_(*members), bound_(bound), tell_(std::move(tell)) {}
 
   // Applies the current members; waiting requests of any slice may be readable now. Replicates the
   // clocks that begin here: those of joiners, and all of them in a new slice.
   void Follow(uint32_t slices);
   // Replicates the clocks of all members in a slice.
-  void TellAll(uint32_t slice) const;
+  void ReplicateAll(uint32_t slice) const;
   // A worker has ended `clock` steps. True: waiting requests of the slice may be readable now.
-  bool EndStep(uint32_t slice, const Roster::Member& member, uint64_t clock);
+  bool EndStep(uint32_t slice, const Members::Member& member, uint64_t clock);
   // Whether a worker that has ended `clock` steps may read. *answer gets the least clock as
   // version, and the distance to it as detail.
-  bool Readable(const Roster::Member& member, uint32_t slice, uint64_t clock, Answer* answer) const;
+  bool Readable(const Members::Member& member, uint32_t slice, uint64_t clock,
+                Answer* answer) const;
   // Readable() for a deferred request, whose worker may be gone.
   bool Readable(uint64_t worker, uint32_t slice, uint64_t clock, Answer* answer) const {
-    const Roster::Member* member = roster_.Find(worker);
+    const Members::Member* member = members_.Find(worker);
     return member != nullptr && Readable(*member, slice, clock, answer);
   }
   // A member's clock.
@@ -57,17 +58,17 @@ class Clocks {
   void Reset();
 
  private:
-  struct Slice {
+  struct LocalPartition {
     std::vector<uint64_t> clocks;  // by member index
     uint64_t least = 0;            // of all counted members; never falls
   };
 
-  uint64_t Least(const Slice& slice) const;
+  uint64_t Least(const LocalPartition& slice) const;
 
-  const Roster& roster_;
+  const Members& members_;
   const uint64_t bound_;
-  const Tell tell_;
-  std::vector<Slice> slices_;
+  const Replicate tell_;
+  std::vector<LocalPartition> slices_;
   std::vector<uint64_t> owners_;  // of each member index, as of the last member list
   std::vector<uint8_t> counts_;   // by member index: a worker, not an observer
   bool complete_ = false;         // no rank is waited for that has never joined

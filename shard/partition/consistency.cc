@@ -5,7 +5,7 @@
 
 namespace verbena::shard {
 
-bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
+bool ContributesZero(PartitionedTable* table, const Source& gradient, size_t n, EngineContext* sink,
                      ReplyStatus* answer) {
   *answer = ReplyStatus::kOk;
   if (n == 0) return true;
@@ -20,17 +20,17 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
 namespace {
 
 // Whether the slice's progress must be replicated; if so, fills the record.
-bool MarkFor(const Sink& sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
-             const WorkerMark& mark, ReplicaLog::Append* told) {
+bool MarkFor(const EngineContext& sink, const PartitionedTable& table, const Members& members,
+             uint32_t slice, const WorkerMark& mark, ReplicaLog::Append* told) {
   const ReplicaLog& log = *sink.log;
   told->table = table.id();
   told->partition = table.life(slice).partition;
   if (log.mode(told->partition) == ReplicaLog::Mode::kAlone ||
-      !log.Told(told->partition, table.id())) {
+      !log.Replicated(told->partition, table.id())) {
     return false;
   }
   told->header.kind = ReplicaKind::kSettle;
-  told->header.generation = roster.generation();
+  told->header.generation = members.generation();
   told->header.worker = mark.worker;
   told->header.worker_sequence = mark.sequence;
   told->header.worker_clock = mark.clock;
@@ -39,21 +39,21 @@ bool MarkFor(const Sink& sink, const SlicedTable& table, const Roster& roster, u
 
 }  // namespace
 
-void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
-              const WorkerMark& mark) {
+void ReplicateMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
+                   uint32_t slice, const WorkerMark& mark) {
   ReplicaLog::Append told;
-  if (MarkFor(*sink, table, roster, slice, mark, &told)) sink->log->Add(std::move(told));
+  if (MarkFor(*sink, table, members, slice, mark, &told)) sink->log->Add(std::move(told));
 }
 
-void NoteMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
-              const WorkerMark& mark) {
+void NoteMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
+              uint32_t slice, const WorkerMark& mark) {
   ReplicaLog::Append told;
-  if (!MarkFor(*sink, table, roster, slice, mark, &told)) return;
+  if (!MarkFor(*sink, table, members, slice, mark, &told)) return;
   sink->log->Note(told.partition, told.table, told.header);
 }
 
-uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster) {
-  return spec.reduction() == v1::REDUCTION_MEAN ? std::max(roster.expected(), 1u) : 1;
+uint32_t AsyncDivisor(const v1::TableSpec& spec, const Members& members) {
+  return spec.reduction() == v1::REDUCTION_MEAN ? std::max(members.expected(), 1u) : 1;
 }
 
 }  // namespace verbena::shard

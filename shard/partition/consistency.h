@@ -10,12 +10,12 @@
 
 #include "absl/types/span.h"
 #include "shard/engine.h"
+#include "shard/failpoints.h"
 #include "shard/kernel/reduce.h"
-#include "shard/partition/roster.h"
+#include "shard/partition/members.h"
 #include "shard/partition/sink.h"
-#include "shard/planted_bugs.h"
 #include "shard/replica/log.h"
-#include "shard/table/sliced_table.h"
+#include "shard/table/partitioned_table.h"
 
 namespace verbena::shard {
 
@@ -33,7 +33,7 @@ class Consistency : public ReplicaLog::Owner {
   // `slice` is ready. clock: ssp, the steps this worker has ended now. *detail: contributions
   // missing, with kTooEarly.
   virtual ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                              const Roster::Member& member, uint32_t slice, uint32_t* detail) = 0;
+                              const Members::Member& member, uint32_t slice, uint32_t* detail) = 0;
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
 
@@ -43,13 +43,13 @@ class Consistency : public ReplicaLog::Owner {
   // The table got slices or chunks, or the job members.
   virtual void Resize() = 0;
   // Members came or went. Resize() has been called.
-  virtual void RosterChanged() = 0;
+  virtual void MembersChanged() = 0;
   // A new generation of the job: held requests are answered kExpired, and per-step state is
   // cleared. Records in the log are applied whether or not the follower has them; the caller has
   // held reads.
   virtual void Reset() = 0;
   // Everything held in a slice is answered `why`. `keep`: the slice stays here (a new epoch).
-  virtual void FailSlice(uint32_t slice, ReplyStatus why, bool keep) = 0;
+  virtual void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) = 0;
   // Drops requests that are held for a dead lane, without an event.
   virtual void ForgetLane(uint32_t lane) = 0;
 
@@ -63,7 +63,7 @@ class Consistency : public ReplicaLog::Owner {
   virtual void ApplyNow(uint32_t /*slice*/) {}
   // Replicates the workers' clocks to a replica that starts empty. For a worker without a clock
   // there, the next primary would wait.
-  virtual void TellClocks(uint32_t /*slice*/) {}
+  virtual void ReplicateClocks(uint32_t /*slice*/) {}
   // The slice changes from replica to primary. `marks` is the known progress of workers, some of
   // which may have left.
   virtual void Adopt(uint32_t /*slice*/, absl::Span<const WorkerMark> /*marks*/) {}
@@ -72,7 +72,7 @@ class Consistency : public ReplicaLog::Owner {
 // True: a push of the n numbers of `gradient` contributes zero and is answered *answer: an empty
 // one, or one with a NaN or Inf where the table rejects (kNonFinite) or skips (kOk) such; those are
 // counted here.
-bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink* sink,
+bool ContributesZero(PartitionedTable* table, const Source& gradient, size_t n, EngineContext* sink,
                      ReplyStatus* answer);
 
 // Whether a push with this answer leaves its place to the empty push that its worker sends when it
@@ -81,19 +81,19 @@ bool ContributesZero(SlicedTable* table, const Source& gradient, size_t n, Sink*
 // duplicate, and OK.
 inline bool AwaitsEmpty(ReplyStatus status) {
   return status == ReplyStatus::kResourceExhausted ||
-         (status != ReplyStatus::kOk && !planted_bugs().settle_refused);
+         (status != ReplyStatus::kOk && !failpoints().settle_refused);
 }
 
 // Replicates a worker's current progress to the follower of the slice's partition, if there is one
 // that knows the slice.
-void TellMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
-              const WorkerMark& mark);
+void ReplicateMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
+                   uint32_t slice, const WorkerMark& mark);
 // The same for a change by a view, for which no room was reserved.
-void NoteMark(Sink* sink, const SlicedTable& table, const Roster& roster, uint32_t slice,
-              const WorkerMark& mark);
+void NoteMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
+              uint32_t slice, const WorkerMark& mark);
 
 // The divisor of a mean when every push is an apply of its own.
-uint32_t AsyncDivisor(const v1::TableSpec& spec, const Roster& roster);
+uint32_t AsyncDivisor(const v1::TableSpec& spec, const Members& members);
 
 }  // namespace verbena::shard
 

@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "shard/partition/consistency.h"
-#include "shard/partition/pull_parking.h"
+#include "shard/partition/deferred_pulls.h"
 #include "shard/table/dense_table.h"
 
 namespace verbena::shard {
@@ -20,27 +20,27 @@ namespace verbena::shard {
 // The objects that a table's consistency uses; all outlive it.
 struct DenseParts {
   DenseTable* table;
-  PullParking* parking;
+  DeferredPulls* parking;
   BufferPool* pool;
-  const Roster* roster;
-  Sink* sink;
+  const Members* members;
+  EngineContext* sink;
 };
 
 class Norms;
 
 class DenseConsistency : public Consistency {
  public:
-  virtual PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+  virtual PushOutcome Push(const PushRequest& request, const Members::Member& member,
                            uint32_t chunk) = 0;
   // Whether a pull of min_version is answered now; otherwise it is deferred. sync, async: a version
   // of the chunk. ssp: the clock of `member`; answer->version is the least clock, and
   // answer->detail its distance behind that of `member`.
-  virtual bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
+  virtual bool Readable(const Members::Member& member, uint32_t chunk, uint64_t min_version,
                         Answer* answer) const = 0;
 
   // Whether a push of `member` to the chunk's slice is applied, or contributes nothing. 0: no
   // sequence is required. sync: only 0.
-  virtual bool Includes(const Roster::Member& /*member*/, uint32_t /*chunk*/,
+  virtual bool Includes(const Members::Member& /*member*/, uint32_t /*chunk*/,
                         uint64_t sequence) const {
     return sequence == 0;
   }
@@ -48,7 +48,7 @@ class DenseConsistency : public Consistency {
   // For steps whose norm spans several chunks; null: this table has none.
   virtual Norms* norms() { return nullptr; }
   // Total norms arrived at the slice: its chunks continue.
-  virtual void Told(uint32_t /*slice*/) {}
+  virtual void OnTotals(uint32_t /*slice*/) {}
 };
 
 std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts);

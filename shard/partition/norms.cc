@@ -5,7 +5,7 @@
 
 namespace verbena::shard {
 
-Norms::Norms(DenseTable* table, BufferPool* pool, Sink* sink)
+Norms::Norms(DenseTable* table, BufferPool* pool, EngineContext* sink)
     : table_(*table),
       pool_(*pool),
       sink_(*sink),
@@ -14,7 +14,7 @@ Norms::Norms(DenseTable* table, BufferPool* pool, Sink* sink)
   Resize();
 }
 
-Norms::~Norms() { sink_.counters.parked -= parked_; }
+Norms::~Norms() { sink_.counters.deferred -= deferred_; }
 
 void Norms::Resize() {
   chunks_.resize(table_.chunks());
@@ -64,7 +64,8 @@ void Norms::Measure(uint32_t chunk, NormKind kind, absl::Span<const Source> sour
   if (Complete(t.slice, t.version, kind)) Release(t.slice, t.version, kind);
 }
 
-ReplyStatus Norms::Tell(uint32_t slice, uint64_t step, NormKind kind, const NormTotals& totals) {
+ReplyStatus Norms::Replicate(uint32_t slice, uint64_t step, NormKind kind,
+                             const NormTotals& totals) {
   const std::vector<uint32_t>& chunks = table_.slice(slice).chunks;
   bool fresh = false;
   for (const uint32_t i : chunks) {
@@ -86,7 +87,7 @@ ReplyStatus Norms::Tell(uint32_t slice, uint64_t step, NormKind kind, const Norm
     } else {
       c.scale.trust = TrustRatio(totals[0], totals[1]);
     }
-    c.phase = Phase::kTold;
+    c.phase = Phase::kTotalled;
   }
   return ReplyStatus::kOk;
 }
@@ -124,8 +125,8 @@ PullOutcome Norms::Ask(const NormsRequest& request, absl::Span<const uint32_t> s
   PullOutcome outcome;
   if (missing > 0) {
     if (!request.may_park) return answer(ReplyStatus::kTooEarly);
-    Park(request, slices, missing);
-    outcome.kind = PullOutcome::Kind::kParked;
+    Defer(request, slices, missing);
+    outcome.kind = PullOutcome::Kind::kDeferred;
     return outcome;
   }
   outcome.view = Gather(step, kind, slices);
@@ -152,8 +153,8 @@ ChunkView Norms::Gather(uint64_t step, NormKind kind, absl::Span<const uint32_t>
   return view;
 }
 
-void Norms::Park(const NormsRequest& request, absl::Span<const uint32_t> slices,
-                 uint32_t remaining) {
+void Norms::Defer(const NormsRequest& request, absl::Span<const uint32_t> slices,
+                  uint32_t remaining) {
   const uint64_t step = request.groups[0].sequence;
   const auto kind = static_cast<NormKind>(request.groups[0].index);
   uint32_t index = 0;
@@ -171,14 +172,14 @@ void Norms::Park(const NormsRequest& request, absl::Span<const uint32_t> slices,
   for (const uint32_t s : slices) {
     if (!Complete(s, step, kind)) slices_[s].waiters.push_back(index);
   }
-  ++parked_;
-  ++sink_.counters.parked;
+  ++deferred_;
+  ++sink_.counters.deferred;
 }
 
 void Norms::Free(Asked* ask) {
   ask->remaining = 0;
-  --parked_;
-  --sink_.counters.parked;
+  --deferred_;
+  --sink_.counters.deferred;
 }
 
 // All parts of a slice are present: answers the requests for which these were the last.
@@ -206,7 +207,7 @@ void Norms::Release(uint32_t slice, uint64_t step, NormKind kind) {
 
 // Ends deferred requests, with an event of *why unless why is null.
 void Norms::Fail(absl::FunctionRef<bool(const Asked&)> match, const ReplyStatus* why) {
-  if (parked_ == 0) return;
+  if (deferred_ == 0) return;
   for (Asked& ask : asks_) {
     if (ask.remaining == 0 || !match(ask)) continue;
     if (why != nullptr) {
@@ -219,12 +220,12 @@ void Norms::Fail(absl::FunctionRef<bool(const Asked&)> match, const ReplyStatus*
     }
     Free(&ask);
   }
-  for (Slice& s : slices_) {
+  for (LocalPartition& s : slices_) {
     std::erase_if(s.waiters, [&](uint32_t index) { return asks_[index].remaining == 0; });
   }
 }
 
-void Norms::FailSlice(uint32_t slice, ReplyStatus why, bool keep) {
+void Norms::FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) {
   Fail(
       [slice](const Asked& ask) {
         return std::find(ask.slices.begin(), ask.slices.end(), slice) != ask.slices.end();

@@ -42,7 +42,7 @@ namespace verbena::shard {
 class Norms {
  public:
   // All outlive it. The table's optimizer needs at least one kind of norm.
-  Norms(DenseTable* table, BufferPool* pool, Sink* sink);
+  Norms(DenseTable* table, BufferPool* pool, EngineContext* sink);
   ~Norms();
 
   // ---- a chunk's open step, by its index in the table ----
@@ -59,19 +59,19 @@ class Norms {
   // ---- requests. slices: those of the groups, ready; one for each group ----
   PullOutcome Ask(const NormsRequest& request, absl::Span<const uint32_t> slices);
   // kOk: every chunk of the slice that waited for these total norms took them: Step() continues.
-  ReplyStatus Tell(uint32_t slice, uint64_t step, NormKind kind, const NormTotals& totals);
+  ReplyStatus Replicate(uint32_t slice, uint64_t step, NormKind kind, const NormTotals& totals);
 
   // ---- the view ----
   void Resize();
   // Requests that name the slice are answered `why`. !keep: its parts are forgotten.
-  void FailSlice(uint32_t slice, ReplyStatus why, bool keep);
+  void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep);
   void FailWorkers(absl::FunctionRef<bool(uint64_t worker)> expired);
   // A new generation: requests are answered kExpired, parts are forgotten.
   void Reset();
   void ForgetLane(uint32_t lane);
 
  private:
-  enum class Phase : uint8_t { kOpen, kBegun, kMeasured, kTold };
+  enum class Phase : uint8_t { kOpen, kBegun, kMeasured, kTotalled };
   // By parity of the step.
   struct Chunk {
     Phase phase = Phase::kOpen;
@@ -85,7 +85,7 @@ class Norms {
     uint64_t step = UINT64_MAX;
     uint32_t chunks = 0;
   };
-  struct Slice {
+  struct LocalPartition {
     Count counts[2][kNormKinds];
     std::vector<uint32_t> waiters;  // indices of asks_
   };
@@ -109,19 +109,19 @@ class Norms {
   void Measure(uint32_t chunk, NormKind kind, absl::Span<const Source> sources);
   // The parts of the slices, in a pinned buffer. data is null when there is no memory.
   ChunkView Gather(uint64_t step, NormKind kind, absl::Span<const uint32_t> slices);
-  void Park(const NormsRequest& request, absl::Span<const uint32_t> slices, uint32_t remaining);
+  void Defer(const NormsRequest& request, absl::Span<const uint32_t> slices, uint32_t remaining);
   void Release(uint32_t slice, uint64_t step, NormKind kind);
   void Fail(absl::FunctionRef<bool(const Asked&)> match, const ReplyStatus* why);
   void Free(Asked* ask);
 
   DenseTable& table_;
   BufferPool& pool_;
-  Sink& sink_;
+  EngineContext& sink_;
   const bool gradient_, trust_;  // which kinds a step needs
   std::vector<Chunk> chunks_;
-  std::vector<Slice> slices_;
+  std::vector<LocalPartition> slices_;
   std::vector<Asked> asks_;
-  uint32_t parked_ = 0;
+  uint32_t deferred_ = 0;
 };
 
 }  // namespace verbena::shard

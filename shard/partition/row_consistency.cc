@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
@@ -46,12 +46,12 @@ Answer NoRoom(const RowParts& parts, const RowPush& push, uint32_t slice, const 
   return refusal(ReplyStatus::kMemoryLimit, pool.limit_bytes());
 }
 
-bool TellNewRows(const RowParts& parts, uint32_t slice) {
+bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
   const EmbeddingTable& table = *parts.table;
   ReplicaLog& log = *parts.sink->log;
   const uint32_t partition = table.life(slice).partition;
   ReplicaLog::Cursor& cursor = log.cursor(partition);
-  if (!cursor.sends(table.id()) || planted_bugs().chase_new_rows) return true;
+  if (!cursor.sends(table.id()) || failpoints().chase_new_rows) return true;
   const uint32_t end = table.rows_in(slice);
   uint32_t& made = cursor.slices.at(table.id()).rows_made;
   if (made >= end) return true;
@@ -59,7 +59,7 @@ bool TellNewRows(const RowParts& parts, uint32_t slice) {
   for (uint32_t row = made; row < end; ++row) {
     if (!table.rows(slice).is_free(row)) keys.push_back(table.rows(slice).key(row));
   }
-  if (!keys.empty() && !planted_bugs().forget_new_rows) {
+  if (!keys.empty() && !failpoints().forget_new_rows) {
     ReplicaLog::Append told;
     const size_t bytes = KeyBytes(keys.size());
     told.data = parts.pool->TakeScratch(bytes, table.account());
@@ -69,7 +69,7 @@ bool TellNewRows(const RowParts& parts, uint32_t slice) {
     told.table = table.id();
     told.partition = partition;
     told.header.kind = ReplicaKind::kMakeRows;
-    told.header.generation = parts.roster->generation();
+    told.header.generation = parts.members->generation();
     told.header.count = static_cast<uint32_t>(keys.size());
     told.header.total_bytes = static_cast<uint32_t>(bytes);
     log.Add(std::move(told));

@@ -17,7 +17,7 @@
 
 #include "absl/types/span.h"
 #include "shard/partition/consistency.h"
-#include "shard/partition/lookup_parking.h"
+#include "shard/partition/deferred_lookups.h"
 #include "shard/table/embedding_table.h"
 
 namespace verbena::shard {
@@ -25,10 +25,10 @@ namespace verbena::shard {
 // The parts that an embedding table's consistency works with; all outlive it.
 struct RowParts {
   EmbeddingTable* table;
-  LookupParking* parking;
+  DeferredLookups* parking;
   BufferPool* pool;
-  const Roster* roster;
-  Sink* sink;
+  const Members* members;
+  EngineContext* sink;
 };
 
 // One group of a push.
@@ -42,7 +42,7 @@ struct RowPush {
 
 class RowConsistency : public Consistency {
  public:
-  virtual Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) = 0;
+  virtual Answer Push(const RowPush& push, const Members::Member& member, uint32_t slice) = 0;
   // Whether a lookup of min_version by `worker`, a member, is answered now. sync, async: a version
   // of the partition. ssp: the worker's clock; answer->detail gets its distance to the least clock,
   // and answer->version that clock.
@@ -60,7 +60,7 @@ std::unique_ptr<RowConsistency> MakeAsyncRows(const RowParts& parts);  // ssp, t
 // Call before a record of rows: a learner that is being sent the slice gets the keys of rows that
 // were made since it began with it. It makes these rows itself, so that the cursor has an end
 // however many there are. False: no memory.
-bool TellNewRows(const RowParts& parts, uint32_t slice);
+bool ReplicateNewRows(const RowParts& parts, uint32_t slice);
 
 // The rows of a push of such keys, made where there is none: the replica of the partition has to
 // have room for them, too. False: there is no room, here or there.

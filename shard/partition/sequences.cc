@@ -4,18 +4,18 @@
 
 namespace verbena::shard {
 
-void Sequences::Resize(const Roster& roster, uint32_t slices) {
+void Sequences::Resize(const Members& members, uint32_t slices) {
   const auto known = static_cast<uint32_t>(owners_.size());
-  owners_.resize(std::max(known, roster.indices()));
-  for (uint32_t i = known; i < owners_.size(); ++i) owners_[i] = roster.index_owner(i);
+  owners_.resize(std::max(known, members.indices()));
+  for (uint32_t i = known; i < owners_.size(); ++i) owners_[i] = members.index_owner(i);
   last_.resize(slices);
   for (std::vector<uint64_t>& last : last_) last.resize(owners_.size());
 }
 
-void Sequences::RosterChanged(const Roster& roster) {
+void Sequences::MembersChanged(const Members& members) {
   for (uint32_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i] == roster.index_owner(i)) continue;
-    owners_[i] = roster.index_owner(i);
+    if (owners_[i] == members.index_owner(i)) continue;
+    owners_[i] = members.index_owner(i);
     for (std::vector<uint64_t>& last : last_) last[i] = 0;
   }
 }
@@ -33,10 +33,10 @@ std::vector<WorkerMark> Sequences::Marks(uint32_t slice) const {
   return marks;
 }
 
-void Sequences::Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks) {
+void Sequences::Adopt(const Members& members, uint32_t slice, absl::Span<const WorkerMark> marks) {
   for (const WorkerMark& mark : marks) {
-    const Roster::Member* member = roster.Find(mark.worker);
-    if (member == nullptr || member->index == Roster::kNoIndex) continue;
+    const Members::Member* member = members.Find(mark.worker);
+    if (member == nullptr || member->index == Members::kNoIndex) continue;
     last_[slice][member->index] = mark.sequence;
   }
 }

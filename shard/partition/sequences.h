@@ -8,32 +8,32 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
+#include "shard/failpoints.h"
 #include "shard/partition/consistency.h"
-#include "shard/partition/roster.h"
-#include "shard/planted_bugs.h"
+#include "shard/partition/members.h"
 
 namespace verbena::shard {
 
 class Sequences {
  public:
   // The table got slices, or the job members.
-  void Resize(const Roster& roster, uint32_t slices);
+  void Resize(const Members& members, uint32_t slices);
   // A new member in the place of a departed one starts at 1. Resize() has been called.
-  void RosterChanged(const Roster& roster);
+  void MembersChanged(const Members& members);
   // A new generation of the job.
   void Reset();
 
   // The progress that a replica of the slice needs, and how a former replica takes it over.
   std::vector<WorkerMark> Marks(uint32_t slice) const;
-  void Adopt(const Roster& roster, uint32_t slice, absl::Span<const WorkerMark> marks);
+  void Adopt(const Members& members, uint32_t slice, absl::Span<const WorkerMark> marks);
 
   uint64_t& last(uint32_t slice, uint32_t member) { return last_[slice][member]; }
   uint64_t last(uint32_t slice, uint32_t member) const { return last_[slice][member]; }
   // kOk: `sequence` is `next`. It is not above `last`, which is below next: a resend.
   static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next) {
     if (sequence <= last) {
-      return planted_bugs().skip_dedupe ? ReplyStatus::kOk : ReplyStatus::kDuplicate;
+      return failpoints().skip_dedupe ? ReplyStatus::kOk : ReplyStatus::kDuplicate;
     }
     return sequence == next ? ReplyStatus::kOk : ReplyStatus::kSequenceGap;
   }

@@ -15,7 +15,7 @@ namespace verbena::shard {
 
 class ReplicaLog;
 
-struct Sink {
+struct EngineContext {
   EngineCounters counters;
   ReplicaLog* log = nullptr;  // records for the partitions' replicas
   std::vector<Event> events;

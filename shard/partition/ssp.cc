@@ -13,31 +13,31 @@ class Ssp final : public DenseConsistency {
       : async_(MakeAsync(parts)),
         table_(*parts.table),
         parking_(*parts.parking),
-        roster_(*parts.roster),
+        members_(*parts.members),
         sink_(*parts.sink),
-        clocks_(parts.roster, parts.table->spec().staleness(),
+        clocks_(parts.members, parts.table->spec().staleness(),
                 [this](uint32_t slice, const WorkerMark& mark) {
-                  NoteMark(&sink_, table_, roster_, slice, mark);
+                  NoteMark(&sink_, table_, members_, slice, mark);
                 }) {
     Follow();
   }
 
-  PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+  PushOutcome Push(const PushRequest& request, const Members::Member& member,
                    uint32_t chunk) override {
     return async_->Push(request, member, chunk);
   }
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                      const Roster::Member& member, uint32_t slice, uint32_t* detail) override {
+                      const Members::Member& member, uint32_t slice, uint32_t* detail) override {
     const ReplyStatus status = async_->EndStep(group, clock, worker, member, slice, detail);
     if (status == ReplyStatus::kOk && clocks_.EndStep(slice, member, clock)) Release(slice);
     return status;
   }
   bool Reached(uint32_t, uint64_t) const override { return true; }
-  bool Readable(const Roster::Member& member, uint32_t chunk, uint64_t min_version,
+  bool Readable(const Members::Member& member, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
     return clocks_.Readable(member, table_.chunk(chunk).slice, min_version, answer);
   }
-  bool Includes(const Roster::Member& member, uint32_t chunk, uint64_t sequence) const override {
+  bool Includes(const Members::Member& member, uint32_t chunk, uint64_t sequence) const override {
     return async_->Includes(member, chunk, sequence);
   }
   void Retry() override { async_->Retry(); }
@@ -45,8 +45,8 @@ class Ssp final : public DenseConsistency {
     async_->Resize();
     Follow();
   }
-  void RosterChanged() override {
-    async_->RosterChanged();
+  void MembersChanged() override {
+    async_->MembersChanged();
     Follow();
   }
   void Reset() override {
@@ -54,13 +54,14 @@ class Ssp final : public DenseConsistency {
     clocks_.Reset();
     Follow();
   }
-  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override {
-    async_->FailSlice(slice, why, keep);
+  void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) override {
+    async_->FailLocalPartition(slice, why, keep);
   }
   void ForgetLane(uint32_t lane) override { async_->ForgetLane(lane); }
   std::vector<WorkerMark> Marks(uint32_t slice) const override {
     std::vector<WorkerMark> marks = async_->Marks(slice);
-    for (WorkerMark& mark : marks) mark.clock = clocks_.of(slice, roster_.Find(mark.worker)->index);
+    for (WorkerMark& mark : marks)
+      mark.clock = clocks_.of(slice, members_.Find(mark.worker)->index);
     return marks;
   }
   std::vector<WorkerMark> Applied(uint32_t slice) const override { return async_->Applied(slice); }
@@ -69,7 +70,7 @@ class Ssp final : public DenseConsistency {
     clocks_.Adopt(slice, marks);
     Release(slice);
   }
-  void TellClocks(uint32_t slice) override { clocks_.TellAll(slice); }
+  void ReplicateClocks(uint32_t slice) override { clocks_.ReplicateAll(slice); }
   // The inner consistency applies the table's records.
   void Replicated(uint32_t, uint64_t) override {}
 
@@ -88,9 +89,9 @@ class Ssp final : public DenseConsistency {
 
   const std::unique_ptr<DenseConsistency> async_;
   DenseTable& table_;
-  PullParking& parking_;
-  const Roster& roster_;
-  Sink& sink_;
+  DeferredPulls& parking_;
+  const Members& members_;
+  EngineContext& sink_;
   Clocks clocks_;
 };
 

@@ -1,19 +1,19 @@
 // The steps: contributions are taken, summed in the order of ranks, and committed. Changes of
-// members, slices and jobs are in sync_roster.cc.
+// members, slices and jobs are in sync_members.cc.
 #include "shard/partition/sync.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
 bool Sync::Passes(uint32_t chunk, uint32_t rank) {
   const Contribution& x = At(chunk, rank);
-  if (x.state == State::kEmpty || roster_.departed(rank)) return true;
+  if (x.state == State::kEmpty || members_.departed(rank)) return true;
   return x.state == State::kNone &&
-         ProgressOf(table_.chunk(chunk).slice, rank).ended + (planted_bugs().pass_early ? 1 : 0) >
+         ProgressOf(table_.chunk(chunk).slice, rank).ended + (failpoints().pass_early ? 1 : 0) >
              table_.chunk(chunk).version;
 }
 
@@ -35,7 +35,7 @@ ReplyStatus Sync::Repeated(const Contribution& x, uint64_t worker) const {
   return ReplyStatus::kDuplicate;
 }
 
-PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member, uint32_t chunk) {
+PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member, uint32_t chunk) {
   const DenseTable::Chunk& c = table_.chunk(chunk);
   const auto answer = [&](ReplyStatus status) {
     return PushOutcome{false, false, {status, 0, c.version}};
@@ -43,7 +43,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Roster::Member& member,
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
   const uint64_t step = request.group.sequence;
-  if (step < c.version && !planted_bugs().skip_dedupe) return answer(ReplyStatus::kDuplicate);
+  if (step < c.version && !failpoints().skip_dedupe) return answer(ReplyStatus::kDuplicate);
   if (step > c.version) return answer(ReplyStatus::kWrongStep);
   Contribution& x = At(chunk, rank);
   if (x.state != State::kNone && x.state != State::kOwed) {
@@ -98,29 +98,29 @@ void Sync::Advance(uint32_t chunk) {
       return;
     }
     if (norms_ != nullptr && !Totalled(chunk, sources_.size() - sums)) return;
-    const Telling telling = Tell(chunk, sources_.size() - sums);
-    if (telling == Telling::kNoMemory || telling == Telling::kNoRoom) return;
-    if (telling == Telling::kNobody && !Commit(chunk)) return;
+    const Replicating telling = Replicate(chunk, sources_.size() - sums);
+    if (telling == Replicating::kNoMemory || telling == Replicating::kNoRoom) return;
+    if (telling == Replicating::kNobody && !Commit(chunk)) return;
   }
 }
 
-Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
+Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(chunk);
   const ReplicaLog::Mode mode = log.mode(partition);
-  if (mode == ReplicaLog::Mode::kAlone || !log.Told(partition, table_.id(), chunk)) {
-    return Telling::kNobody;
+  if (mode == ReplicaLog::Mode::kAlone || !log.Replicated(partition, table_.id(), chunk)) {
+    return Replicating::kNobody;
   }
   Chunk& s = chunks_[chunk];
   s.listed = norms_ != nullptr ? norms_->divisor(chunk) : Listed(chunk);
-  if (s.listed == 0) return Telling::kNobody;  // no worker makes steps
+  if (s.listed == 0) return Replicating::kNobody;  // no worker makes steps
   // With norms, the sum is there.
   if (s.cursor < ranks_) Consume(chunk, ranks_, payloads);
-  if (s.cursor < ranks_) return Telling::kNoMemory;
+  if (s.cursor < ranks_) return Replicating::kNoMemory;
   // The pushes are already summed, so no slot waits for room.
   if (!log.HasRoom(partition)) {
     SetBlocked(chunk);
-    return Telling::kNoRoom;
+    return Replicating::kNoRoom;
   }
   ClearBlocked(chunk);
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
@@ -130,7 +130,7 @@ Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
   told.partition = partition;
   told.index = c.id;
   told.header.kind = ReplicaKind::kDense;
-  told.header.generation = roster_.generation();
+  told.header.generation = members_.generation();
   told.header.count = s.accumulator.data == nullptr ? 0 : c.elements;
   told.header.total_bytes = told.header.count * static_cast<uint32_t>(sizeof(float));
   told.header.divisor = mean_ ? static_cast<float>(s.listed) : 1.0f;
@@ -145,7 +145,7 @@ Sync::Telling Sync::Tell(uint32_t chunk, size_t payloads) {
   s.told = log.Add(std::move(told));
   s.acknowledged = mode == ReplicaLog::Mode::kForward;
   Observe(chunk, c.version, s.listed);
-  return Telling::kTold;
+  return Replicating::kReplicated;
 }
 
 void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
@@ -190,7 +190,7 @@ bool Sync::Totalled(uint32_t chunk, size_t payloads) {
   return norms_->Step(chunk, sources_);
 }
 
-void Sync::Told(uint32_t slice) {
+void Sync::OnTotals(uint32_t slice) {
   for (const uint32_t chunk : table_.slice(slice).chunks) {
     if (!norms_->open(chunk)) Advance(chunk);
   }
@@ -202,7 +202,7 @@ uint32_t Sync::Listed(uint32_t chunk) {
   for (uint32_t r = 0; r < ranks_; ++r) {
     const State state = At(chunk, r).state;
     const bool contributed = state != State::kNone && state != State::kOwed;
-    if (contributed || !roster_.departed(r)) ++listed;  // live: has ended the step
+    if (contributed || !members_.departed(r)) ++listed;  // live: has ended the step
   }
   return listed;
 }
@@ -296,12 +296,12 @@ void Sync::Retry() {
   for (const uint32_t chunk : waiting) Advance(chunk);
 }
 
-ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Roster::Member& member,
+ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Members::Member& member,
                           uint32_t slice, uint32_t* detail) {
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return ReplyStatus::kPermissionDenied;
   const uint64_t step = group.sequence;
-  const DenseTable::Slice& s = table_.slice(slice);
+  const DenseTable::LocalPartition& s = table_.slice(slice);
   if (step < s.min_version) return ReplyStatus::kDuplicate;
   Progress& p = ProgressOf(slice, rank);
   if (step < p.ended) return ReplyStatus::kOk;

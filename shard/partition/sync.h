@@ -1,5 +1,5 @@
 // Bulk synchronous steps of a table. See engine.h, invariant 1. Only for sync.cc and
-// sync_roster.cc: others use dense_consistency.h.
+// sync_members.cc: others use dense_consistency.h.
 //
 // A rank's contribution to a chunk's open step:
 //     none  --push, ranks before it are pending-->  held  --its run comes-->  consumed
@@ -34,7 +34,7 @@ class Sync final : public DenseConsistency {
       : table_(*parts.table),
         parking_(*parts.parking),
         pool_(*parts.pool),
-        roster_(*parts.roster),
+        members_(*parts.members),
         sink_(*parts.sink),
         mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
         bookkeeping_(parts.pool, table_.account()) {
@@ -49,25 +49,25 @@ class Sync final : public DenseConsistency {
     sink_.blocked -= static_cast<uint32_t>(blocked_.size());
   }
 
-  PushOutcome Push(const PushRequest& request, const Roster::Member& member,
+  PushOutcome Push(const PushRequest& request, const Members::Member& member,
                    uint32_t chunk) override;
-  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Members::Member& member,
                       uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).min_version >= min_version;
   }
-  bool Readable(const Roster::Member&, uint32_t chunk, uint64_t min_version,
+  bool Readable(const Members::Member&, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
     answer->version = table_.chunk(chunk).version;
     return answer->version >= min_version;
   }
   Norms* norms() override { return norms_.get(); }
-  void Told(uint32_t slice) override;
+  void OnTotals(uint32_t slice) override;
   void Retry() override;
   void Resize() override;
-  void RosterChanged() override;
+  void MembersChanged() override;
   void Reset() override;
-  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) override;
   void ForgetLane(uint32_t lane) override;
   void Replicated(uint32_t chunk, uint64_t) override {
     chunks_[chunk].acknowledged = true;
@@ -116,8 +116,8 @@ class Sync final : public DenseConsistency {
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
   // Replicates a step whose contributions are all there.
-  enum class Telling : uint8_t { kNobody, kTold, kNoMemory, kNoRoom };
-  Telling Tell(uint32_t chunk, size_t payloads);
+  enum class Replicating : uint8_t { kNobody, kReplicated, kNoMemory, kNoRoom };
+  Replicating Replicate(uint32_t chunk, size_t payloads);
   bool Commit(uint32_t chunk, bool force = false);
   uint32_t Listed(uint32_t chunk);
   // The step's contributions are final.
@@ -133,10 +133,10 @@ class Sync final : public DenseConsistency {
   void ClearBlocked(uint32_t chunk);
 
   DenseTable& table_;
-  PullParking& parking_;
+  DeferredPulls& parking_;
   BufferPool& pool_;
-  const Roster& roster_;
-  Sink& sink_;
+  const Members& members_;
+  EngineContext& sink_;
   const bool mean_;
   std::unique_ptr<Norms> norms_;  // null: steps of this table commit in one phase
   uint32_t ranks_ = 0;

@@ -12,13 +12,13 @@ namespace verbena::shard {
 void SyncRows::Resize() {
   // A change of the number of ranks comes with Reset().
   if (owners_.empty()) {
-    ranks_ = roster_.expected();
+    ranks_ = members_.expected();
     owners_.assign(ranks_, 0);
-    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = roster_.owner(r);
+    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = members_.owner(r);
   }
   slices_.resize(table_.slices());
-  for (Slice& s : slices_) s.ended.resize(ranks_);
-  bookkeeping_.Set(slices_.size() * (sizeof(Slice) + ranks_ * sizeof(uint64_t)));
+  for (LocalPartition& s : slices_) s.ended.resize(ranks_);
+  bookkeeping_.Set(slices_.size() * (sizeof(LocalPartition) + ranks_ * sizeof(uint64_t)));
 }
 
 bool SyncRows::TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const {
@@ -43,7 +43,7 @@ Answer SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
   if (x->copy.data == nullptr) return {ReplyStatus::kResourceExhausted};
   x->count = static_cast<uint32_t>(count);
   bool too_many = TooMany(slice, push.keys);
-  const RowParts parts = {&table_, &parking_, &pool_, &roster_, &sink_};
+  const RowParts parts = {&table_, &parking_, &pool_, &members_, &sink_};
   RowGrowth growth;
   const bool made = !too_many && MakeRows(parts, push, slice, x->rows(), &growth);
   // There may be memory for the rows, but not to have them there together.
@@ -61,7 +61,7 @@ Answer SyncRows::Copy(const RowPush& push, uint32_t slice, Contribution* x) {
   return {ReplyStatus::kOk};
 }
 
-Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_t slice) {
+Answer SyncRows::Push(const RowPush& push, const Members::Member& member, uint32_t slice) {
   const uint64_t version = table_.slice(slice).version;
   const auto answer = [&](ReplyStatus status, uint32_t detail = 0) {
     return Answer{status, detail, version};
@@ -71,7 +71,7 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
   const uint64_t step = push.group.sequence;
   if (step < version) return answer(ReplyStatus::kDuplicate);
   if (step > version) return answer(ReplyStatus::kWrongStep);
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   const auto before = [](const Contribution& a, const Contribution& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
   };
@@ -102,19 +102,19 @@ Answer SyncRows::Push(const RowPush& push, const Roster::Member& member, uint32_
   return taken;
 }
 
-uint32_t SyncRows::Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const {
+uint32_t SyncRows::Arrived(const LocalPartition& slice, uint32_t rank, uint64_t worker) const {
   return static_cast<uint32_t>(
       std::count_if(slice.contributions.begin(), slice.contributions.end(),
                     [&](const Contribution& x) { return x.rank == rank && x.worker == worker; }));
 }
 
 ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
-                              const Roster::Member& member, uint32_t slice, uint32_t* detail) {
+                              const Members::Member& member, uint32_t slice, uint32_t* detail) {
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return ReplyStatus::kPermissionDenied;
   const uint64_t step = group.sequence;
   const uint64_t version = table_.slice(slice).version;
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   if (step < version) return ReplyStatus::kDuplicate;
   if (step < s.ended[rank]) return ReplyStatus::kOk;
   if (step > version) return ReplyStatus::kWrongStep;
@@ -128,18 +128,18 @@ ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
   return ReplyStatus::kOk;
 }
 
-void SyncRows::Drop(Slice* slice) {
+void SyncRows::Drop(LocalPartition* slice) {
   SetBlocked(slice, false);
   for (const Contribution& x : slice->contributions) pool_.ReturnScratch(x.copy);
   slice->contributions.clear();
   slice->refused.clear();
 }
 
-void SyncRows::RosterChanged() {
+void SyncRows::MembersChanged() {
   for (uint32_t r = 0; r < ranks_; ++r) {
-    if (roster_.owner(r) == owners_[r]) continue;
-    owners_[r] = roster_.owner(r);
-    for (Slice& s : slices_) s.ended[r] = 0;
+    if (members_.owner(r) == owners_[r]) continue;
+    owners_[r] = members_.owner(r);
+    for (LocalPartition& s : slices_) s.ended[r] = 0;
   }
   for (uint32_t s = 0; s < slices_.size(); ++s) {
     if (table_.ready(s)) Advance(s);
@@ -149,7 +149,7 @@ void SyncRows::RosterChanged() {
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
     // Replicas have the record and apply it, also after their workers have gone.
-    if (slices_[s].told != 0 && !ApplyTold(s, /*now=*/true)) {
+    if (slices_[s].told != 0 && !ApplyReplicated(s, /*now=*/true)) {
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }
     if (table_.ready(s)) table_.Unprepare(s);
@@ -160,7 +160,7 @@ void SyncRows::Reset() {
   Resize();
 }
 
-void SyncRows::FailSlice(uint32_t slice, ReplyStatus, bool keep) {
+void SyncRows::FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) {
   if (keep) return;
   Drop(&slices_[slice]);
   slices_[slice].told = 0;

@@ -30,18 +30,18 @@ class SyncRows final : public RowConsistency {
       : table_(*parts.table),
         parking_(*parts.parking),
         pool_(*parts.pool),
-        roster_(*parts.roster),
+        members_(*parts.members),
         sink_(*parts.sink),
         mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
         bookkeeping_(parts.pool, table_.account()) {
     Resize();
   }
   ~SyncRows() override {
-    for (Slice& s : slices_) Drop(&s);
+    for (LocalPartition& s : slices_) Drop(&s);
   }
 
-  Answer Push(const RowPush& push, const Roster::Member& member, uint32_t slice) override;
-  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Roster::Member& member,
+  Answer Push(const RowPush& push, const Members::Member& member, uint32_t slice) override;
+  ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Members::Member& member,
                       uint32_t slice, uint32_t* detail) override;
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).version >= min_version;
@@ -51,9 +51,9 @@ class SyncRows final : public RowConsistency {
     return answer->version >= min_version;
   }
   void Resize() override;
-  void RosterChanged() override;
+  void MembersChanged() override;
   void Reset() override;
-  void FailSlice(uint32_t slice, ReplyStatus why, bool keep) override;
+  void FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) override;
   void Retry() override;
   void Replicated(uint32_t slice, uint64_t sequence) override;
   void ApplyNow(uint32_t slice) override {
@@ -75,7 +75,7 @@ class SyncRows final : public RowConsistency {
     }
     float* gradients() const { return reinterpret_cast<float*>(rows() + count); }
   };
-  struct Slice {
+  struct LocalPartition {
     std::vector<Contribution> contributions;  // of the open step, by (rank, index)
     std::vector<uint64_t> refused;            // keys of the open step that get no row
     std::vector<uint64_t> ended;              // by rank: steps below this one are ended
@@ -102,40 +102,40 @@ class SyncRows final : public RowConsistency {
   bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
   // Copies a push and creates its rows. If the answer is not kOk, nothing has changed.
   Answer Copy(const RowPush& push, uint32_t slice, Contribution* x);
-  uint32_t Arrived(const Slice& slice, uint32_t rank, uint64_t worker) const;
+  uint32_t Arrived(const LocalPartition& slice, uint32_t rank, uint64_t worker) const;
   // Commits as long as steps are complete.
   void Advance(uint32_t slice);
   bool Commit(uint32_t slice);
   // The open step is applied to the rows.
   void Committed(uint32_t slice);
-  uint32_t Listed(const Slice& slice) const;
+  uint32_t Listed(const LocalPartition& slice) const;
   // The step's contributions are final.
   void Observe(uint32_t slice);
-  float Divisor(const Slice& slice) const {
+  float Divisor(const LocalPartition& slice) const {
     return mean_ ? static_cast<float>(slice.listed) : 1.0f;
   }
   // Replicates the open step, which is complete. False: no memory.
-  bool Tell(uint32_t slice);
+  bool Replicate(uint32_t slice);
   // Whether all rows that the open step names may be changed now.
   bool Prepare(uint32_t slice);
   // False: it waits for memory to keep rows for a checkpoint.
-  bool ApplyTold(uint32_t slice, bool now = false);
-  void SetBlocked(Slice* slice, bool blocked);
+  bool ApplyReplicated(uint32_t slice, bool now = false);
+  void SetBlocked(LocalPartition* slice, bool blocked);
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   // Calls `row` (key, number, sources) for each row that the step names, by key.
   template <typename Row>
   void ForEachRow(uint32_t slice, Row row);
   void PushHead(uint32_t slice, uint32_t contribution, uint32_t at);
-  void Drop(Slice* slice);
+  void Drop(LocalPartition* slice);
 
   EmbeddingTable& table_;
-  LookupParking& parking_;
+  DeferredLookups& parking_;
   BufferPool& pool_;
-  const Roster& roster_;
-  Sink& sink_;
+  const Members& members_;
+  EngineContext& sink_;
   const bool mean_;
   uint32_t ranks_ = 0;
-  std::vector<Slice> slices_;
+  std::vector<LocalPartition> slices_;
   std::vector<uint64_t> owners_;  // of each rank, as of the last member list
   std::vector<Head> heads_;       // scratch of ForEachRow()
   std::vector<Source> sources_;   // the same

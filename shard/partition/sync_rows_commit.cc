@@ -50,13 +50,13 @@ void SyncRows::Advance(uint32_t slice) {
 }
 
 // The number of workers that the commit lists: contributors, and those that have ended the step.
-uint32_t SyncRows::Listed(const Slice& slice) const {
+uint32_t SyncRows::Listed(const LocalPartition& slice) const {
   uint32_t listed = 0;
   auto x = slice.contributions.begin();
   for (uint32_t r = 0; r < ranks_; ++r) {
     bool contributed = false;
     for (; x != slice.contributions.end() && x->rank == r; ++x) contributed = true;
-    if (contributed || !roster_.departed(r)) ++listed;
+    if (contributed || !members_.departed(r)) ++listed;
   }
   return listed;
 }
@@ -75,24 +75,24 @@ bool SyncRows::Prepare(uint32_t slice) {
 }
 
 bool SyncRows::Commit(uint32_t slice) {
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   if (s.told != 0) {
     if (!s.acknowledged) return false;  // the follower does not have it yet
-    const bool applied = ApplyTold(slice);
+    const bool applied = ApplyReplicated(slice);
     SetBlocked(&s, !applied);
     if (applied) Committed(slice);
     return applied;
   }
   const uint64_t version = table_.slice(slice).version;
   for (uint32_t r = 0; r < ranks_; ++r) {
-    if (!roster_.departed(r) && s.ended[r] <= version) return false;
+    if (!members_.departed(r) && s.ended[r] <= version) return false;
   }
   const uint32_t listed = Listed(s);
   if (listed == 0) return false;  // all have left: no worker makes steps
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
   const ReplicaLog::Mode mode = log.mode(partition);
-  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Told(partition, table_.id());
+  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
   if (tell && !log.HasRoom(partition)) {
     SetBlocked(&s, true);
     return false;
@@ -110,12 +110,12 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   s.listed = listed;
   if (tell) {
-    const bool told = Tell(slice);
+    const bool told = Replicate(slice);
     SetBlocked(&s, !told);
     if (told) Observe(slice);
     if (!told || mode == ReplicaLog::Mode::kRequired) return false;
     s.acknowledged = true;
-    const bool applied = ApplyTold(slice);  // its rows are in memory
+    const bool applied = ApplyReplicated(slice);  // its rows are in memory
     SetBlocked(&s, !applied);
     if (!applied) return false;
   } else {
@@ -130,7 +130,7 @@ bool SyncRows::Commit(uint32_t slice) {
 }
 
 void SyncRows::Committed(uint32_t slice) {
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   ++sink_.counters.applies;
   ++sink_.counters.commits;
   table_.CountRefused(slice, s.refused);
@@ -140,7 +140,7 @@ void SyncRows::Committed(uint32_t slice) {
 
 void SyncRows::Observe(uint32_t slice) {
   if (!sink_.commit_observer) return;
-  const Slice& s = slices_[slice];
+  const LocalPartition& s = slices_[slice];
   contributors_.clear();
   for (const Contribution& x : s.contributions) {
     const bool again = !contributors_.empty() && contributors_.back() == x.worker;
@@ -150,9 +150,9 @@ void SyncRows::Observe(uint32_t slice) {
       {table_.id(), PartitionOf(slice), table_.slice(slice).version, contributors_, s.listed});
 }
 
-bool SyncRows::Tell(uint32_t slice) {
-  if (!TellNewRows({&table_, &parking_, &pool_, &roster_, &sink_}, slice)) return false;
-  Slice& s = slices_[slice];
+bool SyncRows::Replicate(uint32_t slice) {
+  if (!ReplicateNewRows({&table_, &parking_, &pool_, &members_, &sink_}, slice)) return false;
+  LocalPartition& s = slices_[slice];
   uint32_t keys = 0;
   ForEachRow(slice, [&](uint64_t, uint32_t) { ++keys; });
   const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
@@ -169,11 +169,11 @@ bool SyncRows::Tell(uint32_t slice) {
       sum += table_.dim();
     });
   }
-  const EmbeddingTable::Slice& rows = table_.slice(slice);
+  const EmbeddingTable::LocalPartition& rows = table_.slice(slice);
   told.table = table_.id();
   told.partition = PartitionOf(slice);
   told.header.kind = ReplicaKind::kRows;
-  told.header.generation = roster_.generation();
+  told.header.generation = members_.generation();
   told.header.count = keys;
   told.header.total_bytes = static_cast<uint32_t>(keys > 0 ? bytes : 0);
   told.header.divisor = Divisor(s);
@@ -191,8 +191,8 @@ bool SyncRows::Tell(uint32_t slice) {
   return true;
 }
 
-bool SyncRows::ApplyTold(uint32_t slice, bool now) {
-  Slice& s = slices_[slice];
+bool SyncRows::ApplyReplicated(uint32_t slice, bool now) {
+  LocalPartition& s = slices_[slice];
   const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
   const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
   const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
@@ -217,7 +217,7 @@ void SyncRows::Replicated(uint32_t slice, uint64_t sequence) {
   Advance(slice);
 }
 
-void SyncRows::SetBlocked(Slice* slice, bool blocked) {
+void SyncRows::SetBlocked(LocalPartition* slice, bool blocked) {
   if (std::exchange(slice->blocked, blocked) == blocked) return;
   sink_.blocked += blocked ? 1 : -1;
 }

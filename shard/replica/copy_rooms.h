@@ -21,7 +21,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "shard/engine.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
@@ -42,7 +42,7 @@ class CopyRooms {
   bool MayFit(const CopyId& copy, uint64_t bytes) const {
     const Copy* const c = Find(copy);
     if (c == nullptr) return true;
-    const uint64_t made = planted_bugs().wait_for_open_steps ? 0 : c->on_their_way - c->in_records;
+    const uint64_t made = failpoints().wait_for_open_steps ? 0 : c->on_their_way - c->in_records;
     const uint64_t awaited = c->on_their_way - made;
     return awaited > 0 && made <= c->room.bytes && bytes <= c->room.bytes - made;
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 namespace {
@@ -124,7 +124,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
 
 // Entries added from now on do not count before the replica has them.
 void ReplicaLog::Require(Partition* partition) {
-  partition->required = !planted_bugs().acknowledge_early;
+  partition->required = !failpoints().acknowledge_early;
 }
 
 bool ReplicaLog::MayCopy(uint32_t partition) const {
@@ -144,16 +144,17 @@ void ReplicaLog::Complete(uint32_t partition) {
   CheckCrowded(&p);
 }
 
-bool ReplicaLog::Told(uint32_t partition, uint32_t table) const {
+bool ReplicaLog::Replicated(uint32_t partition, uint32_t table) const {
   const Cursor& c = partitions_[partition].cursor;
   return c.complete || table > c.last_table || table < c.table || c.slices.contains(table);
 }
 
-bool ReplicaLog::Told(uint32_t partition, uint32_t table, uint32_t chunk) const {
+bool ReplicaLog::Replicated(uint32_t partition, uint32_t table, uint32_t chunk) const {
   const Cursor& c = partitions_[partition].cursor;
   // The cursor stands at the next id when it has passed the last table: that one may be made later.
-  const bool passed = table > c.last_table && !planted_bugs().skip_next_table;
-  return Told(partition, table) && (c.complete || passed || table != c.table || chunk < c.chunk);
+  const bool passed = table > c.last_table && !failpoints().skip_next_table;
+  return Replicated(partition, table) &&
+         (c.complete || passed || table != c.table || chunk < c.chunk);
 }
 
 // ---- applies ------------------------------------------------------------------------------------
@@ -179,9 +180,9 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.count = append.header.count;
   // Decided here, where the records sent before this one are known.
   const bool to_come = p.cursor.sends(append.table) ||
-                       (planted_bugs().rows_never_come && append.table > p.cursor.last_table &&
+                       (failpoints().rows_never_come && append.table > p.cursor.last_table &&
                         p.cursor.begun_as_learner) ||
-                       (planted_bugs().forget_proved && p.cursor.proved && !p.cursor.complete);
+                       (failpoints().forget_proved && p.cursor.proved && !p.cursor.complete);
   if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
   if (HasRows(append.header.kind)) {
     rooms_.Logged(append.partition, append.table, e.group.sequence);
@@ -268,7 +269,7 @@ void ReplicaLog::Pop(uint32_t partition) {
 }
 
 void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
-  if (planted_bugs().forget_unapplied) return;
+  if (failpoints().forget_unapplied) return;
   FailWaiters(table, partition, why);
   Disown(table, partition);
   Partition& p = partitions_[partition];
@@ -291,8 +292,7 @@ void ReplicaLog::HoldReads(uint32_t table, uint32_t partition) {
 bool ReplicaLog::MayRead(uint32_t partition, uint32_t table) const {
   const Partition& p = partitions_[partition];
   const auto held = p.held_reads.find(table);
-  return held == p.held_reads.end() || held->second <= p.acked ||
-         planted_bugs().read_unacknowledged;
+  return held == p.held_reads.end() || held->second <= p.acked || failpoints().read_unacknowledged;
 }
 
 // ---- notes --------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   const ReplicaWaiters::Asker asker = waiting_.Suspend();
   const bool catching_up = std::exchange(catching_up_, false);
   while (!p.notes.empty() &&
-         (!Full(p) || planted_bugs().unbounded_log || planted_bugs().unbounded_notes)) {
+         (!Full(p) || failpoints().unbounded_log || failpoints().unbounded_notes)) {
     const ReplicaNotes::Note note = p.notes.Take();
     Append told;
     told.table = note.table;
@@ -357,7 +357,7 @@ bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
   if (p.copy.server == 0) return true;
   AddNotes(partition);
-  if (planted_bugs().unbounded_log) return true;
+  if (failpoints().unbounded_log) return true;
   p.crowded |= p.apply_bytes > 0 && p.apply_bytes >= PartitionShare(p);
   crowded_ |= apply_bytes_ > 0 && apply_bytes_ >= ShardShare();
   if (!p.crowded && !crowded_) return true;
@@ -367,7 +367,7 @@ bool ReplicaLog::HasRoom(uint32_t partition) {
 
 bool ReplicaLog::HasRoomToCatchUp(uint32_t partition) const {
   const Partition& p = partitions_[partition];
-  if (planted_bugs().unbounded_log) {
+  if (failpoints().unbounded_log) {
     return apply_bytes_ + catch_up_bytes_ < limits_.catch_up_bytes;
   }
   // As much as applies have in the log: a learner's link is shared by halves. Otherwise little

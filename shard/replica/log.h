@@ -44,10 +44,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/engine.h"
+#include "shard/failpoints.h"
 #include "shard/partition/sink.h"
-#include "shard/planted_bugs.h"
 #include "shard/replica/copy_rooms.h"
 #include "shard/replica/notes.h"
 #include "shard/replica/waiters.h"
@@ -77,10 +77,10 @@ class ReplicaLog {
   };
   // How far a learner has received the content from before its time (engine_replicas.cc).
   struct Cursor {
-    // A slice that the learner has been sent (kSlice), and not yet all of its contents.
-    struct Slice {
-      // Rows from rows_end on were made after kSlice, so that the learner makes them, too; up to
-      // rows_made it was sent their keys.
+    // A slice that the learner has been sent (kBeginPartition), and not yet all of its contents.
+    struct LocalPartition {
+      // Rows from rows_end on were made after kBeginPartition, so that the learner makes them, too;
+      // up to rows_made it was sent their keys.
       uint32_t rows_end = 0, rows_made = 0;
       // The slice was lost and reset meanwhile: nothing more is to be sent.
       bool reset = false;
@@ -89,7 +89,7 @@ class ReplicaLog {
     uint32_t table = 0;       // being copied
     // By table, from `table` on. Usually that one alone; a slice that pushes make rows of does not
     // wait for its turn.
-    std::map<uint32_t, Slice> slices;
+    std::map<uint32_t, LocalPartition> slices;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
     bool complete = false;
@@ -114,7 +114,7 @@ class ReplicaLog {
     }
   };
 
-  ReplicaLog(BufferPool* pool, Sink* sink, const ReplicaLogLimits& limits)
+  ReplicaLog(BufferPool* pool, EngineContext* sink, const ReplicaLogLimits& limits)
       : pool_(*pool), sink_(*sink), limits_(limits), waiting_(sink) {}
   ~ReplicaLog();
 
@@ -162,9 +162,9 @@ class ReplicaLog {
     return p.required ? Mode::kRequired : Mode::kForward;
   }
   // Whether the replica has received the table's slice in that partition, or will not have to.
-  bool Told(uint32_t partition, uint32_t table) const;
-  // Told() for a chunk, by its local index.
-  bool Told(uint32_t partition, uint32_t table, uint32_t chunk) const;
+  bool Replicated(uint32_t partition, uint32_t table) const;
+  // Replicated() for a chunk, by its local index.
+  bool Replicated(uint32_t partition, uint32_t table, uint32_t chunk) const;
 
   struct Append {
     uint32_t table = 0;
@@ -246,7 +246,7 @@ class ReplicaLog {
   // Memory for new rows of the partition at its follower.
   uint64_t RoomForRows(uint32_t partition) const {
     const Partition& p = partitions_[partition];
-    return p.required && !planted_bugs().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
+    return p.required && !failpoints().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
   }
   // New rows were made here.
   void Grow(uint32_t partition, uint32_t table, uint64_t bytes) {
@@ -255,15 +255,15 @@ class ReplicaLog {
   }
 
   // ---- waiters ----
-  // Entries added from here to EndAsk() are for group `group` of the asker's record.
+  // Entries added from here to EndRequest() are for group `group` of the asker's record.
   void Ask(const Token* token) { waiting_.Ask(token); }
   void AskGroup(uint32_t group) { waiting_.AskGroup(group); }
   // The asker waits for the unfinished entry with this sequence of that worker, too. False: there
   // is none: it is done.
   bool Join(uint32_t table, uint32_t partition, uint64_t worker, uint64_t worker_sequence);
   // True: something is waited for. An event kReplicated follows, with these statuses.
-  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
-    return waiting_.EndAsk(answer, statuses);
+  bool EndRequest(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
+    return waiting_.EndRequest(answer, statuses);
   }
   void ForgetLane(uint32_t lane) { waiting_.ForgetLane(lane); }
   // Requests that wait for entries of the table are answered `why`; the entries stay.
@@ -371,7 +371,7 @@ class ReplicaLog {
   void Discard(uint32_t partition, uint64_t sequence, Entry* entry);
 
   BufferPool& pool_;
-  Sink& sink_;
+  EngineContext& sink_;
   const ReplicaLogLimits limits_;
   uint64_t apply_bytes_ = 0, catch_up_bytes_ = 0;
   bool crowded_ = false;  // as Partition::crowded, by the bytes of all

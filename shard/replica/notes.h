@@ -10,7 +10,7 @@
 #include <map>
 #include <utility>
 
-#include "proto/record.h"
+#include "proto/wire/record.h"
 
 namespace verbena::shard {
 

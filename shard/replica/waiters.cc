@@ -12,7 +12,7 @@ void ReplicaWaiters::Add(List* entry) {
   entry->push_back({asker_.ticket, asker_.group});
 }
 
-bool ReplicaWaiters::EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
+bool ReplicaWaiters::EndRequest(const Answer& answer, absl::Span<const ReplyStatus> statuses) {
   const Asker asker = std::exchange(asker_, {});
   if (asker.waits == 0) return false;
   tickets_[asker.ticket] = {*asker.token, asker.waits, answer, {statuses.begin(), statuses.end()}};

@@ -6,7 +6,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A request for which EndAsk() returned true is answered once, by an event kReplicated, when
+//  1. A request for which EndRequest() returned true is answered once, by an event kReplicated,
+//  when
 //     all its entries are finished; never after ForgetLane().
 //  2. Each entry's list is finished once.
 #ifndef VERBENA_SHARD_REPLICA_WAITERS_H_
@@ -40,13 +41,13 @@ class ReplicaWaiters {
     uint32_t waits = 0;
   };
 
-  explicit ReplicaWaiters(Sink* sink) : sink_(*sink) {}
+  explicit ReplicaWaiters(EngineContext* sink) : sink_(*sink) {}
 
   void Ask(const Token* token) { asker_ = {token, 0, 0, 0}; }
   void AskGroup(uint32_t group) { asker_.group = group; }
   // Whether the request waits for anything. If so, it is answered later with these statuses, or
   // with those of entries that failed.
-  bool EndAsk(const Answer& answer, absl::Span<const ReplyStatus> statuses);
+  bool EndRequest(const Answer& answer, absl::Span<const ReplyStatus> statuses);
   // Between Suspend() and Resume() there is no current request.
   Asker Suspend() { return std::exchange(asker_, {}); }
   void Resume(const Asker& asker) { asker_ = asker; }
@@ -65,7 +66,7 @@ class ReplicaWaiters {
     std::vector<ReplyStatus> statuses;
   };
 
-  Sink& sink_;
+  EngineContext& sink_;
   absl::flat_hash_map<uint64_t, Ticket> tickets_;
   uint64_t last_ticket_ = 0;
   Asker asker_;

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "shard/table/buffer_pool.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 

@@ -21,11 +21,11 @@ class HotRows;
 // Totals over the engine's life.
 struct ColdCounters {
   uint64_t reads = 0, writes = 0, read_bytes = 0, written_bytes = 0;  // rows, done
-  uint64_t direct_reads = 0;     // of `reads`: synchronous ones, by passes over many rows
-  uint64_t intended = 0;         // prefetches
-  uint64_t dropped_intents = 0;  // cold rows whose prefetch was dropped: there were too many
-  uint64_t waits = 0;            // lookups and applies that waited for rows
-  uint64_t failures = 0;         // rows that could not be read: their partition is lost
+  uint64_t direct_reads = 0;        // of `reads`: synchronous ones, by passes over many rows
+  uint64_t intended = 0;            // prefetches
+  uint64_t dropped_prefetches = 0;  // cold rows whose prefetch was dropped: there were too many
+  uint64_t waits = 0;               // lookups and applies that waited for rows
+  uint64_t failures = 0;            // rows that could not be read: their partition is lost
   uint64_t write_failures = 0, stored_bytes = 0, store_memory_bytes = 0;  // ColdStoreStatistics
   uint64_t hot_rows = 0, hot_bytes = 0, hot_limit_bytes = 0;              // now
   uint32_t waiting = 0;                                                   // now

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_limits.h"
+#include "proto/spec/table_limits.h"
 #include "shard/codec/codec.h"
+#include "shard/failpoints.h"
 #include "shard/kernel/convert.h"
-#include "shard/planted_bugs.h"
 #include "shard/table/initializer.h"
 
 namespace verbena::shard {
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& 
 
 DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
                        JobAccount* account, std::unique_ptr<Optimizer> optimizer)
-    : SlicedTable(table, partitions, account),
+    : PartitionedTable(table, partitions, account),
       layout_(LayoutOf(table.spec())),
       optimizer_(std::move(optimizer)),
       pool_(pool),
@@ -119,7 +119,7 @@ bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
 }
 
 void DenseTable::Release(uint32_t slice, bool gone) {
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   for (const uint32_t index : s.chunks) {
     local_chunk_[chunks_[index].id] = kNone;
     FreeChunk(&chunks_[index]);
@@ -127,7 +127,7 @@ void DenseTable::Release(uint32_t slice, bool gone) {
   s.chunks.clear();
   s.min_version = UINT64_MAX;
   s.at_min = 0;
-  set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
+  set_state(slice, gone ? LocalPartitionState::kGone : LocalPartitionState::kAbsent);
 }
 
 // A job may be above its limit after that was lowered: then nothing new fits, and existing memory
@@ -167,7 +167,7 @@ absl::Status DenseTable::NoMemory() const {
 // What is served comes first: without copies nobody misses anything but their redundancy.
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   lacks_copies_ = false;
-  if (planted_bugs().all_or_nothing) {
+  if (failpoints().all_or_nothing) {
     std::vector<Placement> alike(placement.begin(), placement.end());
     for (Placement& p : alike) p.copy = false;
     return AcquirePart(alike, false, &missing_bytes_) ? absl::OkStatus() : NoMemory();
@@ -190,14 +190,14 @@ bool DenseTable::AcquirePart(absl::Span<const Placement> placement, bool copies,
     if (index == kNone || local_chunk_[id] != kNone) continue;
     slices_.resize(slices());
     if (!ready(index)) wanted.push_back(index);
-    set_state(index, SliceState::kReady);
+    set_state(index, LocalPartitionState::kReady);
     enough = enough && AllocateChunk(id, index);
     if (!enough) break;
   }
   if (!enough) {
     for (const uint32_t index : wanted) {
       Release(index, /*gone=*/false);
-      set_state(index, SliceState::kStarved);
+      set_state(index, LocalPartitionState::kStarved);
     }
     chunks_.resize(first_new);
     return false;
@@ -210,7 +210,7 @@ bool DenseTable::AcquirePart(absl::Span<const Placement> placement, bool copies,
         Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
       }
     }
-    Slice& s = slices_[c.slice];
+    LocalPartition& s = slices_[c.slice];
     s.min_version = 0;
     s.at_min = static_cast<uint32_t>(s.chunks.size());
   }
@@ -224,7 +224,7 @@ void DenseTable::SetVersions(uint32_t slice, uint64_t version) {
 
 uint64_t DenseTable::parameter_bytes() const {
   uint64_t chunks = 0;
-  for (const Slice& s : slices_) chunks += s.chunks.size();
+  for (const LocalPartition& s : slices_) chunks += s.chunks.size();
   return chunks * (parameter_buffer_bytes_ + (has_master() ? array_bytes_ : 0));
 }
 
@@ -333,13 +333,13 @@ bool DenseTable::FindWritable(const Chunk& c, bool force, ChunkSpares* to) {
 }
 
 void DenseTable::Advance(Chunk* chunk) {
-  Slice& s = slices_[chunk->slice];
+  LocalPartition& s = slices_[chunk->slice];
   const bool was_least = chunk->version == s.min_version;
   ++chunk->version;
   if (was_least && --s.at_min == 0) FindLeast(&s);
 }
 
-void DenseTable::FindLeast(Slice* slice) {
+void DenseTable::FindLeast(LocalPartition* slice) {
   slice->min_version = UINT64_MAX;
   slice->at_min = 0;
   for (const uint32_t index : slice->chunks) {

@@ -22,16 +22,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/record.h"
+#include "proto/wire/routing.h"
 #include "shard/engine.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/buffer_pool.h"
-#include "shard/table/sliced_table.h"
+#include "shard/table/partitioned_table.h"
 #include "shard/table/watch.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 
@@ -41,7 +41,7 @@ struct StepScale {
   float trust = 1;
 };
 
-class DenseTable final : public SlicedTable {
+class DenseTable final : public PartitionedTable {
  public:
   static constexpr uint64_t kNoPin = UINT64_MAX;  // is none of BufferPool
   struct Chunk {
@@ -55,7 +55,7 @@ class DenseTable final : public SlicedTable {
     uint64_t applies = 0;
     uint64_t encoded = kNoPin;  // the encoded parameters for pulls, if kept
   };
-  struct Slice {
+  struct LocalPartition {
     std::vector<uint32_t> chunks;  // indices of chunks(); empty unless ready
     uint64_t min_version = UINT64_MAX;
     uint32_t at_min = 0;  // chunks whose version is min_version
@@ -81,7 +81,7 @@ class DenseTable final : public SlicedTable {
 
   uint32_t local_chunk(uint32_t chunk) const { return local_chunk_[chunk]; }
   const Chunk& chunk(uint32_t index) const { return chunks_[index]; }
-  const Slice& slice(uint32_t index) const { return slices_[index]; }
+  const LocalPartition& slice(uint32_t index) const { return slices_[index]; }
   uint32_t chunks() const { return static_cast<uint32_t>(chunks_.size()); }
   // False for a chunk whose slice has been released.
   bool resident(uint32_t index) const { return chunks_[index].parameters != BufferPool::kNone; }
@@ -104,9 +104,9 @@ class DenseTable final : public SlicedTable {
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false);
 
-  // ---- checkpoints (shard/save) ----
+  // ---- checkpoints (shard/checkpoint) ----
   // Calls `watch` before every apply; null: nothing is called.
-  void Watch(ChunkWatch* watch) { watch_ = watch; }
+  void Watch(PreUpdateHook* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer_->state_arrays(); }
   bool has_master() const { return type_ != ElementType::kF32; }
   size_t array_bytes() const { return array_bytes_; }
@@ -148,7 +148,7 @@ class DenseTable final : public SlicedTable {
   // The parameters are about to change.
   void ForgetEncoded(Chunk* chunk);
   void Advance(Chunk* chunk);
-  void FindLeast(Slice* slice);
+  void FindLeast(LocalPartition* slice);
   ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
   // The values that the optimizer works on: the parameters, or their master copy.
   float* Weights(const Chunk& chunk) const;
@@ -166,10 +166,10 @@ class DenseTable final : public SlicedTable {
   size_t array_bytes_ = 0;  // of each array of the state
   std::vector<uint32_t> local_chunk_;
   std::vector<Chunk> chunks_;
-  std::vector<Slice> slices_;   // by slice index
-  uint64_t missing_bytes_ = 0;  // that the last Acquire() wanted, without copies
+  std::vector<LocalPartition> slices_;  // by slice index
+  uint64_t missing_bytes_ = 0;          // that the last Acquire() wanted, without copies
   bool lacks_copies_ = false;
-  ChunkWatch* watch_ = nullptr;
+  PreUpdateHook* watch_ = nullptr;
 };
 
 }  // namespace verbena::shard

@@ -7,15 +7,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/cold_tier_spec.h"
-#include "proto/eviction_spec.h"
-#include "proto/row_applies.h"
-#include "proto/table_spec.h"
+#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/eviction_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/row_applies.h"
 #include "shard/codec/codec.h"
+#include "shard/failpoints.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/kernel/gradient.h"
-#include "shard/planted_bugs.h"
 #include "shard/table/row_lookahead.h"
 #include "shard/table/row_reader.h"
 
@@ -72,7 +72,7 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const v1:
 EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
                                JobAccount* account, ColdIo* cold,
                                std::unique_ptr<Optimizer> optimizer)
-    : SlicedTable(table, partitions, account),
+    : PartitionedTable(table, partitions, account),
       dim_(table.spec().dim()),
       optimizer_(std::move(optimizer)),
       pool_(pool),
@@ -96,7 +96,7 @@ void EmbeddingTable::Release(uint32_t slice, bool gone) {
   slices_[slice] = {};
   admission_.Forget(slice);
   arena_.Trim();
-  set_state(slice, gone ? SliceState::kGone : SliceState::kAbsent);
+  set_state(slice, gone ? LocalPartitionState::kGone : LocalPartitionState::kAbsent);
   SetShare();
 }
 
@@ -107,7 +107,7 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
     slices_.resize(slices());
     slices_[index].rows =
         std::make_unique<RowStore>(shape_, &spec().initializer(), &arena_, hot_.get());
-    set_state(index, SliceState::kReady);
+    set_state(index, LocalPartitionState::kReady);
   }
   SetShare();
   return absl::OkStatus();
@@ -115,7 +115,7 @@ absl::Status EmbeddingTable::Acquire(absl::Span<const Placement> placement) {
 
 uint64_t EmbeddingTable::row_count() const {
   uint64_t rows = 0;
-  for (const Slice& s : slices_) rows += s.rows != nullptr ? s.rows->live() : 0;
+  for (const LocalPartition& s : slices_) rows += s.rows != nullptr ? s.rows->live() : 0;
   return rows;
 }
 
@@ -151,11 +151,10 @@ EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const 
 ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told,
                                  Eviction::Waiting waiting) {
   if (!evicts()) return {};
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   const uint64_t apply = s.applies + told + 1;
   // Decided for an apply that was refused since: another one may name other rows.
-  const bool again =
-      s.sweep == apply && eviction_.by_number() && !planted_bugs().keep_refused_sweep;
+  const bool again = s.sweep == apply && eviction_.by_number() && !failpoints().keep_refused_sweep;
   if (s.sweep <= s.applies || again) {
     s.keep = eviction_.Decide(*s.rows, named, waiting, apply, seconds_, &s.last_sweep);
     s.sweep = s.keep.keep_from > 0 ? apply : std::min(s.sweep, s.applies);
@@ -221,18 +220,18 @@ void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources,
   wide_.resize(dim_);
   const float* from = rows.Widened(row, wide_.data());
   const bool by_chance = spec().stochastic_rounding();
-  const RoundedCopy nearest = {by_chance ? nullptr : rows.halves(row), shape_.type};
+  const RoundedCopy nearest = {by_chance ? nullptr : rows.half_data(row), shape_.type};
   ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources, divisor,
                  from, wide_.data(), rows.state(row), dim_, dim_, nearest);
   if (!by_chance) return;
   const uint64_t seed = RowIndex::Hash(rows.key(row) + RowIndex::Hash(applying_->applies + 1));
-  RoundByChance(BestIsa(), shape_.type, seed, wide_.data(), rows.halves(row), dim_);
+  RoundByChance(BestIsa(), shape_.type, seed, wide_.data(), rows.half_data(row), dim_);
 }
 
-uint32_t EmbeddingTable::Sweep(Slice* slice) {
+uint32_t EmbeddingTable::Sweep(LocalPartition* slice) {
   RowStore& rows = *slice->rows;
   named_rows_.assign(rows.size(), false);
-  for (const uint32_t row : named_) named_rows_[row] = !planted_bugs().evict_named;
+  for (const uint32_t row : named_) named_rows_[row] = !failpoints().evict_named;
   uint32_t dropped = 0;
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
@@ -314,7 +313,7 @@ bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
   rows.SetApplies(row, applies);
   if (shape_.stamps) {
     // Before those of the next apply. One that is only known to have gone is the first to go.
-    const uint64_t last = planted_bugs().restore_as_next ? after + 1 : std::max<uint64_t>(after, 1);
+    const uint64_t last = failpoints().restore_as_next ? after + 1 : std::max<uint64_t>(after, 1);
     rows.SetStamp(row, applies == 0 ? 0 : eviction_.Stamp(0, rows.key(row), last, seconds_));
   }
   if (applies == 0) {

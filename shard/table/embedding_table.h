@@ -6,7 +6,8 @@
 // never starved.
 //
 // Invariants:
-//  1. Slice::applies counts every apply to the slice since it was made; Slice::version restarts
+//  1. LocalPartition::applies counts every apply to the slice since it was made;
+//  LocalPartition::version restarts
 //     with the job. A row's own count, where its optimizer goes by that, is of the applies that
 //     named it.
 //  2. Rows are gathered into memory of their own, so they are not pinned. Exception: a table with a
@@ -21,8 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/wire/record.h"
 #include "shard/engine.h"
 #include "shard/kernel/reduce.h"
 #include "shard/optimizer/optimizer.h"
@@ -32,16 +32,17 @@
 #include "shard/table/eviction.h"
 #include "shard/table/hot_keys.h"
 #include "shard/table/hot_rows.h"
+#include "shard/table/partitioned_table.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_store.h"
-#include "shard/table/sliced_table.h"
 #include "shard/table/watch.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 
-class EmbeddingTable final : public SlicedTable {
+class EmbeddingTable final : public PartitionedTable {
  public:
-  struct Slice {
+  struct LocalPartition {
     std::unique_ptr<RowStore> rows;  // null unless ready
     uint64_t version = 0;
     uint64_t applies = 0;
@@ -65,7 +66,7 @@ class EmbeddingTable final : public SlicedTable {
   size_t row_bytes() const { return dim_ * sizeof(float); }  // of parameters, or a gradient, as f32
   ElementType push_type() const { return push_type_; }
   ElementType pull_type() const { return pull_type_; }
-  const Slice& slice(uint32_t index) const { return slices_[index]; }
+  const LocalPartition& slice(uint32_t index) const { return slices_[index]; }
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
@@ -120,13 +121,13 @@ class EmbeddingTable final : public SlicedTable {
   // Starts to read rows that will be named soon.
   void Fetch(uint32_t slice, absl::Span<const uint32_t> rows);
   // Starts to read the rows of keys that will be looked up soon.
-  void Intend(uint32_t slice, absl::Span<const uint64_t> keys);
+  void Prefetch(uint32_t slice, absl::Span<const uint64_t> keys);
   // A caller that fills rows without waiting has to come again later.
   bool behind() const { return hot_ != nullptr && hot_->behind(); }
   // The id of the wait that a lookup of these keys needs (HotRows::Want()); 0: none.
   uint64_t WantRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys);
   // The slice with that life; kNone: there is none.
-  uint32_t SliceOfLife(uint32_t life) const;
+  uint32_t LocalPartitionOfLife(uint32_t life) const;
   // ---- eviction ----
   // Rows may be dropped by an apply: numbers are to be looked up after the one before.
   bool evicts() const { return !eviction_.never(); }
@@ -156,7 +157,7 @@ class EmbeddingTable final : public SlicedTable {
   HotKeys& hot_keys() { return hot_keys_; }
   const HotKeys& hot_keys() const { return hot_keys_; }
 
-  // ---- checkpoints (shard/save) ----
+  // ---- checkpoints (shard/checkpoint) ----
   // Called at every apply; null: no watch.
   void Watch(RowWatch* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer_->state_arrays(); }
@@ -225,7 +226,7 @@ class EmbeddingTable final : public SlicedTable {
   bool MakeHot(uint32_t slice, absl::Span<const uint32_t> rows);
   void SetShare();
   const ApplyScalars& ScalarsFor(uint64_t t);
-  uint32_t Sweep(Slice* slice);
+  uint32_t Sweep(LocalPartition* slice);
   void ApplyNarrow(uint32_t row, absl::Span<const Source> sources, float divisor);
 
   HotKeys hot_keys_;
@@ -240,16 +241,16 @@ class EmbeddingTable final : public SlicedTable {
   Admission admission_;
   Eviction eviction_;
   uint32_t seconds_ = 0;
-  std::vector<Slice> slices_;  // by slice index
+  std::vector<LocalPartition> slices_;  // by slice index
   // The slice of the current apply.
-  Slice* applying_ = nullptr;
+  LocalPartition* applying_ = nullptr;
   ApplyStamp stamp_;
   std::vector<uint32_t> named_;   // rows, if it drops others
   std::vector<bool> named_rows_;  // scratch of Sweep(): by row
   std::vector<float> wide_;       // scratch of ApplyRow(): parameters of 16 bits
   RowWatch* watch_ = nullptr;
   std::vector<Memo> memos_;
-  std::vector<uint32_t> found_;  // scratch of Scan(), Admit(), WantRows() and Intend()
+  std::vector<uint32_t> found_;  // scratch of Scan(), Admit(), WantRows() and Prefetch()
   std::vector<uint64_t> admitted_keys_, refused_keys_;  // scratch of Admit()
   std::vector<float> admitted_rows_;                    // the same
 };

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "proto/eviction_spec.h"
-#include "shard/planted_bugs.h"
+#include "proto/spec/eviction_spec.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 namespace {
@@ -103,7 +103,7 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
   }
   waiting_.clear();
   waiting(&waiting_);
-  const bool latest = kind_ == v1::Eviction::LRU && planted_bugs().waiting_rows_are_latest;
+  const bool latest = kind_ == v1::Eviction::LRU && failpoints().waiting_rows_are_latest;
   for (const auto& [row, apply] : waiting_) {
     if (Rebase(apply) != 0) return {};  // not before all stamps have changed
     if (row >= rows.size() || rows.is_free(row)) continue;
@@ -120,7 +120,7 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
     }
     order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
   }
-  if (live < rows.live() && rows.live() > most_rows_ && planted_bugs().count_unnamed) {
+  if (live < rows.live() && rows.live() > most_rows_ && failpoints().count_unnamed) {
     live = rows.live();
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;
@@ -133,7 +133,7 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
   std::nth_element(order_.begin(), first, order_.end());
   const uint64_t keep = *first + (all ? 1 : 0);
   ApplyStamp stamp{0, static_cast<uint32_t>(keep >> 32), static_cast<uint32_t>(keep)};
-  if (planted_bugs().evict_alike) stamp = {0, stamp.keep_from + 1, 0};
+  if (failpoints().evict_alike) stamp = {0, stamp.keep_from + 1, 0};
   return stamp;
 }
 

@@ -29,8 +29,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "shard/table/row_store.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 

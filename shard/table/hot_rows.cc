@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "shard/table/row_store.h"
 
 namespace verbena::shard {
@@ -266,7 +266,7 @@ void HotRows::OnWritten(uint64_t key, uint64_t cookie) {
   if (frame >= frame_count() || frames_[frame].write != cookie >> 32) return;  // it has gone
   Frame& f = frames_[frame];
   f.write = 0;
-  if (planted_bugs().forget_cold_changes) f.dirty = false;
+  if (failpoints().forget_cold_changes) f.dirty = false;
   --writing_;
   ++io_.counters.writes;
   io_.counters.written_bytes += content_bytes_;

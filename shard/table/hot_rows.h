@@ -116,7 +116,7 @@ class HotRows {
   // A row that will be used in a moment: it is read now, or when it is used.
   void Fetch(RowStore* rows, uint32_t row);
   // Prefetch: these rows stay in memory for longer, or are read when the disk and frames are free.
-  void Intend(RowStore* rows, absl::Span<const uint32_t> which);
+  void Prefetch(RowStore* rows, absl::Span<const uint32_t> which);
 
   // ---- by ColdIo ----
   void OnWritten(uint64_t key, uint64_t cookie);
@@ -176,7 +176,7 @@ class HotRows {
   bool GoOne(uint64_t id, Wait* wait, const Need& need, bool force);
   Reading* StartRead(RowStore* rows, uint32_t row, bool force);
   void Admit();
-  void FetchIntended();
+  void FetchPrefetched();
   void Count();
 
   const size_t content_bytes_;

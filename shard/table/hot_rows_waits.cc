@@ -10,7 +10,7 @@ namespace verbena::shard {
 namespace {
 
 // Rows that are intended and not being read yet: 2 MiB of numbers.
-constexpr size_t kMostIntended = size_t{1} << 17;
+constexpr size_t kMaxPrefetched = size_t{1} << 17;
 // While so many reads are in flight no more are prefetched: a waiting request would be behind them.
 constexpr size_t kMostReadAhead = 1024;
 
@@ -137,8 +137,8 @@ void HotRows::Fetch(RowStore* rows, uint32_t row) {
   StartRead(rows, row, /*force=*/false);
 }
 
-void HotRows::Intend(RowStore* rows, absl::Span<const uint32_t> which) {
-  const size_t most_intended = std::min<size_t>(most(), kMostIntended);
+void HotRows::Prefetch(RowStore* rows, absl::Span<const uint32_t> which) {
+  const size_t most_intended = std::min<size_t>(most(), kMaxPrefetched);
   for (const uint32_t row : which) {
     const uint32_t frame = rows->frame(row);
     if (frame < kFresh) Touch(frame);
@@ -146,13 +146,13 @@ void HotRows::Intend(RowStore* rows, absl::Span<const uint32_t> which) {
     if (intended_.size() < most_intended) {
       intended_.push_back({rows, row});
     } else {
-      ++io_.counters.dropped_intents;
+      ++io_.counters.dropped_prefetches;
     }
   }
-  FetchIntended();
+  FetchPrefetched();
 }
 
-void HotRows::FetchIntended() {
+void HotRows::FetchPrefetched() {
   const size_t most_reads = std::min<size_t>(most(), kMostReadAhead);
   while (!intended_.empty() && queue_.empty() && stalled_.empty() && reading_.size() < most_reads) {
     const Need& need = intended_.front();
@@ -173,7 +173,7 @@ void HotRows::Advance() {
   }
   Admit();
   if (frame_count() > limit_) Shrink();
-  FetchIntended();
+  FetchPrefetched();
 }
 
 // Hot rows stay hot while others take frames.

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "proto/verbena/v1/cluster.pb.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 

@@ -34,7 +34,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
-#include "proto/record.h"
+#include "proto/wire/record.h"
 #include "shard/kernel/prefetch.h"
 #include "shard/table/row_arena.h"
 

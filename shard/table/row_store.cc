@@ -103,7 +103,7 @@ void RowStore::HashesOf(absl::Span<const uint32_t> rows, uint64_t* hashes) const
 
 void RowStore::SetParameters(uint32_t row, const float* parameters_of_row) {
   if (shape_.narrow()) {
-    Round(BestIsa(), shape_.type, parameters_of_row, halves(row), shape_.dim);
+    Round(BestIsa(), shape_.type, parameters_of_row, half_data(row), shape_.dim);
   } else {
     std::copy_n(parameters_of_row, shape_.dim, parameters(row));
   }

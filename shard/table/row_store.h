@@ -28,15 +28,15 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/record.h"
-#include "proto/row_applies.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/wire/record.h"
+#include "proto/wire/row_applies.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
 #include "shard/table/bookkeeping.h"
 #include "shard/table/hot_rows.h"
 #include "shard/table/row_arena.h"
 #include "shard/table/row_index.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
 
@@ -175,8 +175,8 @@ class RowStore {
   }
 
   uint64_t key(uint32_t row) const { return KeyAt(At(row)); }
-  // How often the optimizer has changed the row (proto/row_applies.h), where it counts that; else 0
-  // or 1. 0: nothing of it is committed.
+  // How often the optimizer has changed the row (proto/wire/row_applies.h), where it counts that;
+  // else 0 or 1. 0: nothing of it is committed.
   uint32_t applies(uint32_t row) const {
     if (!shape_.counts) return AppliedBit(row);
     uint32_t applies = 0;
@@ -224,8 +224,8 @@ class RowStore {
     return reinterpret_cast<const float*>(content(row));
   }
   // Parameters of 16 bits.
-  uint16_t* halves(uint32_t row) { return reinterpret_cast<uint16_t*>(content(row)); }
-  const uint16_t* halves(uint32_t row) const {
+  uint16_t* half_data(uint32_t row) { return reinterpret_cast<uint16_t*>(content(row)); }
+  const uint16_t* half_data(uint32_t row) const {
     return reinterpret_cast<const uint16_t*>(content(row));
   }
   // The parameters as f32, where they are or in `wide`, which has room for them.

@@ -14,7 +14,7 @@ void EmbeddingTable::SetShare() {
   hot_->SetShare(here, partitions());
 }
 
-uint32_t EmbeddingTable::SliceOfLife(uint32_t life) const {
+uint32_t EmbeddingTable::LocalPartitionOfLife(uint32_t life) const {
   for (uint32_t slice = 0; slice < slices_.size(); ++slice) {
     if (ready(slice) && slices_[slice].rows->life() == life) return slice;
   }
@@ -28,7 +28,7 @@ void EmbeddingTable::Unprepare(uint32_t slice) {
 
 // The numbers may belong to other rows since the last call.
 bool EmbeddingTable::MakeHot(uint32_t slice, absl::Span<const uint32_t> rows) {
-  Slice& s = slices_[slice];
+  LocalPartition& s = slices_[slice];
   RowStore& store = *s.rows;
   if (s.wait != 0) {
     if (!hot_->ready(s.wait)) return false;
@@ -54,13 +54,13 @@ void EmbeddingTable::Fetch(uint32_t slice, absl::Span<const uint32_t> rows) {
   for (const uint32_t row : rows) hot_->Fetch(slices_[slice].rows.get(), row);
 }
 
-void EmbeddingTable::Intend(uint32_t slice, absl::Span<const uint64_t> keys) {
+void EmbeddingTable::Prefetch(uint32_t slice, absl::Span<const uint64_t> keys) {
   if (hot_ == nullptr) return;
   RowStore& store = *slices_[slice].rows;
   found_.resize(keys.size());
   store.Find(keys, found_.data());
   std::erase(found_, RowStore::kNone);
-  hot_->Intend(&store, found_);
+  hot_->Prefetch(&store, found_);
 }
 
 uint64_t EmbeddingTable::WantRows(absl::Span<const Group> groups, absl::Span<const uint64_t> keys) {

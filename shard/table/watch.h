@@ -1,4 +1,5 @@
-// Hook before a table's changes: a checkpoint keeps the contents before they change (shard/save).
+// Hook before a table's changes: a checkpoint keeps the contents before they change
+// (shard/checkpoint).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_TABLE_WATCH_H_
@@ -18,7 +19,7 @@ struct ChunkSpares {
   uint32_t state = BufferPool::kNone;
 };
 
-class ChunkWatch {
+class PreUpdateHook {
  public:
   // Called before an apply. `content`: more than the version and the count of applies changes.
   // False: there is no memory to keep the contents, and the apply must wait. force: it cannot wait.
@@ -27,7 +28,7 @@ class ChunkWatch {
   virtual void Changed(uint32_t chunk) = 0;
 
  protected:
-  ~ChunkWatch() = default;
+  ~PreUpdateHook() = default;
 };
 
 class RowWatch {

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace api_test {
@@ -42,7 +42,7 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   const Region region;
   CHECK(region.data() == nullptr);
   CHECK(region.floats() == nullptr);
-  CHECK(region.halves() == nullptr);
+  CHECK(region.half_data() == nullptr);
   CHECK(region.size() == 0);
   CHECK(region.kind() == MemoryKind::kHost);
   CHECK_FALSE(region.allocated());
@@ -152,11 +152,11 @@ TEST_CASE("a table of 16 bits says how large it is in each direction, and trains
   // -100000 is no f16, but the servers have it.
   std::fill_n(gradient.floats(), 999, -100000.0f);
   REQUIRE(f.client->PushPull(table, gradient, parameters).Wait().ok());
-  CHECK(std::count(parameters.halves(), parameters.halves() + 999, 0x7c00) == 999);
+  CHECK(std::count(parameters.half_data(), parameters.half_data() + 999, 0x7c00) == 999);
   std::fill_n(gradient.floats(), 999, 99999.0f);
   REQUIRE(f.client->PushPull(table, gradient, parameters).Wait().ok());
-  CHECK(FloatFromHalf(parameters.halves()[0]) == 1);
-  CHECK(FloatFromHalf(parameters.halves()[998]) == 1);
+  CHECK(FloatFromHalf(parameters.half_data()[0]) == 1);
+  CHECK(FloatFromHalf(parameters.half_data()[998]) == 1);
   Says(f.client->PushPull(table, gradient, gradient).Wait(), kInvalid, "overlaps the gradient");
 }
 

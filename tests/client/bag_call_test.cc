@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::client {
 namespace bag_call_test {

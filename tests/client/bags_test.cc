@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {

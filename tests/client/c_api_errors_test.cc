@@ -203,9 +203,9 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(bags(client, table, nullptr, &start, region), "keys");
   null(bags(client, table, &key, nullptr, region), "offsets");
   null(bags(client, table, &key, &start, nullptr), "sums");
-  null(verbena_intend(nullptr, table, &key, 1, kDefault, &ticket), "client");
-  null(verbena_intend(client, nullptr, &key, 1, kDefault, &ticket), "table");
-  null(verbena_intend(client, table, nullptr, 1, kDefault, &ticket), "keys");
+  null(verbena_prefetch(nullptr, table, &key, 1, kDefault, &ticket), "client");
+  null(verbena_prefetch(client, nullptr, &key, 1, kDefault, &ticket), "table");
+  null(verbena_prefetch(client, table, nullptr, 1, kDefault, &ticket), "keys");
   const auto show = [](const uint64_t*, const float*, size_t, void*) { return 0; };
   null(verbena_scan(nullptr, table, kDefault, show, nullptr), "client");
   null(verbena_scan(client, nullptr, kDefault, show, nullptr), "table");
@@ -411,7 +411,7 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   closed(verbena_lookup(client, f.table.get(), &key, 1, f.gradient.get(), 0, 0, kDefault, nullptr));
   closed(verbena_lookup_bags(client, f.table.get(), &key, 1, &key, 1, nullptr, VERBENA_BAG_MEAN,
                              f.gradient.get(), 0, 0, kDefault, nullptr));
-  closed(verbena_intend(client, f.table.get(), &key, 1, kDefault, nullptr));
+  closed(verbena_prefetch(client, f.table.get(), &key, 1, kDefault, nullptr));
   closed(verbena_scan(
       client, f.table.get(), kDefault,
       [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr));

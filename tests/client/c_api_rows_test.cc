@@ -96,9 +96,9 @@ TEST_CASE("rows are looked up, pushed and shown") {
   CHECK(v[16 + 4 * kDim - 1] == 1.0f);
 
   // Nothing to do of a table whose rows are in memory.
-  Good(verbena_intend(f.client.get(), f.items.get(), some, 4, kDefault, &raw));
-  const Handle<verbena_ticket> intent(raw);
-  Good(verbena_ticket_wait(intent.get(), kDefault));
+  Good(verbena_prefetch(f.client.get(), f.items.get(), some, 4, kDefault, &raw));
+  const Handle<verbena_ticket> prefetch(raw);
+  Good(verbena_ticket_wait(prefetch.get(), kDefault));
 
   std::map<uint64_t, float> shown;
   Good(verbena_scan(
@@ -145,7 +145,7 @@ TEST_CASE("calls without keys end well; keys may be NULL then") {
     done(verbena_lookup(client, f.items.get(), keys, 0, rows, 0, 0, kDefault, &raw));
     done(verbena_lookup_bags(client, f.items.get(), keys, 0, nullptr, 0, nullptr, VERBENA_BAG_SUM,
                              rows, 0, 0, kDefault, &raw));
-    done(verbena_intend(client, f.items.get(), keys, 0, kDefault, &raw));
+    done(verbena_prefetch(client, f.items.get(), keys, 0, kDefault, &raw));
   }
   Says(verbena_push_rows(client, f.items.get(), nullptr, 1, f.rows.get(), 0, kDefault, &raw),
        VERBENA_INVALID_ARGUMENT, {"keys is NULL"});

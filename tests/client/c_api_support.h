@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "client/c/verbena.h"
 #include "tests/support/cluster.h"
+#include "verbena/verbena.h"
 
 namespace verbena::test {
 using Catch::Matchers::Contains;

@@ -280,7 +280,7 @@ TEST_CASE("a ticket ends by its deadline, by cancel, or is waited for a while") 
   CHECK(cancelled.status == VERBENA_CANCELLED);
   CHECK_THAT(cancelled.text, Contains("cancelled"));
   Good(verbena_ticket_cancel(running.get()));  // has ended: nothing to do
-  // Its memory given back, whatever is still parked for it.
+  // Its memory given back, whatever is still deferred for it.
   f.parameters.reset();
   CHECK(Eventually([&] { return verbena_ticket_buffer_released(running.get()) == 1; }));
 }

@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/staging/push_buffers.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "rdma/memory/statistics.h"
 #include "tests/client/fake_cluster.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "client/c/verbena.h"
-#include "client/client.h"
 #include "tests/client/gpu_fixture.h"
+#include "verbena/client.h"
+#include "verbena/verbena.h"
 
 namespace verbena::test {
 namespace {

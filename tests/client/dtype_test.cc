@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "proto/half.h"
 #include "tests/client/fake_calls.h"
+#include "verbena/half.h"
 
 namespace verbena::test {
 namespace dtype_test {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/core/planted_bugs.h"
+#include "client/core/failpoints.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -149,9 +149,9 @@ std::vector<Code> FirstCallsOfLost() {
 
 TEST_CASE("regression: a table that is lost when it is opened is lost from the first call on") {
   for (const Code code : FirstCallsOfLost()) CHECK(code == Code::kDataLoss);
-  client::planted_bugs().learn_losses_late = true;
+  client::failpoints().learn_losses_late = true;
   const std::vector<Code> codes = FirstCallsOfLost();
-  client::planted_bugs().learn_losses_late = false;
+  client::failpoints().learn_losses_late = false;
   CHECK(codes.front() != Code::kDataLoss);
 }
 

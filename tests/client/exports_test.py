@@ -68,9 +68,9 @@ def self_test():
             "typeinfo for verbena::v1::Table", "verbena::Table::name[abi:cxx11]() const",
             "verbena::v1::Table* google::protobuf::Arena::CreateMaybeMessage<verbena::v1::Table>("
             "google::protobuf::Arena*)")
-    bad = ("verbena::Hub::Run()", "verbena::client::ClientCore::Join()", "verbena_hidden",
+    bad = ("verbena::ClientRuntime::Run()", "verbena::client::ClientCore::Join()", "verbena_hidden",
            "verbena::Client::Impl::SliceOf(verbena::Table const&)", "descriptor_table_proto",
-           "verbena::rdma::MemoryBlock::~MemoryBlock()", "vtable for verbena::Hub",
+           "verbena::rdma::MemoryBlock::~MemoryBlock()", "vtable for verbena::ClientRuntime",
            "std::vector<verbena::Ticket, std::allocator<verbena::Ticket> >::~vector()",
            "google::protobuf::Arena::Reset()", "verbena::ClientCore()")
     problems = [f"refused, though public: {n}" for n in good if not is_public(n, functions)]

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {

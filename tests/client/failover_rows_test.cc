@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -48,7 +48,7 @@ struct RowFailover : FakeCluster {
   }
   // Partitions 0 and 3 move while a lookup waits for the step's end, which answers it. `hangs`: the
   // server that had them says nothing meanwhile.
-  void MoveWhileParked(const CallPtr& lookup, bool hangs) {
+  void MoveWhileDeferred(const CallPtr& lookup, bool hangs) {
     RunFor(100 * kMilli);
     CHECK_FALSE(lookup->done);
     servers[0]->silent = hangs;
@@ -215,7 +215,7 @@ TEST_CASE("a lookup whose partitions are on two servers now is answered by both"
   cluster.RunFor(100 * kMilli);
   Rows to = Memory(0);
   auto lookup = cluster.Lookup(cluster.table, Keys(), to, 1);
-  cluster.MoveWhileParked(lookup, hangs);
+  cluster.MoveWhileDeferred(lookup, hangs);
   cluster.Good(push);
   const auto* rows = reinterpret_cast<const float*>(to.block->data());
   CHECK(std::all_of(rows, rows + kRowKeys * kRowDim, [](float x) { return x == 1.0f; }));
@@ -231,7 +231,7 @@ TEST_CASE("bags whose partitions are on two servers now are summed from both, ea
   Rows to = Memory(-9);
   auto lookup =
       cluster.LookupBags(cluster.table, {keys, offsets, {}, client::BagMode::kSum}, to, 1);
-  cluster.MoveWhileParked(lookup, hangs);
+  cluster.MoveWhileDeferred(lookup, hangs);
   cluster.Good(push);
   const auto* sums = reinterpret_cast<const float*>(to.block->data());
   for (uint32_t d = 0; d < kRowDim; ++d) {

@@ -308,7 +308,7 @@ TEST_CASE("a commit that the next server knows of and this worker does not is no
   }
 }
 
-TEST_CASE("pulls and awaits that were parked are asked of the next server") {
+TEST_CASE("pulls and awaits that were deferred are asked of the next server") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -392,7 +392,7 @@ TEST_CASE(
   auto push = cluster.Push(table, cluster.Gradients(table));
   auto end = cluster.EndStep(table);
   const Slice to = cluster.Chunk(cluster.Memory(table, 0.0f), 0, 1024);
-  auto pull = cluster.Pull(table, to);  // parked
+  auto pull = cluster.Pull(table, to);  // deferred
   cluster.RunFor(100 * kMilli);
   REQUIRE(server.Of(RecordType::kEndStep).size() == 4);
   for (uint32_t p = 0; p < 4; ++p) cluster.Move(p, 0);

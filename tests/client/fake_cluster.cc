@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "proto/record_check.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/record_check.h"
+#include "proto/wire/routing.h"
 #include "rdma/shm/shm_endpoint.h"
 
 namespace verbena::test {

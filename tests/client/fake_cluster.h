@@ -22,13 +22,13 @@
 #include <vector>
 
 #include "client/core/client_core.h"
-#include "proto/control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/control_channel.h"
 #include "rdma/lane/shard_lane.h"
 #include "rdma/sim/sim_network.h"
 #include "tests/client/fake_device.h"
 #include "tests/rdma/forwarding_endpoint.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 
@@ -92,7 +92,7 @@ class FakeServer {
 
   // ---- the script ----
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse;  // first group decides
-  // The same for one group of a push of rows, or of an intent.
+  // The same for one group of a push of rows, or of a prefetch.
   std::function<std::optional<ReplyStatus>(const Seen&)> refuse_group;
   uint32_t reply_detail = 0;          // of pushes of rows
   std::map<uint32_t, uint32_t> dims;  // of embedding tables
@@ -144,7 +144,7 @@ class FakeServer {
   bool HandleRows(Held* held);
   bool HandleLookup(Held* held);
   bool HandleBags(Held* held);
-  bool HandleIntent(Held* held);
+  bool HandlePrefetch(Held* held);
   const float* RowOf(uint32_t table, uint64_t key);
   bool HandleScan(Held* held);
   // Of tables in `clipped` (fake_norms.cc).
@@ -255,8 +255,8 @@ class FakeCluster {
                  std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
   CallPtr LookupBags(uint32_t table, const client::BagKeys& bags, client::ClientCore::Rows sums,
                      std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
-  CallPtr Intend(uint32_t table, const std::vector<uint64_t>& keys,
-                 int64_t timeout_ns = 30 * kSecond);
+  CallPtr Prefetch(uint32_t table, const std::vector<uint64_t>& keys,
+                   int64_t timeout_ns = 30 * kSecond);
   CallPtr Scan(uint32_t table, uint32_t partition, uint64_t cursor,
                std::shared_ptr<client::ScanResult> result, int64_t timeout_ns = 30 * kSecond);
   bool Wait(const CallPtr& call, int64_t at_most_ns = 60 * kSecond) {

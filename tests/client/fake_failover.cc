@@ -12,7 +12,7 @@ bool FakeServer::Mine(const Group& group) const {
   return partition.primary() == incarnation_ && partition.epoch() == group.epoch;
 }
 
-// Of what is answered as a whole, parked or not.
+// Of what is answered as a whole, deferred or not.
 bool FakeServer::RefuseStrangers(Held* held) {
   const Record& record = held->arrival.record;
   const RecordType type = record.header.type;

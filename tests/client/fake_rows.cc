@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/record_check.h"
-#include "proto/routing.h"
+#include "proto/wire/record_check.h"
+#include "proto/wire/routing.h"
 #include "shard/codec/codec.h"
 #include "tests/client/fake_cluster.h"
 
@@ -130,7 +130,7 @@ bool FakeServer::HandleLookup(Held* held) {
   return true;
 }
 
-bool FakeServer::HandleIntent(Held* held) {
+bool FakeServer::HandlePrefetch(Held* held) {
   const Record& record = held->arrival.record;
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   std::vector<uint64_t> keys;
@@ -237,9 +237,9 @@ FakeCluster::CallPtr FakeCluster::LookupBags(uint32_t table, const client::BagKe
   });
 }
 
-FakeCluster::CallPtr FakeCluster::Intend(uint32_t table, const std::vector<uint64_t>& keys,
-                                         int64_t timeout_ns) {
-  return Track([&](auto done) { return core->Intend(table, keys, now() + timeout_ns, done); });
+FakeCluster::CallPtr FakeCluster::Prefetch(uint32_t table, const std::vector<uint64_t>& keys,
+                                           int64_t timeout_ns) {
+  return Track([&](auto done) { return core->Prefetch(table, keys, now() + timeout_ns, done); });
 }
 
 FakeCluster::CallPtr FakeCluster::Scan(uint32_t table, uint32_t partition, uint64_t cursor,

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "proto/half.h"
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "shard/codec/codec.h"
 #include "tests/client/fake_cluster.h"
+#include "verbena/half.h"
 
 namespace verbena::test {
 namespace {
@@ -204,7 +204,7 @@ Seen FakeServer::SeenOf(const Held& held, const Group& g, float value) const {
 void FakeServer::Note(const Held& held) {
   const RecordHeader& h = held.arrival.record.header;
   const bool keyed = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
-                     h.type == RecordType::kLookupBags || h.type == RecordType::kIntent;
+                     h.type == RecordType::kLookupBags || h.type == RecordType::kPrefetch;
   const float value = FirstOf(held);
   const std::byte* key = held.payload.data();
   for (const Group& g : held.arrival.record.group_span()) {
@@ -271,7 +271,7 @@ bool FakeServer::Handle(Held* held) {
   if (h.type == RecordType::kPushRows) return HandleRows(held);
   if (h.type == RecordType::kLookup) return HandleLookup(held);
   if (h.type == RecordType::kLookupBags) return HandleBags(held);
-  if (h.type == RecordType::kIntent) return HandleIntent(held);
+  if (h.type == RecordType::kPrefetch) return HandlePrefetch(held);
   if (h.type == RecordType::kScan) return HandleScan(held);
   if (h.type == RecordType::kNorms) return HandleNorms(held);
   if (h.type == RecordType::kTotals) return HandleTotals(held);

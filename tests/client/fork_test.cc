@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/c/verbena.h"
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
+#include "verbena/client.h"
+#include "verbena/verbena.h"
 
 namespace verbena::test {
 namespace fork_test {
@@ -84,7 +84,7 @@ struct World {
         [&] { return client->PushRows(rows, keys, gradient).Wait(); },
         [&] { return client->Lookup(rows, keys, parameters).Wait(); },
         [&] { return client->LookupBags(rows, keys, {0}, parameters).Wait(); },
-        [&] { return client->Intend(rows, keys).Wait(); },
+        [&] { return client->Prefetch(rows, keys).Wait(); },
         [&] { return client->Scan(rows).status(); },
         [&] { return client->AllocateRegion(64).status(); },
         [&] { return client->RegisterRegion(keys.data(), 8).status(); },

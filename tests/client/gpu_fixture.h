@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/rdma/cuda_fixture.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

@@ -1,5 +1,5 @@
 // Conversions between f32 and numbers of 16 bits: every such number, and what lies between two.
-#include "proto/half.h"
+#include "verbena/half.h"
 
 #include <bit>
 #include <catch2/catch.hpp>

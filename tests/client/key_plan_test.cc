@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/core/key_sort.h"
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::client {
 namespace key_plan_test {

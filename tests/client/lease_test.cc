@@ -50,7 +50,7 @@ class Coordinator final : public ControlChannel {
 
 struct World {
   World() : network(1, {}), coordinator(&network) { keeper.Start(100, kLease); }
-  ~World() { rdma::planted_bugs() = {}; }
+  ~World() { rdma::failpoints() = {}; }
   int64_t now() const { return network.clock().NowNanos(); }
   // Its thread alone runs.
   void RunFor(int64_t ns) {
@@ -68,7 +68,7 @@ struct World {
 TEST_CASE("registration that takes four leases ends none, and is reported") {
   const bool planted = GENERATE(false, true);
   World w;
-  rdma::planted_bugs().heartbeats_need_owner = planted;
+  rdma::failpoints().heartbeats_need_owner = planted;
   {
     const CurrentCall::Scope scope(w.keeper.current_call(), "registering memory", 4096);
     w.RunFor(4 * kLease);

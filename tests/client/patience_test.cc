@@ -105,7 +105,7 @@ TEST_CASE("a step whose norm is asked for next goes on with the answers to its p
   REQUIRE(cluster.Wait(call));
 }
 
-// A client asleep as the hub's threads are: only the servers and the network run.
+// A client asleep as the runtime's threads are: only the servers and the network run.
 class Asleep {
  public:
   explicit Asleep(FakeCluster* cluster)
@@ -140,7 +140,7 @@ struct TwoTables {
     quick_to = cluster.Memory(quick, 0.0f);
     REQUIRE(cluster.Wait(cluster.Pull(quick, quick_to)));
   }
-  ~TwoTables() { rdma::planted_bugs() = {}; }
+  ~TwoTables() { rdma::failpoints() = {}; }
   static FakeCluster::Options With(bool observer) {
     FakeCluster::Options options;
     options.observer = observer;
@@ -155,7 +155,7 @@ struct TwoTables {
 TEST_CASE("an operation that starts while another sleeps for its last answer is answered awake") {
   const bool planted = GENERATE(false, true);
   TwoTables w(true);
-  rdma::planted_bugs().keep_patience = planted;
+  rdma::failpoints().keep_patience = planted;
   const auto waits = w.cluster.Pull(w.slow, w.slow_to, 1);
   w.cluster.RunFor(kMilli);
   FakeCluster::CallPtr quick;
@@ -173,7 +173,7 @@ TEST_CASE("an operation that starts while another sleeps for its last answer is 
 TEST_CASE("answers that woke no thread are handled when another operation starts") {
   const bool planted = GENERATE(false, true);
   TwoTables w(false);
-  rdma::planted_bugs().keep_patience = planted;
+  rdma::failpoints().keep_patience = planted;
   FakeServer& server = *w.cluster.servers[0];
   server.silent = true;
   const auto step = w.cluster.PushPull(w.slow, w.cluster.Memory(w.slow, 1.0f), w.slow_to);

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/codec/codec.h"
 #include "tests/client/fake_cluster.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "client/core/backoff.h"
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
@@ -500,7 +500,7 @@ TEST_CASE("a refused lookup is asked again as a whole, and a refused scan") {
   CHECK(result->keys.size() == 5);
 }
 
-TEST_CASE("a parked lookup says which version it waits for") {
+TEST_CASE("a deferred lookup says which version it waits for") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   cluster.Join();

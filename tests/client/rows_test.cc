@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "client/core/key_plan.h"
-#include "proto/cold_tier_spec.h"
-#include "proto/routing.h"
+#include "proto/spec/cold_tier_spec.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_calls.h"
 
 namespace verbena::test {
@@ -317,7 +317,7 @@ TEST_CASE("a call without keys ends well, and waits for nobody") {
     // With `kMaxOperations` of them none would be left if one were not given back.
     for (int i = 0; i < 500; ++i) {
       for (const auto& call : {cluster.PushRows(table, {}, rows), cluster.Lookup(table, {}, rows),
-                               cluster.Intend(table, {})}) {
+                               cluster.Prefetch(table, {})}) {
         Good(&cluster, call);
       }
     }

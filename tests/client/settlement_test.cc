@@ -461,9 +461,9 @@ TEST_CASE("the planted bug gives a buffer back at the deadline with its record s
   auto pull = cluster.Pull(table, to, {}, 200 * kMilli);
   REQUIRE(cluster.Wait(pull));
   CHECK_FALSE(cluster.core->BufferReleased(pull->id));
-  rdma::planted_bugs().release_buffer_at_deadline = true;
+  rdma::failpoints().release_buffer_at_deadline = true;
   CHECK(cluster.core->BufferReleased(pull->id));
-  rdma::planted_bugs().release_buffer_at_deadline = false;
+  rdma::failpoints().release_buffer_at_deadline = false;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -121,16 +121,16 @@ TEST_CASE("no call ends because a transport refuses memory a few times") {
         return cluster.Lookup(rows, {1, 2}, found);
       },
       [&] {
-        return cluster.Intend(rows, {1, 2});
+        return cluster.Prefetch(rows, {1, 2});
       },
       [&] { return cluster.Scan(rows, 0, 0, result); }};
   REQUIRE(cluster.Wait(calls[1]()));
   for (size_t i = 0; i < calls.size(); ++i) {
-    rdma::planted_bugs().refusals_are_final = planted;
+    rdma::failpoints().refusals_are_final = planted;
     cluster.endpoint->refusals = 7;
     const auto call = calls[i]();
     REQUIRE(cluster.Wait(call));
-    rdma::planted_bugs() = {};
+    rdma::failpoints() = {};
     INFO(i << ": " << call->status);
     // Memory that is registered already is not refused.
     if (cluster.endpoint->refusals == 7) continue;

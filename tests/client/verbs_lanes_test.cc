@@ -10,7 +10,7 @@
 
 #include "client/core/lane_set.h"
 #include "client/core/session.h"
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "rdma/lane/shard_lane.h"
 #include "rdma/verbs/verbs_endpoint.h"
 #include "tests/client/fake_cluster.h"

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/compact.h"
-#include "server/checkpoint/planted_bugs.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/compact.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/checkpoint/restore_task.h"
 #include "tests/cluster/sim_cluster.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -202,20 +202,21 @@ class Increments {
 
   absl::Status Save() {
     const auto channel = cluster_.control().NewChannel("operator");
-    server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kChainRoot};
+    server::CheckpointTaskOptions options{.coordinator = kCoordinatorAddress, .root = kChainRoot};
     options.tables = {"rows"};
     options.full_every = 4;
     options.seed = ++seed_;
-    server::Saver saver(options, &cluster_.network().clock(), channel.get(), &disk_);
+    server::CheckpointTask saver(options, &cluster_.network().clock(), channel.get(), &disk_);
     return RunToEnd(channel.get(), &saver);
   }
   absl::Status Restore() {
     const auto channel = cluster_.control().NewChannel("operator");
-    server::RestorerOptions options{.coordinator = kCoordinatorAddress};
+    server::RestoreTaskOptions options{.coordinator = kCoordinatorAddress};
     options.path = Newest()->path();
     options.renamed = {{"rows", "back"}};
     options.seed = ++seed_;
-    auto made = server::Restorer::Make(options, &cluster_.network().clock(), channel.get(), &disk_);
+    auto made =
+        server::RestoreTask::Make(options, &cluster_.network().clock(), channel.get(), &disk_);
     if (!made.ok()) return made.status();
     return RunToEnd(channel.get(), made->get());
   }
@@ -273,12 +274,12 @@ TEST_CASE("regression: chains of checkpoints have the rows of the table, on any 
 }
 
 TEST_CASE("chains that are merged key by key are found by some seed") {
-  checkpoint::planted_bugs().merge_key_by_key = true;
+  checkpoint::failpoints().merge_key_by_key = true;
   uint64_t found = 0;
   for (uint64_t seed = 1; seed <= 12 && found == 0; ++seed) {
     if (!Increments(seed).Run().empty()) found = seed;
   }
-  checkpoint::planted_bugs().merge_key_by_key = false;
+  checkpoint::failpoints().merge_key_by_key = false;
   CHECK(found > 0);
 }
 

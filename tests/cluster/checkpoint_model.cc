@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "server/checkpoint/manifest.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/cluster/reference.h"
 #include "tests/cluster/sim_cluster.h"
 

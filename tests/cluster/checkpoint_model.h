@@ -15,8 +15,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::test {
 

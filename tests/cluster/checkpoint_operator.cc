@@ -4,9 +4,9 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/compact.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/compact.h"
+#include "server/checkpoint/files/manifest.h"
 
 namespace verbena::test {
 
@@ -162,12 +162,12 @@ void CheckpointOperator::PlantDiskFault() {
   }
 }
 
-void CheckpointOperator::StartSave() {
+void CheckpointOperator::StartCheckpoint() {
   after_faults_ = state_->faults_stopped;
   compacts_ = nullptr;
   least_.clear();
   for (const auto& [id, life] : state_->model.lives()) least_[id] = life.acknowledged;
-  server::SaverOptions options;
+  server::CheckpointTaskOptions options;
   options.coordinator = kCoordinatorAddress;
   options.root = kRoot;
   options.written_by = "a simulator";
@@ -179,28 +179,29 @@ void CheckpointOperator::StartSave() {
     options.bytes_per_second = static_cast<uint64_t>(state_->Between(10'000, 200'000));
   if (state_->Chance(0.5)) options.memory_bytes = static_cast<uint64_t>(state_->Between(1, 2000));
   if (state_->Chance(0.5)) options.file_bytes = static_cast<uint64_t>(state_->Between(500, 5000));
-  saver_dies_at_ = INT64_MAX;
+  checkpoint_task_dies_at_ = INT64_MAX;
   if (state_->options.faults && !state_->faults_stopped) {
     if (state_->Chance(0.25)) {
-      saver_dies_at_ = state_->now() + state_->Between(0, state_->Chance(0.5) ? 1000 : 50) * kMilli;
+      checkpoint_task_dies_at_ =
+          state_->now() + state_->Between(0, state_->Chance(0.5) ? 1000 : 50) * kMilli;
     }
     PlantDiskFault();
   }
-  saver_channel_ = state_->cluster->control().NewChannel("operator");
-  saver_ = std::make_unique<server::Saver>(options, &state_->cluster->network().clock(),
-                                           saver_channel_.get(), &disk_);
+  checkpoint_task_channel_ = state_->cluster->control().NewChannel("operator");
+  checkpoint_task_ = std::make_unique<server::CheckpointTask>(
+      options, &state_->cluster->network().clock(), checkpoint_task_channel_.get(), &disk_);
 }
 
-void CheckpointOperator::RunSaver() {
-  if (state_->now() >= saver_dies_at_) {
-    ++state_->result.savers_died;
-    saver_.reset();
-    saver_channel_.reset();
+void CheckpointOperator::RunCheckpointTask() {
+  if (state_->now() >= checkpoint_task_dies_at_) {
+    ++state_->result.checkpoint_tasks_died;
+    checkpoint_task_.reset();
+    checkpoint_task_channel_.reset();
   } else {
-    saver_channel_->RunOnce();
-    saver_->RunOnce();
-    if (!saver_->done()) return;
-    SaveEnded();
+    checkpoint_task_channel_->RunOnce();
+    checkpoint_task_->RunOnce();
+    if (!checkpoint_task_->done()) return;
+    CheckpointEnded();
   }
   LookAtDisk();
   if (state_->options.increments && state_->Chance(0.3)) Compact();
@@ -208,25 +209,26 @@ void CheckpointOperator::RunSaver() {
   // Or at once: what was said to be saved is there all the same.
   const bool faults = state_->options.faults && !state_->faults_stopped;
   if (faults && state_->Chance(0.1)) disk_.CrashAt(disk_.operations() + 1);
-  next_save_ = state_->now() + state_->Between(0, 400) * kMilli;
+  next_checkpoint_ = state_->now() + state_->Between(0, 400) * kMilli;
 }
 
-void CheckpointOperator::SaveEnded() {
-  if (saver_->status().ok()) {
+void CheckpointOperator::CheckpointEnded() {
+  if (checkpoint_task_->status().ok()) {
     ++state_->result.saved;
-    reported_ = saver_->name();
+    reported_ = checkpoint_task_->name();
     proved_ |= after_faults_;
-    CheckNoLeftovers(saver_->manifest());
+    CheckNoLeftovers(checkpoint_task_->manifest());
     // One that may still be read is not taken away.
     if (restorer_ == nullptr && state_->Chance(0.5)) Prune();
   } else {
-    ++state_->result.saves_failed;
-    if (!state_->options.faults || (after_faults_ && !absl::IsAborted(saver_->status()))) {
-      state_->Violation("a save failed without faults: " + saver_->status().ToString());
+    ++state_->result.checkpoints_failed;
+    if (!state_->options.faults ||
+        (after_faults_ && !absl::IsAborted(checkpoint_task_->status()))) {
+      state_->Violation("a save failed without faults: " + checkpoint_task_->status().ToString());
     }
   }
-  saver_.reset();
-  saver_channel_.reset();
+  checkpoint_task_.reset();
+  checkpoint_task_channel_.reset();
 }
 
 // ---- upkeep -------------------------------------------------------------------------------------
@@ -308,15 +310,15 @@ void CheckpointOperator::Prune() {
 
 void CheckpointOperator::StartRestore() {
   next_restore_ = state_->now() + 50 * kMilli;
-  server::RestorerOptions options;
+  server::RestoreTaskOptions options;
   const CheckpointContent* from = Newest(&options.path);
   if (from == nullptr) return;
   options.coordinator = kCoordinatorAddress;
   options.replace = true;
   options.seed = state_->options.seed * 104'729 + ++actors_;
   restorer_channel_ = state_->cluster->control().NewChannel("operator");
-  auto made = server::Restorer::Make(options, &state_->cluster->network().clock(),
-                                     restorer_channel_.get(), &disk_);
+  auto made = server::RestoreTask::Make(options, &state_->cluster->network().clock(),
+                                        restorer_channel_.get(), &disk_);
   if (!made.ok()) return;
   restorer_ = *std::move(made);
   from_ = from;
@@ -328,7 +330,7 @@ void CheckpointOperator::StartRestore() {
   }
 }
 
-void CheckpointOperator::RunRestorer() {
+void CheckpointOperator::RunRestoreTask() {
   const bool dies = state_->now() >= restorer_dies_at_;
   if (dies) {
     ++state_->result.restorers_died;
@@ -349,8 +351,8 @@ void CheckpointOperator::RunRestorer() {
 void CheckpointOperator::Run() {
   const int64_t now = state_->now();
   WatchTables();
-  if (saver_ != nullptr) RunSaver();
-  if (restorer_ != nullptr) RunRestorer();
+  if (checkpoint_task_ != nullptr) RunCheckpointTask();
+  if (restorer_ != nullptr) RunRestoreTask();
   if (disk_.crashed()) {
     if (reboot_at_ == 0) {
       ++state_->result.disk_crashed;
@@ -365,14 +367,15 @@ void CheckpointOperator::Run() {
     StartRestore();
   }
   const bool all = state_->cluster->view().tables_size() == static_cast<int>(kCheckpointTables);
-  if (saver_ == nullptr && restorer_ == nullptr && all && now >= next_save_ && !NeedsRestore()) {
-    StartSave();
+  if (checkpoint_task_ == nullptr && restorer_ == nullptr && all && now >= next_checkpoint_ &&
+      !NeedsRestore()) {
+    StartCheckpoint();
   }
 }
 
 void CheckpointOperator::StopFaults() {
   restore_wanted_ = false;
-  saver_dies_at_ = restorer_dies_at_ = INT64_MAX;
+  checkpoint_task_dies_at_ = restorer_dies_at_ = INT64_MAX;
   disk_.SetCapacity(UINT64_MAX);
   disk_.FailSync(0);
   disk_.CrashAt(0);
@@ -383,7 +386,8 @@ bool CheckpointOperator::proved() { return proved_ && restorer_ == nullptr && !N
 
 std::string CheckpointOperator::Describe() const {
   return absl::StrCat(
-      saver_ == nullptr ? "no save" : absl::StrCat("a save, ", saver_->progress().doing),
+      checkpoint_task_ == nullptr ? "no save"
+                                  : absl::StrCat("a save, ", checkpoint_task_->progress().doing),
       restorer_ == nullptr ? "" : absl::StrCat(", a restore, ", restorer_->progress().doing),
       ", newest ", reported_);
 }

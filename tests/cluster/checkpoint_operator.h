@@ -11,9 +11,9 @@
 #include <string>
 #include <utility>
 
-#include "proto/control_channel.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
+#include "proto/control/control_channel.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/restore_task.h"
 #include "tests/cluster/checkpoint_worker.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -45,23 +45,24 @@ class CheckpointOperator {
   void LookAtCheckpoint(const std::string& name, const std::string& checksum);
   void CheckNoLeftovers(const v1::CheckpointManifest& manifest);
   bool NeedsRestore();
-  void StartSave();
+  void StartCheckpoint();
   void PlantDiskFault();
-  void RunSaver();
-  void SaveEnded();
+  void RunCheckpointTask();
+  void CheckpointEnded();
   void Compact();
   void PlantUpkeepFault();
   void Prune();
   void StartRestore();
-  void RunRestorer();
+  void RunRestoreTask();
 
   CheckpointState* const state_;
   checkpoint::test::SimDisk& disk_;
-  std::unique_ptr<ControlChannel> saver_channel_, restorer_channel_;  // outlive their users
-  std::unique_ptr<server::Saver> saver_;
-  std::unique_ptr<server::Restorer> restorer_;
-  int64_t saver_dies_at_ = 0, restorer_dies_at_ = 0;
-  int64_t next_save_ = 0, next_restore_ = 0, reboot_at_ = 0;
+  std::unique_ptr<ControlChannel> checkpoint_task_channel_,
+      restorer_channel_;  // outlive their users
+  std::unique_ptr<server::CheckpointTask> checkpoint_task_;
+  std::unique_ptr<server::RestoreTask> restorer_;
+  int64_t checkpoint_task_dies_at_ = 0, restorer_dies_at_ = 0;
+  int64_t next_checkpoint_ = 0, next_restore_ = 0, reboot_at_ = 0;
   bool restore_wanted_ = false;
   bool after_faults_ = false;  // the current save began when they had stopped
   bool proved_ = false;

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/planted_bugs.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
-#include "server/saves/shard_calls.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/checkpoint/restore_task.h"
+#include "server/checkpoint/shard_calls.h"
 #include "tests/cluster/sim_cluster.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -77,31 +77,32 @@ class Small {
 
   absl::Status Save(v1::CheckpointManifest* manifest = nullptr) {
     const auto channel = cluster.control().NewChannel("operator");
-    server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+    server::CheckpointTaskOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
     options.seed = ++seed_;
-    server::Saver saver(options, &cluster.network().clock(), channel.get(), disk_);
+    server::CheckpointTask saver(options, &cluster.network().clock(), channel.get(), disk_);
     RunToEnd(channel.get(), &saver);
     if (manifest != nullptr) *manifest = saver.manifest();
     return saver.status();
   }
 
-  std::unique_ptr<server::Restorer> MakeRestorer(ControlChannel* channel) {
-    server::RestorerOptions options{.coordinator = kCoordinatorAddress, .replace = true};
+  std::unique_ptr<server::RestoreTask> MakeRestoreTask(ControlChannel* channel) {
+    server::RestoreTaskOptions options{.coordinator = kCoordinatorAddress, .replace = true};
     options.path = *checkpoint::NewestComplete(disk_, kRoot, nullptr);
     options.seed = ++seed_;
-    auto made = server::Restorer::Make(options, &cluster.network().clock(), channel, disk_);
+    auto made = server::RestoreTask::Make(options, &cluster.network().clock(), channel, disk_);
     REQUIRE(made.ok());
     return *std::move(made);
   }
   absl::Status Restore() {
     const auto channel = cluster.control().NewChannel("operator");
-    const auto restorer = MakeRestorer(channel.get());
+    const auto restorer = MakeRestoreTask(channel.get());
     RunToEnd(channel.get(), restorer.get());
     return restorer->status();
   }
 
   // While it trains; once it has come so far that it says this, training has stopped.
-  void TrainUntil(ControlChannel* channel, server::Saver* saver, const std::string& doing) {
+  void TrainUntil(ControlChannel* channel, server::CheckpointTask* saver,
+                  const std::string& doing) {
     beside_ = [=] {
       channel->RunOnce();
       saver->RunOnce();
@@ -198,7 +199,7 @@ TEST_CASE("regression: a table that loses a partition while it is restored is ma
   // The table is made where a dead server has partitions, which are lost when it comes back.
   small.cluster.CrashServer(1);
   const auto channel = small.cluster.control().NewChannel("operator");
-  const auto restorer = small.MakeRestorer(channel.get());
+  const auto restorer = small.MakeRestoreTask(channel.get());
   const std::string trying = "trying again";
   REQUIRE(small.cluster.RunUntil(
       [&] {
@@ -222,9 +223,9 @@ TEST_CASE("regression: a save does not wait for a step that training stopped bef
   int waited = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const auto channel = small.cluster.control().NewChannel("operator");
-    server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+    server::CheckpointTaskOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
     options.seed = seed;
-    server::Saver saver(options, &small.cluster.network().clock(), channel.get(), &disk);
+    server::CheckpointTask saver(options, &small.cluster.network().clock(), channel.get(), &disk);
     small.TrainUntil(channel.get(), &saver, "writing");
     const auto waits = [&] {
       channel->RunOnce();
@@ -267,10 +268,10 @@ TEST_CASE("regression: a save does not commit without a table that was dropped d
   small.Make("other");
   small.Train(3);
   const auto channel = small.cluster.control().NewChannel("operator");
-  server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+  server::CheckpointTaskOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
   options.seed = 1;
   options.bytes_per_second = 2000;
-  server::Saver saver(options, &small.cluster.network().clock(), channel.get(), &disk);
+  server::CheckpointTask saver(options, &small.cluster.network().clock(), channel.get(), &disk);
   const auto writes = [&] {
     channel->RunOnce();
     saver.RunOnce();
@@ -290,10 +291,10 @@ TEST_CASE("regression: a save beside another in its directory is refused at once
   Small small(&disk);
   small.Train(3);
   const auto channel = small.cluster.control().NewChannel("operator");
-  server::SaverOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
+  server::CheckpointTaskOptions options{.coordinator = kCoordinatorAddress, .root = kRoot};
   options.seed = 100;
   options.bytes_per_second = 2000;  // some seconds
-  server::Saver first(options, &small.cluster.network().clock(), channel.get(), &disk);
+  server::CheckpointTask first(options, &small.cluster.network().clock(), channel.get(), &disk);
   const auto writes = [&] {
     channel->RunOnce();
     first.RunOnce();
@@ -319,7 +320,7 @@ TEST_CASE("regression: a restore waits for a coordinator that waits for its serv
   const std::string from = GENERATE("making tables", "loading");
   INFO(from);
   const auto channel = small.cluster.control().NewChannel("operator");
-  const auto restorer = small.MakeRestorer(channel.get());
+  const auto restorer = small.MakeRestoreTask(channel.get());
   const auto is_there = [&] {
     channel->RunOnce();
     restorer->RunOnce();
@@ -349,7 +350,7 @@ TEST_CASE("regression: tables are not dropped when the answer that they are serv
   small.Train(3);
   REQUIRE(small.Save().ok());
   const auto channel = small.cluster.control().NewChannel("operator");
-  const auto restorer = small.MakeRestorer(channel.get());
+  const auto restorer = small.MakeRestoreTask(channel.get());
   const std::string opening = "opening";
   const auto run = [&] {
     channel->RunOnce();
@@ -377,7 +378,7 @@ TEST_CASE("regression: a table stays until what replaces it is loaded, whatever 
   small.Train(1);
   const bool dies = GENERATE(false, true);
   auto channel = small.cluster.control().NewChannel("operator");
-  auto restorer = small.MakeRestorer(channel.get());
+  auto restorer = small.MakeRestoreTask(channel.get());
   const std::string loading = "loading";
   const auto loads = [&] {
     channel->RunOnce();
@@ -413,7 +414,7 @@ TEST_CASE("regression: a restore whose files cannot be read for a while begins a
   REQUIRE(small.Save().ok());
   small.Train(1);
   const auto channel = small.cluster.control().NewChannel("operator");
-  const auto restorer = small.MakeRestorer(channel.get());
+  const auto restorer = small.MakeRestoreTask(channel.get());
   disk.CrashAt(disk.operations() + 1);
   CHECK(absl::IsUnavailable(disk.MakeDirectory("/other")));
   const auto run = [&](auto until) {
@@ -480,16 +481,16 @@ TEST_CASE("regression: a restore begins anew where no shard has loaded a partiti
     const auto channel = small.cluster.control().NewChannel("operator");
     const size_t shards = small.Shards();
     ForgetfulChannel forgetful(channel.get(), shards);
-    const auto restorer = small.MakeRestorer(&forgetful);
+    const auto restorer = small.MakeRestoreTask(&forgetful);
     small.RunToEnd(&forgetful, restorer.get());
     INFO(restorer->status().ToString());
     CHECK(restorer->status().ok());
     return forgetful.begun / shards;
   };
   CHECK(rounds() == 2);
-  checkpoint::planted_bugs().forget_moved = true;
+  checkpoint::failpoints().forget_moved = true;
   CHECK(rounds() == 1);
-  checkpoint::planted_bugs().forget_moved = false;
+  checkpoint::failpoints().forget_moved = false;
 }
 
 }  // namespace

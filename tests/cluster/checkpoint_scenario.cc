@@ -53,7 +53,7 @@ class CheckpointScenario {
     cluster.servers = servers;
     cluster.replicas = state_.options.replicas;
     cluster.disk = &disk_;
-    // Tables go on by themselves, and a pull that was given up is parked until its step is there:
+    // Tables go on by themselves, and a pull that was given up is deferred until its step is there:
     // room for those of one table, or they would keep another's from being sent.
     cluster.small_slots = 32;
     cluster.operations = 128;
@@ -160,7 +160,7 @@ class CheckpointScenario {
   // ---- another cluster ----
 
   void RestoreElsewhere() {
-    server::RestorerOptions options;
+    server::RestoreTaskOptions options;
     const CheckpointContent* content = operator_.Newest(&options.path);
     if (content == nullptr) return;
     state_.options.faults = false;
@@ -171,7 +171,7 @@ class CheckpointScenario {
     options.coordinator = kCoordinatorAddress;
     options.seed = state_.options.seed;
     auto restorer =
-        server::Restorer::Make(options, &other.network().clock(), channel.get(), &disk_);
+        server::RestoreTask::Make(options, &other.network().clock(), channel.get(), &disk_);
     absl::Status status = restorer.status();
     if (status.ok()) {
       const auto done = [&] {

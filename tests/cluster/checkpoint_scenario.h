@@ -34,12 +34,12 @@ struct CheckpointOptions {
 };
 
 struct CheckpointResult {
-  std::vector<std::string> violations;      // empty when everything held
-  int saved = 0, saves_failed = 0;          // as the programs reported
-  int savers_died = 0, restorers_died = 0;  // at a random moment
-  int checked = 0;                          // checkpoints, wholly
-  int uneven = 0;                           // of these, with sync tables at different steps
-  int increments = 0;                       // of these, with changed rows only
+  std::vector<std::string> violations;                // empty when everything held
+  int saved = 0, checkpoints_failed = 0;              // as the programs reported
+  int checkpoint_tasks_died = 0, restorers_died = 0;  // at a random moment
+  int checked = 0;                                    // checkpoints, wholly
+  int uneven = 0;      // of these, with sync tables at different steps
+  int increments = 0;  // of these, with changed rows only
   int compacted = 0, compactions_failed = 0;
   int pruned = 0;                         // checkpoints, from under others or not
   int restored = 0, restores_failed = 0;  // onto the cluster

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <string>
 
-#include "server/checkpoint/planted_bugs.h"
-#include "server/coordinator/planted_bugs.h"
-#include "shard/planted_bugs.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/coordinator/failpoints.h"
+#include "shard/failpoints.h"
 #include "tests/cluster/checkpoint_scenario.h"
 #include "tests/cluster/scenario_runs.h"
 #include "tests/cluster/seeds.h"
@@ -21,7 +21,8 @@ CheckpointResult RunSeeds(const char* name, CheckpointOptions options, uint64_t 
     options.seed = seed;
     options.replicas = 1 + static_cast<uint32_t>(seed % 2);
     const CheckpointResult r = RunCheckpointScenario(options);
-    t.saved += r.saved, t.saves_failed += r.saves_failed, t.savers_died += r.savers_died;
+    t.saved += r.saved, t.checkpoints_failed += r.checkpoints_failed,
+        t.checkpoint_tasks_died += r.checkpoint_tasks_died;
     t.increments += r.increments, t.compacted += r.compacted;
     t.compactions_failed += r.compactions_failed, t.pruned += r.pruned;
     t.checked += r.checked, t.uneven += r.uneven, t.restored += r.restored,
@@ -32,15 +33,16 @@ CheckpointResult RunSeeds(const char* name, CheckpointOptions options, uint64_t 
     return r.violations;
   });
   std::printf(
-      "%d saved, %d not, %d savers died, %d checkpoints checked, %d uneven, %d of changed rows; %d "
+      "%d saved, %d not, %d checkpoint_tasks died, %d checkpoints checked, %d uneven, %d of "
+      "changed rows; %d "
       "compacted, %d not, %d removed; %d restored, %d not, "
       "%d restorers "
       "died; %d pulls, %d first ones of what was restored; %d servers and %d disks crashed, %d "
       "calls "
       "unanswered, %d runs cut short\n",
-      t.saved, t.saves_failed, t.savers_died, t.checked, t.uneven, t.increments, t.compacted,
-      t.compactions_failed, t.pruned, t.restored, t.restores_failed, t.restorers_died, t.pulls,
-      t.restored_pulls, t.servers_died, t.disk_crashed, t.unanswered, t.expired);
+      t.saved, t.checkpoints_failed, t.checkpoint_tasks_died, t.checked, t.uneven, t.increments,
+      t.compacted, t.compactions_failed, t.pruned, t.restored, t.restores_failed, t.restorers_died,
+      t.pulls, t.restored_pulls, t.servers_died, t.disk_crashed, t.unanswered, t.expired);
   return t;
 }
 
@@ -60,8 +62,8 @@ TEST_CASE("checkpoints under faults") {
   if (SeedsToRun(1).replay) return;
   CHECK(totals.uneven * 20 <= totals.checked);
   CHECK(totals.saved > 0);
-  CHECK(totals.saves_failed > 0);
-  CHECK(totals.savers_died > 0);
+  CHECK(totals.checkpoints_failed > 0);
+  CHECK(totals.checkpoint_tasks_died > 0);
   CHECK(totals.restored > 0);
   CHECK(totals.restorers_died > 0);
   CHECK(totals.restored_pulls > 0);
@@ -90,8 +92,8 @@ TEST_CASE("incremental checkpoints under faults") {
   CHECK(totals.compacted > 0);
   CHECK(totals.compactions_failed > 0);
   CHECK(totals.pruned > 0);
-  CHECK(totals.saves_failed > 0);
-  CHECK(totals.savers_died > 0);
+  CHECK(totals.checkpoints_failed > 0);
+  CHECK(totals.checkpoint_tasks_died > 0);
   CHECK(totals.restored > 0);
   CHECK(totals.servers_died > 0);
   CHECK(totals.disk_crashed > 0);
@@ -126,7 +128,7 @@ TEST_CASE("planted bug: a table is dropped before what replaces it is loaded") {
 }
 
 TEST_CASE("planted bug: an apply keeps nothing for a save") {
-  Planted bug(&shard::PlantedBugs::save_what_changes);
+  Planted bug(&shard::Failpoints::checkpoint_what_changes);
   CheckpointOptions options;
   options.faults = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
@@ -134,7 +136,7 @@ TEST_CASE("planted bug: an apply keeps nothing for a save") {
 
 // The chain lacks what was changed while the checkpoint was written that the increment is based on.
 TEST_CASE("planted bug: an increment forgets what changed during the save of its base") {
-  Planted bug(&shard::PlantedBugs::forget_changed_rows);
+  Planted bug(&shard::Failpoints::forget_changed_rows);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -142,7 +144,7 @@ TEST_CASE("planted bug: an increment forgets what changed during the save of its
 }
 
 TEST_CASE("planted bug: compaction leaves out what increments have") {
-  Planted bug(&checkpoint::PlantedBugs::compact_oldest);
+  Planted bug(&checkpoint::Failpoints::compact_oldest);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -150,7 +152,7 @@ TEST_CASE("planted bug: compaction leaves out what increments have") {
 }
 
 TEST_CASE("planted bug: what a kept checkpoint is based on is removed") {
-  Planted bug(&checkpoint::PlantedBugs::prune_bases);
+  Planted bug(&checkpoint::Failpoints::prune_bases);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;

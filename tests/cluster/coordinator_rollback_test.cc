@@ -3,8 +3,8 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "proto/cluster_history.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/control/cluster_history.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/cluster/sim_member.h"
 
 namespace verbena::test {

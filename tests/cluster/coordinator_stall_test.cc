@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/cluster/sim_cluster.h"
 
 namespace verbena::test {
@@ -94,7 +94,7 @@ TEST_CASE("regression: a slow or failing write of the coordinator's store ends n
     Members members(7);
     SimCluster& cluster = members.cluster();
     StoreFaults faults;
-    faults.save_ns = static_cast<int64_t>(leases * kLeaseMs * kMilli);
+    faults.checkpoint_ns = static_cast<int64_t>(leases * kLeaseMs * kMilli);
     cluster.store().set_faults(faults);
     // A change to save: a worker of another job.
     SimWorker* other = cluster.AddWorker("other", {.job = "other", .seed = 99});
@@ -103,8 +103,8 @@ TEST_CASE("regression: a slow or failing write of the coordinator's store ends n
                        [&](absl::Status status) { joined = std::move(status); });
     const auto other_joined = [&] { return cluster.view().jobs_size() == 2; };
     REQUIRE(cluster.RunUntil(other_joined, cluster.now() + 20 * kSecond));
-    members.Run(faults.save_ns + 100 * kMilli);
-    cluster.store().set_faults({.fail_saves = true});
+    members.Run(faults.checkpoint_ns + 100 * kMilli);
+    cluster.store().set_faults({.fail_checkpoints = true});
     members.Run(3 * kLeaseMs * kMilli);
     cluster.store().set_faults({});
     members.Run(3 * kLeaseMs * kMilli);

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/cluster/sim_cluster.h"
 
 namespace verbena::test {

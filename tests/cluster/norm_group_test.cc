@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/core/planted_bugs.h"
-#include "proto/table_spec.h"
+#include "client/core/failpoints.h"
+#include "proto/spec/table_spec.h"
 #include "tests/cluster/sim_cluster.h"
 
 namespace verbena::test {
@@ -166,10 +166,10 @@ TEST_CASE("regression: a table that joins a norm after its first step has a firs
 }
 
 TEST_CASE("planted bug: steps of a norm's tables count for those that take their place") {
-  client::planted_bugs().keep_norm_steps = true;
+  client::failpoints().keep_norm_steps = true;
   const bool replaced = LaterTablesStep(true);
   const bool joined = LaterTablesStep(false);
-  client::planted_bugs().keep_norm_steps = false;
+  client::failpoints().keep_norm_steps = false;
   CHECK_FALSE(replaced);
   CHECK_FALSE(joined);
 }

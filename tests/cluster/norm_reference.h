@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/engine.h"
 #include "shard/kernel/fused_pass.h"
 #include "tests/cluster/reference.h"

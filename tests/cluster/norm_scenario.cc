@@ -9,7 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "tests/cluster/norm_reference.h"
 
 namespace verbena::test {

@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/cluster/sim_member.h"
 
 namespace verbena::test {
@@ -58,9 +58,9 @@ TEST_CASE("a shard that takes members of other jobs for ended ones is found") {
   JobMember a(&cluster, "a", false, 1), reader(&cluster, "b", true, 3);
   const uint32_t of_a = a.Create("a/w").value();
   REQUIRE(reader.Open("a/w").ok());
-  shard::planted_bugs().expire_other_jobs = true;
+  shard::failpoints().expire_other_jobs = true;
   const absl::StatusOr<float> read = reader.Pull(of_a);
-  shard::planted_bugs().expire_other_jobs = false;
+  shard::failpoints().expire_other_jobs = false;
   CHECK_FALSE(read.ok());
   // The lease has not ended, and so the client has not.
   const absl::Status again = reader.Pull(of_a).status();

@@ -71,7 +71,7 @@ namespace {
 
 using shard::Engine;
 using shard::EngineInspector;
-using shard::SlicedTable;
+using shard::PartitionedTable;
 using shard::TableState;
 
 using Content = std::map<uint64_t, std::vector<std::byte>>;  // by chunk or key
@@ -114,7 +114,7 @@ void ReadRows(const shard::EmbeddingTable& table, uint32_t slice, Content* conte
 
 Content Read(const TableState& state, uint32_t slice) {
   Content content;
-  if (slice == SlicedTable::kNone || !state.table->ready(slice)) return content;
+  if (slice == PartitionedTable::kNone || !state.table->ready(slice)) return content;
   if (state.dense.table != nullptr) {
     ReadChunks(*state.dense.table, slice, &content);
   } else {
@@ -173,11 +173,11 @@ std::string CompareTable(uint32_t partition, const TableState& p, const TableSta
   const uint32_t slice = p.table->slice_of(partition);
   const uint32_t copied = c.table->slice_of(partition);
   // Lost, or it has nothing there.
-  if (slice == SlicedTable::kNone || !p.table->ready(slice)) return "";
+  if (slice == PartitionedTable::kNone || !p.table->ready(slice)) return "";
   std::string difference = CompareContent(Read(p, slice), Read(c, copied));
   if (!difference.empty()) return difference;
   const auto marks = c.marks.find(partition);
-  if (marks == c.marks.end() || marks->second.generation != p.job->roster.generation()) return "";
+  if (marks == c.marks.end() || marks->second.generation != p.job->members.generation()) return "";
   std::vector<shard::WorkerMark> known;
   for (const auto& [worker, mark] : marks->second.workers) known.push_back(mark);
   const auto wanted = Sequences(p.consistency->Marks(slice));
@@ -321,7 +321,7 @@ std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uin
   }
   const shard::EmbeddingTable& rows = *it->second.rows.table;
   const uint32_t slice = rows.slice_of(partition);
-  if (slice == SlicedTable::kNone || !rows.ready(slice)) return std::nullopt;
+  if (slice == PartitionedTable::kNone || !rows.ready(slice)) return std::nullopt;
   uint32_t count = 0;
   for (uint32_t row = 0; row < rows.rows_in(slice); ++row) {
     if (!rows.rows(slice).is_free(row) && rows.rows(slice).applies(row) > 0) ++count;
@@ -337,7 +337,7 @@ std::map<uint32_t, TableContent> ReadTable(const Engine& primary, uint32_t table
   const TableState& state = it->second;
   for (uint32_t partition = 0; partition < p.partitions.size(); ++partition) {
     const uint32_t slice = state.table->slice_of(partition);
-    if (!p.log.leads(partition) || slice == SlicedTable::kNone || !state.table->ready(slice)) {
+    if (!p.log.leads(partition) || slice == PartitionedTable::kNone || !state.table->ready(slice)) {
       continue;
     }
     TableContent& of_partition = content[partition];

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/spec/table_spec.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/cluster/reference.h"
 #include "tests/cluster/scenario_worker.h"
 

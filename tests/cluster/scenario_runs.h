@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "rdma/sim/sim_network.h"
-#include "server/checkpoint/planted_bugs.h"
-#include "server/coordinator/planted_bugs.h"
-#include "shard/planted_bugs.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/coordinator/failpoints.h"
+#include "shard/failpoints.h"
 #include "tests/cluster/scenario.h"
 #include "tests/cluster/seeds.h"
 
@@ -67,14 +67,14 @@ inline std::string FirstFinding(ScenarioOptions options, uint64_t count) {
 
 // Switches a planted bug on for one scope.
 struct Planted {
-  explicit Planted(Failpoint rdma::PlantedBugs::*which) : which_(&(rdma::planted_bugs().*which)) {
+  explicit Planted(Failpoint rdma::Failpoints::*which) : which_(&(rdma::failpoints().*which)) {
     *which_ = true;
   }
-  explicit Planted(Failpoint shard::PlantedBugs::*which) : which_(&(shard::planted_bugs().*which)) {
+  explicit Planted(Failpoint shard::Failpoints::*which) : which_(&(shard::failpoints().*which)) {
     *which_ = true;
   }
-  explicit Planted(Failpoint checkpoint::PlantedBugs::*which)
-      : which_(&(checkpoint::planted_bugs().*which)) {
+  explicit Planted(Failpoint checkpoint::Failpoints::*which)
+      : which_(&(checkpoint::failpoints().*which)) {
     *which_ = true;
   }
   explicit Planted(Failpoint server::CoordinatorPlantedBugs::*which)

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::test {
 

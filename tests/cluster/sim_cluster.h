@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "client/core/client_core.h"
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 #include "rdma/sim/sim_network.h"
-#include "server/checkpoint/disk.h"
+#include "server/checkpoint/files/disk.h"
 #include "server/coordinator/coordinator.h"
 #include "server/executor/shard_executor.h"
 #include "server/membership.h"
@@ -63,7 +63,7 @@ struct ClusterOptions {
   // How long the next thing takes that a shard's thread for files does; empty: no time.
   std::function<int64_t()> file_io_ns;
   // Called when a shard has begun a save, and when it is asked to begin a restore; may be empty.
-  std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun;
+  std::function<void(const v1::BeginCheckpointRequest&, const shard::Engine&)> checkpoint_begun;
   std::function<void(const v1::BeginRestoreRequest&)> restore_begun;
   // Called when the coordinator's view has changed, at times several times in a turn; may be empty.
   std::function<void()> view_changed;
@@ -129,7 +129,8 @@ class SimServer {
   std::shared_ptr<server::MemoryBudget> memory_;  // null: no limit
   int64_t cold_io_ns_;
   const std::function<int64_t()> file_io_ns_;
-  const std::function<void(const v1::BeginSaveRequest&, const shard::Engine&)> save_begun_;
+  const std::function<void(const v1::BeginCheckpointRequest&, const shard::Engine&)>
+      checkpoint_begun_;
   const std::function<void(const v1::BeginRestoreRequest&)> restore_begun_;
   int64_t stalled_until_ = 0;
   int64_t pace_ns_ = 0;

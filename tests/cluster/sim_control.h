@@ -17,7 +17,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 #include "rdma/base/clock.h"
 
 namespace verbena::test {

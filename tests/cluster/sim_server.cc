@@ -20,7 +20,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
       rails_(options.rails),
       cold_io_ns_(options.cold_io_ns),
       file_io_ns_(options.file_io_ns),
-      save_begun_(options.save_begun),
+      checkpoint_begun_(options.checkpoint_begun),
       restore_begun_(options.restore_begun),
       files_(static_cast<size_t>(options.shards)) {
   for (int s = 0; s < options.shards; ++s) AddShard(options, index, s, network);
@@ -51,7 +51,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
 }
 
 void SimServer::Resume(int64_t ns) {
-  if (rdma::planted_bugs().clock_stops_in_suspend) clock_.Lose(ns);
+  if (rdma::failpoints().clock_stops_in_suspend) clock_.Lose(ns);
 }
 
 void SimServer::Leave(int64_t timeout_ns) {
@@ -132,22 +132,22 @@ void SimServer::Handle(const std::string& method, const std::string& bytes,
             reply(status);
           }
         });
-  } else if (method == "/verbena.v1.Shard/BeginSave") {
-    Dispatch<v1::BeginSaveRequest, v1::BeginSaveResponse>(
-        bytes, std::move(respond), [this](const v1::BeginSaveRequest& request, auto reply) {
+  } else if (method == "/verbena.v1.Shard/BeginCheckpoint") {
+    Dispatch<v1::BeginCheckpointRequest, v1::BeginCheckpointResponse>(
+        bytes, std::move(respond), [this](const v1::BeginCheckpointRequest& request, auto reply) {
           server::ShardExecutor* shard = FindShard(request.shard());
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
-          auto begun = shard->BeginSave(request);
+          auto begun = shard->BeginCheckpoint(request);
           const bool writes = begun.ok() && !request.only_look() && !begun->too_late();
-          if (writes && save_begun_) save_begun_(request, *shard->engine());
+          if (writes && checkpoint_begun_) checkpoint_begun_(request, *shard->engine());
           reply(std::move(begun));
         });
-  } else if (method == "/verbena.v1.Shard/WaitSave") {
-    Dispatch<v1::WaitSaveRequest, v1::WaitSaveResponse>(
-        bytes, std::move(respond), [this](const v1::WaitSaveRequest& request, auto reply) {
+  } else if (method == "/verbena.v1.Shard/WaitCheckpoint") {
+    Dispatch<v1::WaitCheckpointRequest, v1::WaitCheckpointResponse>(
+        bytes, std::move(respond), [this](const v1::WaitCheckpointRequest& request, auto reply) {
           server::ShardExecutor* shard = FindShard(request.shard());
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
-          shard->WaitSave(request, std::move(reply));
+          shard->WaitCheckpoint(request, std::move(reply));
         });
   } else if (method == "/verbena.v1.Shard/BeginRestore") {
     Dispatch<v1::BeginRestoreRequest, v1::BeginRestoreResponse>(
@@ -166,14 +166,14 @@ void SimServer::Handle(const std::string& method, const std::string& bytes,
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
           shard->WaitRestore(request, std::move(reply));
         });
-  } else if (method == "/verbena.v1.Shard/EndSave") {
-    Dispatch<v1::EndSaveRequest, v1::EndSaveResponse>(
-        bytes, std::move(respond), [this](const v1::EndSaveRequest& request, auto reply) {
+  } else if (method == "/verbena.v1.Shard/EndCheckpoint") {
+    Dispatch<v1::EndCheckpointRequest, v1::EndCheckpointResponse>(
+        bytes, std::move(respond), [this](const v1::EndCheckpointRequest& request, auto reply) {
           server::ShardExecutor* shard = FindShard(request.shard());
           if (shard == nullptr) return reply(absl::InvalidArgumentError("no such shard"));
-          const absl::Status status = shard->EndSave(request);
+          const absl::Status status = shard->EndCheckpoint(request);
           if (!status.ok()) return reply(status);
-          reply(v1::EndSaveResponse());
+          reply(v1::EndCheckpointResponse());
         });
   } else {
     respond(absl::UnimplementedError(method));

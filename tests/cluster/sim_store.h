@@ -18,8 +18,8 @@
 namespace verbena::test {
 
 struct StoreFaults {
-  int64_t save_ns = 0;      // how long each Save() blocks the coordinator; 0: not at all
-  bool fail_saves = false;  // UNAVAILABLE, as on a full disk
+  int64_t checkpoint_ns = 0;      // how long each Save() blocks the coordinator; 0: not at all
+  bool fail_checkpoints = false;  // UNAVAILABLE, as on a full disk
 };
 
 class SimStore final : public server::Store {
@@ -35,8 +35,8 @@ class SimStore final : public server::Store {
   absl::StatusOr<server::CoordinatorState> Load() override { return state_; }
   absl::Status Save(const server::CoordinatorState& state,
                     const server::StateChange& change) override {
-    if (faults_.save_ns > 0) block_(faults_.save_ns);
-    if (faults_.fail_saves) return absl::UnavailableError("the simulated disk is full");
+    if (faults_.checkpoint_ns > 0) block_(faults_.checkpoint_ns);
+    if (faults_.fail_checkpoints) return absl::UnavailableError("the simulated disk is full");
     server::FollowChange(state, change, &state_);
     return absl::OkStatus();
   }

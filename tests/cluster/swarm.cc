@@ -26,9 +26,9 @@ constexpr int64_t kRecoveryLimit = 30 * kSecond;
 constexpr int64_t kHangLimit = 30 * kSecond;
 constexpr int64_t kFinishLimit = 20 * kSecond;
 // A save that is given up may keep its tables for 5 s, and pauses between tries.
-constexpr int64_t kSaveLimit = 20 * kSecond;
-// Until a save takes a table as it is whose steps stay behind those of others (step_choice.cc), and
-// a save that begins again because the job has.
+constexpr int64_t kCheckpointLimit = 20 * kSecond;
+// Until a save takes a table as it is whose steps stay behind those of others (step_selection.cc),
+// and a save that begins again because the job has.
 constexpr int64_t kStepsLimit = 90 * kSecond;
 
 class Swarm {
@@ -57,7 +57,7 @@ class Swarm {
     }
     if (world_.has(SwarmFeature::kCheckpoints)) {
       checkpoints_ = std::make_unique<SwarmCheckpoints>(&world_);
-      recovery_limit_ += kSaveLimit;
+      recovery_limit_ += kCheckpointLimit;
       if (world_.plan.has_steps()) recovery_limit_ += kStepsLimit;
     }
     if (world_.has(SwarmFeature::kDiskFaults)) {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/compact.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/compact.h"
 
 namespace verbena::test {
 namespace {
@@ -36,9 +36,9 @@ class NotingChannel final : public ControlChannel {
              std::shared_ptr<google::protobuf::Message> response, absl::Duration timeout,
              Done done) override {
     if (method == "/verbena.v1.Cluster/GetView") least_ = saved_.Acknowledged();
-    if (method == "/verbena.v1.Shard/BeginSave") {
-      const auto& begin = static_cast<const v1::BeginSaveRequest&>(request);
-      if (!begin.only_look()) saved_.SaveSent(begin.save(), least_);
+    if (method == "/verbena.v1.Shard/BeginCheckpoint") {
+      const auto& begin = static_cast<const v1::BeginCheckpointRequest&>(request);
+      if (!begin.only_look()) saved_.CheckpointSent(begin.checkpoint(), least_);
     }
     channel_->Unary(address, method, request, std::move(response), timeout, std::move(done));
   }
@@ -60,8 +60,9 @@ SwarmCheckpoints::SwarmCheckpoints(SwarmWorld* world)
       saved_(world, &disk_) {
   ClusterOptions& cluster = world_->plan.cluster;
   cluster.disk = &disk_;
-  cluster.save_begun = [this](const v1::BeginSaveRequest& request, const shard::Engine& engine) {
-    saved_.SaveBegun(request, engine);
+  cluster.checkpoint_begun = [this](const v1::BeginCheckpointRequest& request,
+                                    const shard::Engine& engine) {
+    saved_.CheckpointBegun(request, engine);
   };
   cluster.restore_begun = [this](const v1::BeginRestoreRequest& request) {
     saved_.RestoreBegun(request);
@@ -69,12 +70,12 @@ SwarmCheckpoints::SwarmCheckpoints(SwarmWorld* world)
   (void)disk_.MakeDirectory(kPeriodicRoot);
   (void)disk_.SyncDirectory(".");
   next_periodic_ = Chance(0.6) ? Between(500, 2000) * kMilli : kNotSoon;
-  next_save_ = Between(500, 2500) * kMilli;
+  next_checkpoint_ = Between(500, 2500) * kMilli;
   next_restore_ = Between(1500, 5000) * kMilli;
   next_upkeep_ = Between(1000, 4000) * kMilli;
   // Many restores.
   if (!RestoresOften()) return;
-  next_save_ = 300 * kMilli;
+  next_checkpoint_ = 300 * kMilli;
   next_restore_ = 500 * kMilli;
 }
 
@@ -132,7 +133,7 @@ void SwarmCheckpoints::Judge(const char* what, const absl::Status& status) {
 // ---- saves every so often -----------------------------------------------------------------------
 
 void SwarmCheckpoints::StartPeriodic() {
-  server::PeriodicSavesOptions options;
+  server::PeriodicCheckpointsOptions options;
   options.saver.coordinator = kCoordinatorAddress;
   options.saver.root = kPeriodicRoot;
   options.saver.full_every = static_cast<uint32_t>(Between(1, 4));
@@ -144,8 +145,8 @@ void SwarmCheckpoints::StartPeriodic() {
   options.log = [this](bool, const std::string& line) { OnPeriodic(line); };
   periodic_retention_ = options.retention;
   periodic_channel_ = NewChannel("coordinator");
-  periodic_ = std::make_unique<server::PeriodicSaves>(options, &world_->cluster->network().clock(),
-                                                      periodic_channel_.get(), &disk_);
+  periodic_ = std::make_unique<server::PeriodicCheckpoints>(
+      options, &world_->cluster->network().clock(), periodic_channel_.get(), &disk_);
   periodic_dies_at_ =
       faults() && Chance(0.5) ? world_->now() + Between(0, 5000) * kMilli : kNotSoon;
 }
@@ -189,9 +190,9 @@ void SwarmCheckpoints::RunPeriodic() {
 
 // ---- an operator's saves ------------------------------------------------------------------------
 
-void SwarmCheckpoints::StartSave() {
+void SwarmCheckpoints::StartCheckpoint() {
   const std::set<std::string> all = Jobs();
-  next_save_ = world_->now() + 20 * kMilli;
+  next_checkpoint_ = world_->now() + 20 * kMilli;
   std::vector<std::string> jobs;
   std::copy_if(all.begin(), all.end(), std::back_inserter(jobs),
                [&](const std::string& job) { return faults() || !proved_jobs_.contains(job); });
@@ -199,16 +200,16 @@ void SwarmCheckpoints::StartSave() {
   std::string job = jobs[Pick(jobs.size())];
   std::string root =
       Chance(0.5) ? kSharedRoot : Join(kPeriodicRoot, server::CheckpointDirectoryOf(job));
-  const bool again = std::exchange(save_again_, false);
-  if (!again || !all.contains(save_job_)) {
-    save_job_ = std::move(job);
-    save_root_ = std::move(root);
+  const bool again = std::exchange(checkpoint_again_, false);
+  if (!again || !all.contains(checkpoint_job_)) {
+    checkpoint_job_ = std::move(job);
+    checkpoint_root_ = std::move(root);
   }
-  save_proves_ = !faults();
-  server::SaverOptions options;
+  checkpoint_proves_ = !faults();
+  server::CheckpointTaskOptions options;
   options.coordinator = kCoordinatorAddress;
-  options.root = save_root_;
-  options.job = save_job_;
+  options.root = checkpoint_root_;
+  options.job = checkpoint_job_;
   options.written_by = "a simulator";
   options.full_every = static_cast<uint32_t>(Chance(0.2) ? 1 : Between(2, 6));
   if (world_->has(SwarmFeature::kChainFaults)) options.full_every = kLongChain;
@@ -218,17 +219,17 @@ void SwarmCheckpoints::StartSave() {
     if (Chance(0.4)) options.memory_bytes = static_cast<uint64_t>(Between(1, 30'000));
   }
   if (Chance(0.5)) options.file_bytes = static_cast<uint64_t>(Between(1000, 50'000));
-  saver_dies_at_ = DrawDeath();
+  checkpoint_task_dies_at_ = DrawDeath();
   saved_.Compacts(nullptr);
-  save_channel_ = NewChannel("operator");
-  saver_ = std::make_unique<server::Saver>(options, &world_->cluster->network().clock(),
-                                           save_channel_.get(), &disk_);
+  checkpoint_channel_ = NewChannel("operator");
+  checkpoint_task_ = std::make_unique<server::CheckpointTask>(
+      options, &world_->cluster->network().clock(), checkpoint_channel_.get(), &disk_);
   DrawInterrupt(again);
 }
 
 void SwarmCheckpoints::DrawInterrupt(bool again) {
   interrupt_at_ = kNotSoon;
-  save_interrupted_ = false;
+  checkpoint_interrupted_ = false;
   slow_files_ns_ = 0;
   const uint64_t draw = interrupts_();
   // The save that follows an interrupted one shows what late writers do to it.
@@ -238,42 +239,43 @@ void SwarmCheckpoints::DrawInterrupt(bool again) {
   interrupt_at_ = world_->now() + static_cast<int64_t>(draw / 320 % 60) * kMilli;
 }
 
-void SwarmCheckpoints::RunSave() {
-  if (saver_ == nullptr) {
+void SwarmCheckpoints::RunOneCheckpoint() {
+  if (checkpoint_task_ == nullptr) {
     const bool may = !disk_.crashed() && world_->stage != SwarmStage::kFinish;
-    if (may && world_->now() >= next_save_) StartSave();
+    if (may && world_->now() >= next_checkpoint_) StartCheckpoint();
     return;
   }
   bool chain = false;
-  if (world_->now() < saver_dies_at_) {
-    save_channel_->RunOnce();
-    saver_->RunOnce();
+  if (world_->now() < checkpoint_task_dies_at_) {
+    checkpoint_channel_->RunOnce();
+    checkpoint_task_->RunOnce();
     if (world_->now() >= interrupt_at_) {
       interrupt_at_ = kNotSoon;
-      save_interrupted_ = true;
-      saver_->Cancel();
+      checkpoint_interrupted_ = true;
+      checkpoint_task_->Cancel();
     }
-    if (!saver_->done()) return;
-    Judge("a save", saver_->status());
+    if (!checkpoint_task_->done()) return;
+    Judge("a save", checkpoint_task_->status());
     // Its directory is its own.
-    if (absl::IsAlreadyExists(saver_->status())) {
+    if (absl::IsAlreadyExists(checkpoint_task_->status())) {
       world_->Violation(absl::StrCat("a save found files of another: ", last_.ToString()));
     }
-    chain = saver_->status().ok() && saver_->manifest().has_base();
-    if (saver_->status().ok()) {
-      saved_.Reported(Join(save_root_, saver_->name()));
+    chain = checkpoint_task_->status().ok() && checkpoint_task_->manifest().has_base();
+    if (checkpoint_task_->status().ok()) {
+      saved_.Reported(Join(checkpoint_root_, checkpoint_task_->name()));
       ++world_->result->saved;
-      if (save_proves_) proved_jobs_.insert(save_job_);
+      if (checkpoint_proves_) proved_jobs_.insert(checkpoint_job_);
     }
   }
-  saver_.reset();
-  save_channel_.reset();
-  saved_.Look(save_root_, false);
+  checkpoint_task_.reset();
+  checkpoint_channel_.reset();
+  saved_.Look(checkpoint_root_, false);
   const bool keep_chain = world_->has(SwarmFeature::kChainFaults);
-  if (faults() && !disk_.crashed() && chain && !keep_chain && Chance(0.5)) Compact(save_root_);
-  next_save_ = world_->now() + (faults() ? Between(0, 1500) : 20) * kMilli;
-  save_again_ = save_interrupted_ && faults();
-  if (save_again_) next_save_ = world_->now();
+  if (faults() && !disk_.crashed() && chain && !keep_chain && Chance(0.5))
+    Compact(checkpoint_root_);
+  next_checkpoint_ = world_->now() + (faults() ? Between(0, 1500) : 20) * kMilli;
+  checkpoint_again_ = checkpoint_interrupted_ && faults();
+  if (checkpoint_again_) next_checkpoint_ = world_->now();
 }
 
 // ---- upkeep -------------------------------------------------------------------------------------
@@ -338,7 +340,7 @@ void SwarmCheckpoints::StartRestore() {
   if (Chance(0.6)) known = {known.back()};
   restores_ = known[Pick(known.size())];
   if (!faults() && saved_.Doubtful(restores_->path)) return;
-  server::RestorerOptions options;
+  server::RestoreTaskOptions options;
   options.coordinator = kCoordinatorAddress;
   options.path = restores_->path;
   options.seed = world_->plan.seed * 1'299'709 + ++actors_;
@@ -359,8 +361,8 @@ void SwarmCheckpoints::StartRestore() {
     if (Chance(0.3)) options.job = AnyJob(restores_->tables.at(options.tables.front()));
   }
   restore_channel_ = NewChannel("operator");
-  auto made = server::Restorer::Make(options, &world_->cluster->network().clock(),
-                                     restore_channel_.get(), &disk_);
+  auto made = server::RestoreTask::Make(options, &world_->cluster->network().clock(),
+                                        restore_channel_.get(), &disk_);
   if (!made.ok()) {
     if (!saved_.Doubtful(restores_->path) && !disk_.crashed()) Judge("a restore", made.status());
     return;
@@ -439,7 +441,7 @@ void SwarmCheckpoints::RunDisk() {
 void SwarmCheckpoints::Run(const SwarmChecks& checks) {
   saved_.FollowRestores(checks);
   RunPeriodic();
-  RunSave();
+  RunOneCheckpoint();
   RunRestore();
   if (world_->stage != SwarmStage::kFinish) DropLeftBehind();
   RunDisk();
@@ -457,21 +459,21 @@ void SwarmCheckpoints::Run(const SwarmChecks& checks) {
 }
 
 void SwarmCheckpoints::StopFaults() {
-  saver_dies_at_ = restorer_dies_at_ = periodic_dies_at_ = interrupt_at_ = kNotSoon;
+  checkpoint_task_dies_at_ = restorer_dies_at_ = periodic_dies_at_ = interrupt_at_ = kNotSoon;
   slow_files_ns_ = 0;
   disk_.SetCapacity(UINT64_MAX);
   disk_.FailSync(0);
   disk_.CrashAt(0);
   if (disk_.crashed()) reboot_at_ = world_->now();
-  next_save_ = next_restore_ = world_->now();
+  next_checkpoint_ = next_restore_ = world_->now();
 }
 
 void SwarmCheckpoints::Stop() {
   periodic_.reset();
-  saver_.reset();
+  checkpoint_task_.reset();
   restorer_.reset();
   periodic_channel_.reset();
-  save_channel_.reset();
+  checkpoint_channel_.reset();
   restore_channel_.reset();
   operator_channel_.reset();
 }

@@ -19,10 +19,10 @@
 #include <set>
 #include <string>
 
-#include "proto/control_channel.h"
-#include "server/saves/periodic_saves.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
+#include "proto/control/control_channel.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/periodic_checkpoints.h"
+#include "server/checkpoint/restore_task.h"
 #include "tests/cluster/swarm_checks.h"
 #include "tests/cluster/swarm_saved.h"
 #include "tests/cluster/swarm_world.h"
@@ -72,10 +72,10 @@ class SwarmCheckpoints {
   void StartPeriodic();
   void RunPeriodic();
   void OnPeriodic(const std::string& line);
-  void StartSave();
+  void StartCheckpoint();
   // Where an operator has interrupted one, the next is of the same job and directory.
   void DrawInterrupt(bool again);
-  void RunSave();
+  void RunOneCheckpoint();
   std::string AnyJob(const SavedTable& table);
   void StartRestore();
   void RunRestore();
@@ -92,21 +92,21 @@ class SwarmCheckpoints {
   checkpoint::test::SimDisk disk_;
   SwarmSaved saved_;
   std::unique_ptr<ControlChannel> operator_channel_;
-  std::unique_ptr<ControlChannel> periodic_channel_, save_channel_, restore_channel_;
-  std::unique_ptr<server::PeriodicSaves> periodic_;
+  std::unique_ptr<ControlChannel> periodic_channel_, checkpoint_channel_, restore_channel_;
+  std::unique_ptr<server::PeriodicCheckpoints> periodic_;
   checkpoint::Retention periodic_retention_;
-  std::unique_ptr<server::Saver> saver_;
-  std::string save_root_, save_job_;
-  bool save_proves_ = false;
-  bool save_interrupted_ = false, save_again_ = false;
+  std::unique_ptr<server::CheckpointTask> checkpoint_task_;
+  std::string checkpoint_root_, checkpoint_job_;
+  bool checkpoint_proves_ = false;
+  bool checkpoint_interrupted_ = false, checkpoint_again_ = false;
   int64_t interrupt_at_ = 0, slow_files_ns_ = 0;
-  std::unique_ptr<server::Restorer> restorer_;
+  std::unique_ptr<server::RestoreTask> restorer_;
   std::shared_ptr<const SavedCheckpoint> restores_;
   bool restore_proves_ = false;
   bool removed_ = false;  // checkpoints, while the restore was under way
-  int64_t periodic_dies_at_ = 0, saver_dies_at_ = 0, restorer_dies_at_ = 0;
+  int64_t periodic_dies_at_ = 0, checkpoint_task_dies_at_ = 0, restorer_dies_at_ = 0;
   std::string prunes_next_;  // empty: nothing
-  int64_t next_periodic_ = 0, next_save_ = 0, next_restore_ = 0, next_upkeep_ = 0;
+  int64_t next_periodic_ = 0, next_checkpoint_ = 0, next_restore_ = 0, next_upkeep_ = 0;
   int64_t next_drop_ = 0, reboot_at_ = 0;
   uint64_t actors_ = 0;       // for seeds and names
   uint64_t compactions_ = 0;  // for seeds

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/manifest.h"
 
 namespace verbena::test {
 

@@ -212,10 +212,10 @@ void SwarmFaults::HoldWorker() {
 
 void SwarmFaults::SlowStore() {
   StoreFaults faults;
-  faults.save_ns = world_->Chance(0.7) ? StallTime() : 0;
-  faults.fail_saves = faults.save_ns == 0 || world_->Chance(0.3);
-  world_->Trace(absl::StrCat("saves of the coordinator take ", faults.save_ns / kMilli, " ms",
-                             faults.fail_saves ? " and fail" : ""));
+  faults.checkpoint_ns = world_->Chance(0.7) ? StallTime() : 0;
+  faults.fail_checkpoints = faults.checkpoint_ns == 0 || world_->Chance(0.3);
+  world_->Trace(absl::StrCat("saves of the coordinator take ", faults.checkpoint_ns / kMilli, " ms",
+                             faults.fail_checkpoints ? " and fail" : ""));
   world_->cluster->store().set_faults(faults);
   Later(StallTime(), [this] { world_->cluster->store().set_faults({}); });
 }

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 #include "tests/cluster/swarm_world.h"
 
 namespace verbena::test {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/cluster/replica_compare.h"
 #include "tests/cluster/sim_inputs.h"
 #include "tests/cluster/swarm.h"
@@ -87,9 +87,9 @@ bool NewTableReachesLearner() {
 TEST_CASE(
     "regression: a dense push to a table made while a learner catches up reaches the learner") {
   CHECK(NewTableReachesLearner());
-  planted_bugs().skip_next_table = true;
+  failpoints().skip_next_table = true;
   const bool reaches = NewTableReachesLearner();
-  planted_bugs().skip_next_table = false;
+  failpoints().skip_next_table = false;
   CHECK_FALSE(reaches);
 }
 
@@ -119,8 +119,8 @@ bool AnswersAreApplied() {
     const PullOutcome pull = pair.primary.Pull(kFirstWorker, 0, 0);
     REQUIRE(pull.kind == PullOutcome::Kind::kReady);
     pins.push_back(pull.view.pin);
-    if (!push.deferred && pull.view.version < pushed) return false;
-    if (!push.deferred) continue;
+    if (!push.replicating && pull.view.version < pushed) return false;
+    if (!push.replicating) continue;
     for (const uint64_t pin : pins) pair.primary.engine->Unpin(pin);
     const std::vector<Event> events = pair.primary.Events();
     const bool answered = std::any_of(events.begin(), events.end(), [](const Event& event) {
@@ -136,9 +136,9 @@ TEST_CASE("regression: a push that a learner is sent is answered when it is appl
 }
 
 TEST_CASE("planted bug: a push that a learner is sent is answered before it is applied") {
-  planted_bugs().answer_unapplied = true;
+  failpoints().answer_unapplied = true;
   const bool applied = AnswersAreApplied();
-  planted_bugs().answer_unapplied = false;
+  failpoints().answer_unapplied = false;
   CHECK_FALSE(applied);
 }
 
@@ -168,10 +168,10 @@ std::string ExcessOfCatchUp(uint64_t limit) {
     pair.Take();
     const std::string excess = test::ReplicaLogExcess(*pair.primary.engine);
     if (!excess.empty()) return excess;
-    if (planted_bugs().unbounded_log) pair.primary.Push(0, 0, ++sequence, 1.0f);
-    if (!planted_bugs().unbounded_log) REQUIRE(pair.Deliver());
+    if (failpoints().unbounded_log) pair.primary.Push(0, 0, ++sequence, 1.0f);
+    if (!failpoints().unbounded_log) REQUIRE(pair.Deliver());
   }
-  REQUIRE((planted_bugs().unbounded_log || pair.primary.engine->CaughtUp(0)));
+  REQUIRE((failpoints().unbounded_log || pair.primary.engine->CaughtUp(0)));
   return "";
 }
 
@@ -180,9 +180,9 @@ TEST_CASE("regression: the ends of a catch-up are beside the limits of the log, 
     CAPTURE(limit);
     CHECK(ExcessOfCatchUp(limit) == "");
   }
-  planted_bugs().unbounded_log = true;
+  failpoints().unbounded_log = true;
   const std::string excess = ExcessOfCatchUp(512);
-  planted_bugs().unbounded_log = false;
+  failpoints().unbounded_log = false;
   CHECK(excess != "");
 }
 
@@ -233,9 +233,9 @@ TEST_CASE("regression: a copy that missed that its partition was lost and reset 
   // Promoted, it goes on with what it has.
   CHECK(ServedAfterReset(1).front() == -1);
   CHECK(ServedAfterReset(2).front() == 0);
-  planted_bugs().keep_lost = true;
+  failpoints().keep_lost = true;
   const std::vector<float> kept = ServedAfterReset(2);
-  planted_bugs().keep_lost = false;
+  failpoints().keep_lost = false;
   CHECK(kept.front() == -1);
 }
 
@@ -285,9 +285,9 @@ bool CopyKeepsWhatWasRestored() {
 
 TEST_CASE("regression: a copy that becomes the primary during a restore has what was loaded") {
   CHECK(CopyKeepsWhatWasRestored());
-  planted_bugs().forget_inherited = true;
+  failpoints().forget_inherited = true;
   const bool keeps = CopyKeepsWhatWasRestored();
-  planted_bugs().forget_inherited = false;
+  failpoints().forget_inherited = false;
   CHECK_FALSE(keeps);
 }
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "server/checkpoint/manifest.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
+#include "server/checkpoint/files/manifest.h"
 
 namespace verbena::test {
 namespace {
@@ -18,7 +18,7 @@ using checkpoint::CheckpointReader;
 using checkpoint::Join;
 using checkpoint::Listed;
 
-// Saves that are remembered; of one that is older nothing is committed any more.
+// Checkpoints that are remembered; of one that is older nothing is committed any more.
 constexpr size_t kBegunKept = 64;
 constexpr size_t kApplyBytes = sizeof(uint64_t);
 
@@ -133,27 +133,28 @@ std::shared_ptr<const SavedLeast> SwarmSaved::Acknowledged() const {
   return least;
 }
 
-void SwarmSaved::SaveSent(uint64_t save, std::shared_ptr<const SavedLeast> least) {
+void SwarmSaved::CheckpointSent(uint64_t save, std::shared_ptr<const SavedLeast> least) {
   sent_[save] = std::move(least);
 }
 
-void SwarmSaved::SaveBegun(const v1::BeginSaveRequest& request, const shard::Engine& engine) {
+void SwarmSaved::CheckpointBegun(const v1::BeginCheckpointRequest& request,
+                                 const shard::Engine& engine) {
   auto begun = std::find_if(begun_.begin(), begun_.end(),
-                            [&](const Begun& b) { return b.id == request.save(); });
+                            [&](const Begun& b) { return b.id == request.checkpoint(); });
   if (begun == begun_.end()) {
     if (begun_.size() == kBegunKept) {
       sent_.erase(begun_.front().id);
       begun_.pop_front();
     }
-    const auto sent = sent_.find(request.save());
-    begun_.push_back({request.save(),
+    const auto sent = sent_.find(request.checkpoint());
+    begun_.push_back({request.checkpoint(),
                       request.directory(),
                       sent == sent_.end() ? std::make_shared<SavedLeast>() : sent->second,
                       {}});
     begun = begun_.end() - 1;
     roots_.insert(checkpoint::ParentOf(request.directory()));
   }
-  for (const v1::SaveTable& table : request.tables()) {
+  for (const v1::TableToCheckpoint& table : request.tables()) {
     for (auto& [partition, content] : ReadTable(engine, table.table())) {
       begun->cut[table.table()][partition].push_back(std::move(content));
     }
@@ -354,7 +355,7 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
   if (!read.ok()) return world_->Violation(absl::StrCat(path, ": ", read.status().ToString()));
   const auto saved = std::make_shared<SavedCheckpoint>(*std::move(read));
   std::string wrong = "no shard has begun to save it";
-  const uint64_t id = listed.manifest->save();
+  const uint64_t id = listed.manifest->id();
   for (const Begun& begun : begun_) {
     if (!absl::StartsWith(begun.directory, absl::StrCat(path, "."))) continue;
     if (id != 0 && id != begun.id) continue;
@@ -362,7 +363,7 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
     if (wrong.empty()) break;
   }
   const std::shared_ptr<const SavedCheckpoint> source = sources_.at(path).second;
-  const std::string by_save = wrong;
+  const std::string by_checkpoint = wrong;
   if (!wrong.empty() && source != nullptr && checkpoint::ParentOf(source->path) == root) {
     wrong = source->tables.size() == saved->tables.size() ? "" : "it has other tables";
     for (const auto& [name, table] : saved->tables) {
@@ -371,8 +372,9 @@ void SwarmSaved::LookAtNew(const std::string& root, const Listed& listed) {
                                 ? "it is not there"
                                 : Difference(table.content, from->second.content);
       if (differs.empty()) continue;
-      wrong = absl::StrCat("table '", name, "' is not what ", source->path,
-                           " has, of which it was made: ", differs, "; by its save: ", by_save);
+      wrong =
+          absl::StrCat("table '", name, "' is not what ", source->path,
+                       " has, of which it was made: ", differs, "; by its save: ", by_checkpoint);
     }
   }
   if (wrong.empty()) wrong = Unlisted(path, reader->manifest());

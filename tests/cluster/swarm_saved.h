@@ -20,13 +20,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/shard.pb.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
 #include "tests/cluster/replica_compare.h"
 #include "tests/cluster/swarm_checks.h"
 #include "tests/cluster/swarm_world.h"
 #include "tests/server/checkpoint/sim_disk.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 
@@ -58,8 +58,8 @@ class SwarmSaved {
   // What is acknowledged now.
   std::shared_ptr<const SavedLeast> Acknowledged() const;
   // A saver that asked for the view at `least` has sent requests with this id.
-  void SaveSent(uint64_t save, std::shared_ptr<const SavedLeast> least);
-  void SaveBegun(const v1::BeginSaveRequest& request, const shard::Engine& engine);
+  void CheckpointSent(uint64_t save, std::shared_ptr<const SavedLeast> least);
+  void CheckpointBegun(const v1::BeginCheckpointRequest& request, const shard::Engine& engine);
   void RestoreBegun(const v1::BeginRestoreRequest& request);
   // It was said to be complete.
   void Reported(const std::string& path) { reported_.insert(path); }

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/optimizer_spec.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
+#include "proto/spec/optimizer_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
 
 namespace verbena::test {
 namespace {

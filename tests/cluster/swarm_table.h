@@ -25,9 +25,9 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "tests/cluster/swarm_plan.h"
 #include "tests/cluster/swarm_steps.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::test {
 

@@ -14,10 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace checkpoint_kills_test {

@@ -1,6 +1,6 @@
 // The public client against real daemons: what it does when they are stopped, killed, restarted,
 // and what it says to calls that are wrong.
-#include "client/client.h"
+#include "verbena/client.h"
 
 #include <signal.h>
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {
@@ -86,13 +86,13 @@ std::vector<float> RoundedLoop(const std::vector<Example>& examples, Types types
 
 // From and to what a region has.
 void Fill(const std::vector<float>& from, v1::DType type, const Region& to) {
-  if (type == v1::DTYPE_BF16) return BFloat16sFromFloats(from.data(), to.halves(), from.size());
+  if (type == v1::DTYPE_BF16) return BFloat16sFromFloats(from.data(), to.half_data(), from.size());
   std::copy(from.begin(), from.end(), to.floats());
 }
 
 void Read(const Region& from, v1::DType type, std::vector<float>* to) {
-  if (type == v1::DTYPE_BF16) return FloatsFromBFloat16s(from.halves(), to->data(), to->size());
-  if (type == v1::DTYPE_F16) return FloatsFromHalves(from.halves(), to->data(), to->size());
+  if (type == v1::DTYPE_BF16) return FloatsFromBFloat16s(from.half_data(), to->data(), to->size());
+  if (type == v1::DTYPE_F16) return FloatsFromHalves(from.half_data(), to->data(), to->size());
   std::copy_n(from.floats(), to->size(), to->data());
 }
 

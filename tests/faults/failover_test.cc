@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

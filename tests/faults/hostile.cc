@@ -21,7 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "proto/process_start.h"
+#include "proto/base/process_start.h"
 #include "tests/faults/hostile_honest.h"
 #include "tests/faults/hostile_peer.h"
 #include "tests/faults/hostile_watch.h"

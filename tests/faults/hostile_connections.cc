@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/host_port.h"
+#include "proto/base/host_port.h"
 #include "rdma/shm/shm_socket.h"
 #include "tests/faults/hostile_peer.h"
 #include "tests/support/process.h"

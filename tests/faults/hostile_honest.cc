@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/control/grpc_control_channel.h"
 #include "tests/support/http.h"
 #include "tests/support/process.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::test {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

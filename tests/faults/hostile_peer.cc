@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/wire/record.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::test {
 namespace {

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/client.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/grpc_control_channel.h"
 #include "tests/faults/random_faults_plan.h"
 #include "tests/server/http2_peer.h"
+#include "verbena/client.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 

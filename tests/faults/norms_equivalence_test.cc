@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

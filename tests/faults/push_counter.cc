@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

@@ -20,7 +20,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "proto/process_start.h"
+#include "proto/base/process_start.h"
 #include "tests/faults/random_faults_client.h"
 #include "tests/faults/random_faults_cluster.h"
 #include "tests/faults/random_faults_injector.h"

@@ -13,9 +13,9 @@
 #include <memory>
 #include <string>
 
-#include "client/client.h"
 #include "tests/faults/random_faults_ledger.h"
 #include "tests/faults/random_faults_plan.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

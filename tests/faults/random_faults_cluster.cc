@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "proto/verbena/v1/cluster.grpc.pb.h"
 #include "tests/support/cluster.h"
+#include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena::test {
 namespace {

@@ -300,11 +300,11 @@ bool Reader::ReadRows(const OpenTable& table, End end) {
 }
 
 bool Reader::Announce(const OpenTable& table) {
-  IntentOptions options;
+  PrefetchOptions options;
   options.timeout = calls_->timeout();
-  const CallCheck::Call call = calls_->Begin("Intend", table.plan.name);
+  const CallCheck::Call call = calls_->Begin("Prefetch", table.plan.name);
   return calls_->End(
-      call, client_->Intend(table.handle, KeysOf(SomeRows(&draw_, table.plan)), options).Wait());
+      call, client_->Prefetch(table.handle, KeysOf(SomeRows(&draw_, table.plan)), options).Wait());
 }
 
 // A scan is no snapshot, but every row that was acknowledged before it began is in it.

@@ -14,9 +14,9 @@
 #include <memory>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/faults/random_faults_calls.h"
 #include "tests/faults/random_faults_plan.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/criteo_reader.h"
+#include "worker/data/criteo_reader.h"
 
 std::vector<std::string> verbena::fuzz::Seeds() {
   const std::string missing(39, '\t');

@@ -1,5 +1,5 @@
 // How a lane begins: the private data a worker hands over and the grant a shard writes.
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace verbena::fuzz {

@@ -11,8 +11,8 @@
 
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/input_indexer.h"
+#include "worker/data/libsvm_reader.h"
 #include "worker/data/streamed_input.h"
-#include "worker/libsvm_reader.h"
 
 using namespace verbena::worker;
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/fuzz/fuzz.h"
-#include "worker/libsvm_reader.h"
+#include "worker/data/libsvm_reader.h"
 
 std::vector<std::string> verbena::fuzz::Seeds() {
   return {

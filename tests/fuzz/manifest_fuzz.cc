@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/checksum.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/checksum.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"

@@ -1,7 +1,7 @@
 // A slot's content, as a worker may have written it, against CopyRecord(). The input is the slot.
 #include <memory>
 
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace verbena::fuzz {
@@ -116,7 +116,7 @@ std::vector<std::string> Seeds() {
           Rows(RecordType::kPushRows, 3, 5, ElementType::kInt8),
           Rows(RecordType::kPushRows, 2, 4, ElementType::kBf16),
           Rows(RecordType::kLookup, 2, 9, ElementType::kE4m3),
-          Rows(RecordType::kIntent, 3, 4),
+          Rows(RecordType::kPrefetch, 3, 4),
           Pull(ElementType::kInt8),
           Pull(ElementType::kE5m2)};
 }
@@ -144,7 +144,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool bags = h.type == RecordType::kLookupBags;
   const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
-                    h.type == RecordType::kIntent || bags;
+                    h.type == RecordType::kPrefetch || bags;
   FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0);
   if (h.type == RecordType::kReplicate) {
     ReplicaHeader replica;

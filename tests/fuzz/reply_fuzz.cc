@@ -1,5 +1,5 @@
 // A mailbox entry, as a shard may have written it, against CheckReply(). The input is the entry.
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace verbena::fuzz {

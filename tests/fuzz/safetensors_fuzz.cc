@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/files/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/checkpoint/sim_disk.h"
 

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "proto/table_spec.h"
-#include "proto/verbena/v1/cluster.pb.h"
+#include "proto/spec/table_spec.h"
 #include "shard/allocator.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::fuzz {
 

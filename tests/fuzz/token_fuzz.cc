@@ -1,5 +1,5 @@
 // What a caller of the control plane shows as its token.
-#include "proto/token.h"
+#include "proto/security/token.h"
 #include "server/access/access_control.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "google/protobuf/stubs/logging.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/engine.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_shard.h"

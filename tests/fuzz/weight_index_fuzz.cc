@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/model_source.h"
-#include "server/checkpoint/weight_index.h"
+#include "server/checkpoint/files/model_source.h"
+#include "server/checkpoint/files/weight_index.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/server/checkpoint/sim_disk.h"
 

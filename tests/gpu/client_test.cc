@@ -1,5 +1,5 @@
 // Regions on a GPU, real or imitated, through the public client, with a daemon.
-#include "client/client.h"
+#include "verbena/client.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/half.h"
 #include "tests/gpu/gpu.h"
+#include "verbena/half.h"
 #include "worker/cuda/device_kernels.h"
 
 namespace verbena::test {

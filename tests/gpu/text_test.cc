@@ -5,9 +5,9 @@
 #include "rdma/memory/cuda/cuda_device.h"
 #include "tests/gpu/gpu.h"
 #include "tests/support/cluster.h"
-#include "worker/client_store.h"
-#include "worker/cuda_text_model.h"
-#include "worker/trainer.h"
+#include "worker/models/cuda_text_model.h"
+#include "worker/stores/client_store.h"
+#include "worker/train/trainer.h"
 
 namespace verbena::test {
 namespace {

@@ -1,5 +1,5 @@
 // The control channel against real servers on loopback.
-#include "proto/grpc_control_channel.h"
+#include "proto/control/grpc_control_channel.h"
 
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "proto/verbena/v1/cluster.grpc.pb.h"
+#include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena {
 namespace grpc_control_channel_test {

@@ -1,5 +1,5 @@
 // host:port texts, IPv6 addresses among them.
-#include "proto/host_port.h"
+#include "proto/base/host_port.h"
 
 #include <catch2/catch.hpp>
 #include <string>

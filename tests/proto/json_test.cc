@@ -1,4 +1,4 @@
-#include "proto/json.h"
+#include "proto/base/json.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

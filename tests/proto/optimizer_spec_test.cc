@@ -1,13 +1,13 @@
 // Schedules and clipping in a table's specification: what is refused, in what words, and what is
 // the same.
-#include "proto/optimizer_spec.h"
+#include "proto/spec/optimizer_spec.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
 #include <string>
 
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena {
 namespace {

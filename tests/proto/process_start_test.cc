@@ -1,4 +1,4 @@
-#include "proto/process_start.h"
+#include "proto/base/process_start.h"
 
 #include <fcntl.h>
 #include <malloc.h>

@@ -27,7 +27,7 @@ struct RowsRecord {
     header.type = type;
     header.group_count = static_cast<uint16_t>(by_group.size());
     const bool bags = type == RecordType::kLookupBags;
-    const bool bare = type == RecordType::kLookup || type == RecordType::kIntent;
+    const bool bare = type == RecordType::kLookup || type == RecordType::kPrefetch;
     const uint64_t bytes = bare          ? all.size() * 8
                            : bags        ? BagPayloadBytes(all.size())
                            : all.empty() ? 0
@@ -59,7 +59,8 @@ struct RowsRecord {
 };
 
 TEST_CASE("keys are copied out, group after group") {
-  for (const RecordType type : {RecordType::kPushRows, RecordType::kLookup, RecordType::kIntent}) {
+  for (const RecordType type :
+       {RecordType::kPushRows, RecordType::kLookup, RecordType::kPrefetch}) {
     RowsRecord rows(type, {{3, 5, UINT64_MAX}, {}, {1}});
     INFO(rows.Check());
     REQUIRE(rows.Check().ok());
@@ -86,12 +87,12 @@ TEST_CASE("a record about rows that does not add up is refused") {
   CHECK_THAT(refused(RecordType::kLookup, {{}}), Contains("payload_bytes is 0; allowed: 8 for"));
   CHECK_THAT(refused(RecordType::kLookup, {{1}}, [](auto* h) { h->payload_bytes = 12; }),
              Contains("payload_bytes is 12; allowed: 8 for each of the groups' 1 keys"));
-  constexpr RecordType kIntent = RecordType::kIntent;
-  CHECK_THAT(refused(kIntent, {{2}, {4, 4}}), Contains("record.keys[2] is 4"));
-  CHECK_THAT(refused(kIntent, {{}, {}}), Contains("payload_bytes is 0; allowed: 8 for"));
-  CHECK_THAT(refused(kIntent, {{1, 2}}, [](auto* h) { h->payload_bytes = 64; }),
+  constexpr RecordType kPrefetch = RecordType::kPrefetch;
+  CHECK_THAT(refused(kPrefetch, {{2}, {4, 4}}), Contains("record.keys[2] is 4"));
+  CHECK_THAT(refused(kPrefetch, {{}, {}}), Contains("payload_bytes is 0; allowed: 8 for"));
+  CHECK_THAT(refused(kPrefetch, {{1, 2}}, [](auto* h) { h->payload_bytes = 64; }),
              Contains("payload_bytes is 64; allowed: 8 for each of the groups' 2 keys"));
-  CHECK_THAT(refused(kIntent, {{1}}, [](auto* h) { h->dtype = ElementType::kBf16; }),
+  CHECK_THAT(refused(kPrefetch, {{1}}, [](auto* h) { h->dtype = ElementType::kBf16; }),
              Contains("dtype is 2; allowed: 0 (none), 1 (f32)"));
   CHECK_THAT(refused(RecordType::kPushRows, {{1}}, [](auto* h) { h->payload_bytes = 64; }),
              Contains("payload_bytes is 64; allowed: 64 for the groups' 1 keys and as many rows"));

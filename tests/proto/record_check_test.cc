@@ -1,5 +1,5 @@
 // Records and replies from a peer are taken only when every field makes sense.
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/record_check.h"
+#include "proto/wire/record_check.h"
 
 namespace verbena::test {
 

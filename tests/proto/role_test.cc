@@ -1,4 +1,4 @@
-#include "proto/role.h"
+#include "proto/security/role.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // Chunks and partitions: every process computes the same, and evenly.
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 
 #include <catch2/catch.hpp>
 #include <vector>

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena::test {
 

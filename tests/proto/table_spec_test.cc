@@ -1,5 +1,5 @@
 // Specifications of tables: defaults, what is refused and how it is said.
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "proto/threads.h"
+#include "proto/base/threads.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -7,11 +7,11 @@
 #include <chrono>
 #include <optional>
 
-#include "proto/grpc_control_channel.h"
-#include "proto/grpc_credentials.h"
-#include "proto/verbena/v1/cluster.grpc.pb.h"
+#include "proto/control/grpc_control_channel.h"
+#include "proto/security/grpc_credentials.h"
 #include "tests/support/certificates.h"
 #include "tests/support/process.h"
+#include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena {
 namespace tls_channel_test {

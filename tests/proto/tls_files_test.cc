@@ -1,5 +1,5 @@
 // Reading, checking and rereading certificates and keys.
-#include "proto/tls_files.h"
+#include "proto/security/tls_files.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

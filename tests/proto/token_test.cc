@@ -1,5 +1,5 @@
 // Tokens: their text, their hash, their files.
-#include "proto/token.h"
+#include "proto/security/token.h"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,7 @@
 #include <set>
 
 #include "absl/strings/escaping.h"
-#include "proto/token_file.h"
+#include "proto/security/token_file.h"
 #include "tests/support/process.h"
 
 namespace verbena {

@@ -1,4 +1,4 @@
-#include "proto/unread_output.h"
+#include "proto/base/unread_output.h"
 
 #include <fcntl.h>
 #include <poll.h>

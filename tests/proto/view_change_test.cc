@@ -1,12 +1,12 @@
-#include "proto/view_change.h"
+#include "proto/control/view_change.h"
 
 #include <catch2/catch.hpp>
 #include <random>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "proto/view_difference.h"
-#include "proto/view_versions.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_versions.h"
 
 namespace verbena {
 namespace {

@@ -1,5 +1,5 @@
 // Files written whole: what readers find, what is followed, and what stays what it is.
-#include "proto/whole_file.h"
+#include "proto/base/whole_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

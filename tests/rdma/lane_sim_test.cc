@@ -73,7 +73,7 @@ TEST_CASE("sim lanes: every record is answered once, and the lane never runs dry
   });
 }
 
-TEST_CASE("sim lanes: parked records hold operations, not slots") {
+TEST_CASE("sim lanes: deferred records hold operations, not slots") {
   ForSeeds(20, [](uint64_t seed) {
     SimWorld sim(seed, {}, 1);
     REQUIRE(sim.world.StepUntil([&] { return sim.world.AllOpen(); }, 0, 10000));
@@ -133,8 +133,8 @@ TEST_CASE("sim lanes: closing one lane leaves the others alone") {
 
 TEST_CASE("sim lanes: a credit that returns before its receive is found out") {
   struct Planted {
-    Planted() { planted_bugs().reply_before_receive = true; }
-    ~Planted() { planted_bugs().reply_before_receive = false; }
+    Planted() { failpoints().reply_before_receive = true; }
+    ~Planted() { failpoints().reply_before_receive = false; }
   } planted;
   bool found = false;
   for (uint64_t seed = 1; seed <= 50 && !found; ++seed) {
@@ -147,8 +147,8 @@ TEST_CASE("sim lanes: a credit that returns before its receive is found out") {
 
 TEST_CASE("sim lanes: acting on the sender's completion is found out") {
   struct Planted {
-    Planted() { planted_bugs().act_on_send_completion = true; }
-    ~Planted() { planted_bugs().act_on_send_completion = false; }
+    Planted() { failpoints().act_on_send_completion = true; }
+    ~Planted() { failpoints().act_on_send_completion = false; }
   } planted;
   bool found = false;
   for (uint64_t seed = 1; seed <= 50 && !found; ++seed) {

@@ -110,7 +110,7 @@ void LaneServer::OnArrival(uint32_t lane) {
   pending.slot = arrival_.slot;
   pending.holds_slot = true;
   pending.payload = arrival_.payload;
-  // Half of the records give their slot back at once and wait without it (parked), the others
+  // Half of the records give their slot back at once and wait without it (deferred), the others
   // keep it and their payload is looked at when they are answered.
   if (Below(&random_, 2) == 0) {
     CheckPayload(pending);

@@ -338,8 +338,8 @@ TEST_CASE("a block freed while it is being sent breaks the connection and is not
 
 TEST_CASE("acting on the sender's completion shows data that has not arrived") {
   struct Planted {
-    Planted() { planted_bugs().act_on_send_completion = true; }
-    ~Planted() { planted_bugs().act_on_send_completion = false; }
+    Planted() { failpoints().act_on_send_completion = true; }
+    ~Planted() { failpoints().act_on_send_completion = false; }
   };
   int torn = 0;
   for (const bool planted : {false, true}) {

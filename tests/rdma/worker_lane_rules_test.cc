@@ -174,7 +174,7 @@ TEST_CASE("worker lane: operations without replies run out, and come back with t
   for (uint64_t i = 0; i < 4; ++i) {
     REQUIRE(rig.Post(RecordType::kPull, 0, i).ok());
     rig.Sent(i);
-    rig.Receive(ImmKind::kCredit, rig.SlotOf(i));  // parked: holds no slot
+    rig.Receive(ImmKind::kCredit, rig.SlotOf(i));  // deferred: holds no slot
   }
   const absl::Status full = rig.Post(RecordType::kPull, 0, 4);
   CHECK(full.code() == absl::StatusCode::kResourceExhausted);

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/grpc_control_channel.h"
+#include "proto/control/grpc_control_channel.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/server/daemon_fixture.h"
 #include "tests/server/identity_files.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/token.h"
+#include "proto/security/token.h"
 #include "server/access/access_control.h"
 #include "server/access/audit_log.h"
 #include "server/access/peer_log.h"

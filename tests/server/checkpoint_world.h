@@ -13,22 +13,22 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/grpc_control_channel.h"
+#include "proto/control/grpc_control_channel.h"
 #include "rdma/base/clock.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/saves/saver.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 
 using checkpoint::CheckpointReader;
 using checkpoint::PosixDisk;
-using server::Saver;
-using server::SaverOptions;
+using server::CheckpointTask;
+using server::CheckpointTaskOptions;
 
 inline constexpr uint64_t kElements = 300'001;
 inline constexpr uint64_t kRows = 5'000;
@@ -54,15 +54,15 @@ class World {
   explicit World(const ProcessClusterOptions& options = {}) : cluster(options) {
     client = Connected(cluster);
   }
-  SaverOptions Options() const {
-    SaverOptions options;
+  CheckpointTaskOptions Options() const {
+    CheckpointTaskOptions options;
     options.coordinator = cluster.address();
     options.root = directory.path() + "/checkpoints";
     options.written_by = "a test";
     return options;
   }
   // To its end, in this thread.
-  absl::Status Run(Saver* saver, GrpcControlChannel* channel) {
+  absl::Status Run(CheckpointTask* saver, GrpcControlChannel* channel) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!saver->done()) {
       const bool worked = channel->RunOnce();
@@ -71,9 +71,9 @@ class World {
     }
     return saver->status();
   }
-  absl::StatusOr<std::string> Save(const SaverOptions& options) {
+  absl::StatusOr<std::string> Save(const CheckpointTaskOptions& options) {
     GrpcControlChannel channel(nullptr, nullptr);
-    Saver saver(options, &clock, &channel, PosixDisk());
+    CheckpointTask saver(options, &clock, &channel, PosixDisk());
     const absl::Status status = Run(&saver, &channel);
     if (!status.ok()) return status;
     return saver.name();

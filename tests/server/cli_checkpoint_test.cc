@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/files/safetensors.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/cli_fixture.h"
 

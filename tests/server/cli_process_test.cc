@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/server/access_fixture.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/server/daemon_fixture.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

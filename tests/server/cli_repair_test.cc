@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/server/daemon_fixture.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

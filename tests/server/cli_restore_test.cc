@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/support/good.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

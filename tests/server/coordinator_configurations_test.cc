@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <map>
 
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/configurations_fixture.h"
 #include "tests/server/coordinator_fixture.h"
 

@@ -1,7 +1,7 @@
 // What survives a restart, repeated calls, and a store that cannot save.
 #include <random>
 
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

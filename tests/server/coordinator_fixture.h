@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "proto/cluster_history.h"
+#include "proto/control/cluster_history.h"
 #include "server/coordinator/coordinator.h"
 
 namespace verbena::server {

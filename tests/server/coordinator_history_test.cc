@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/strings/numbers.h"
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "proto/view_change.h"
-#include "proto/view_tables.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/control/view_change.h"
+#include "proto/control/view_tables.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_partitions.h"
+#include "proto/wire/table_partitions.h"
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/placement.h"
 #include "tests/cluster/seeds.h"

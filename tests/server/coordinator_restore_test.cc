@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/view_tables.h"
+#include "proto/control/view_tables.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

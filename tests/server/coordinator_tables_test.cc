@@ -3,8 +3,8 @@
 #include <map>
 #include <set>
 
-#include "proto/routing.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

@@ -124,7 +124,7 @@ TEST_CASE("a token that has expired is over although this cannot be saved") {
   c.clock.AdvanceMs(2000);
   c->RunOnce();
   CHECK(Find(c, "0123456789ab")->ended() != 0);
-  // Told to the servers as soon as it can be.
+  // Replicated to the servers as soon as it can be.
   JoinWith(c, "");
   CHECK(c.view().revision() > revision);
 }

@@ -3,8 +3,8 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "proto/view_change.h"
-#include "server/coordinator/planted_bugs.h"
+#include "proto/control/view_change.h"
+#include "server/coordinator/failpoints.h"
 #include "server/coordinator/view_changes.h"
 #include "tests/server/coordinator_fixture.h"
 

@@ -3,9 +3,9 @@
 #include <map>
 #include <set>
 
-#include "proto/token.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/security/token.h"
 #include "tests/server/access_fixture.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 namespace {
@@ -39,11 +39,11 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Shard/OpenLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/CloseLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/GetStatistics", {kMay, kMay, kMay, kMay, kMay}},
-    {"/verbena.v1.Shard/BeginSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/BeginCheckpoint", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/BeginRestore", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/WaitRestore", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
-    {"/verbena.v1.Shard/WaitSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
-    {"/verbena.v1.Shard/EndSave", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/WaitCheckpoint", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Shard/EndCheckpoint", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
 };
 
 // What they are about. Without a request id (or with a shard that is not there) a call that is
@@ -102,13 +102,13 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   add("/verbena.v1.Shard/CloseLane", close);
   add("/verbena.v1.Shard/GetStatistics", v1::GetStatisticsRequest());
   // Of another incarnation of the server.
-  add("/verbena.v1.Shard/BeginSave", v1::BeginSaveRequest());
-  add("/verbena.v1.Shard/WaitSave", v1::WaitSaveRequest());
+  add("/verbena.v1.Shard/BeginCheckpoint", v1::BeginCheckpointRequest());
+  add("/verbena.v1.Shard/WaitCheckpoint", v1::WaitCheckpointRequest());
   add("/verbena.v1.Shard/BeginRestore", v1::BeginRestoreRequest());
   add("/verbena.v1.Shard/WaitRestore", v1::WaitRestoreRequest());
   add("/verbena.v1.Cluster/FinishRestore", v1::FinishRestoreRequest());
   add("/verbena.v1.Cluster/RenewRestore", v1::RenewRestoreRequest());
-  add("/verbena.v1.Shard/EndSave", v1::EndSaveRequest());
+  add("/verbena.v1.Shard/EndCheckpoint", v1::EndCheckpointRequest());
   return all;
 }
 

@@ -5,11 +5,11 @@
 
 #include <fstream>
 
-#include "proto/token.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/security/token.h"
 #include "rdma/lane/lane_request.h"
 #include "rdma/shm/shm_endpoint.h"
 #include "tests/server/access_fixture.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 namespace daemon_access_test {

@@ -6,23 +6,23 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/grpc_control_channel.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/manifest.h"
-#include "server/saves/restorer.h"
+#include "proto/control/grpc_control_channel.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/manifest.h"
+#include "server/checkpoint/restore_task.h"
 #include "tests/server/checkpoint_world.h"
 #include "tests/support/good.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {
 
 // ---- restoring ----------------------------------------------------------------------------------
 
-absl::Status Restore(World* w, server::RestorerOptions options) {
+absl::Status Restore(World* w, server::RestoreTaskOptions options) {
   options.coordinator = w->cluster.address();
   GrpcControlChannel channel(nullptr, nullptr);
-  auto restorer = server::Restorer::Make(options, &w->clock, &channel, PosixDisk());
+  auto restorer = server::RestoreTask::Make(options, &w->clock, &channel, PosixDisk());
   if (!restorer.ok()) return restorer.status();
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!(*restorer)->done()) {
@@ -81,7 +81,7 @@ TEST_CASE("restored onto 1, 2 and 5 servers, training goes on with the bits of t
   for (const int servers : {1, 2, 5}) {
     INFO(servers << " servers");
     World second({.servers = servers, .shards = 1});
-    server::RestorerOptions options;
+    server::RestoreTaskOptions options;
     options.path = first.Options().root + "/" + name;
     Good(Restore(&second, options));
     Job resumed(&second);
@@ -98,7 +98,8 @@ TEST_CASE("a restore that cannot be says why, and leaves nothing half restored")
   const std::string name = Value(w.Save(w.Options()));
   const std::vector<float> saved = dense.Pulled();
   const std::string path = w.Options().root + "/" + name;
-  const auto says = [&](server::RestorerOptions options, absl::StatusCode code, const char* text) {
+  const auto says = [&](server::RestoreTaskOptions options, absl::StatusCode code,
+                        const char* text) {
     const absl::Status status = Restore(&w, options);
     INFO(status.ToString());
     CHECK(status.code() == code);

@@ -10,16 +10,16 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/server/checkpoint_world.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/http.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {

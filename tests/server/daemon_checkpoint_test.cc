@@ -7,14 +7,14 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/grpc_control_channel.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/manifest.h"
-#include "server/saves/saver.h"
+#include "proto/control/grpc_control_channel.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/server/checkpoint_world.h"
 #include "tests/support/good.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {
@@ -72,7 +72,7 @@ TEST_CASE("a save while training runs is of one step, and training does not stop
   const std::vector<float> initial = sync.Pulled();
   std::vector<std::vector<float>> after = {initial};
   GrpcControlChannel channel(nullptr, nullptr);
-  Saver saver(w.Options(), &w.clock, &channel, PosixDisk());
+  CheckpointTask saver(w.Options(), &w.clock, &channel, PosixDisk());
   int step = 0;
   for (; !saver.done() && step < 2000; ++step) {
     sync.Step(step + 1);
@@ -94,13 +94,13 @@ TEST_CASE("what cannot be saved is said, and leaves nothing that looks like a ch
   World w({.servers = 2, .shards = 1});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));
   sync.Step(1);
-  const auto says = [&](SaverOptions options, absl::StatusCode code, const char* text) {
+  const auto says = [&](CheckpointTaskOptions options, absl::StatusCode code, const char* text) {
     const absl::Status status = w.Save(options).status();
     INFO(status.ToString());
     CHECK(status.code() == code);
     CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains(text));
   };
-  SaverOptions options = w.Options();
+  CheckpointTaskOptions options = w.Options();
   options.job = "other";
   says(options, absl::StatusCode::kNotFound, "job 'other' has no tables; jobs that have: default");
   options = w.Options();
@@ -117,7 +117,7 @@ TEST_CASE("what cannot be saved is said, and leaves nothing that looks like a ch
   options.bytes_per_second = 300'000;
   options.tries = 1;
   GrpcControlChannel channel(nullptr, nullptr);
-  Saver saver(options, &w.clock, &channel, PosixDisk());
+  CheckpointTask saver(options, &w.clock, &channel, PosixDisk());
   while (saver.progress().written_bytes == 0) {
     if (!channel.RunOnce() && !saver.RunOnce()) std::this_thread::yield();
     REQUIRE_FALSE(saver.done());
@@ -135,10 +135,10 @@ TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));
   sync.Step(1);
   {
-    SaverOptions options = w.Options();
+    CheckpointTaskOptions options = w.Options();
     options.bytes_per_second = 1000;
     GrpcControlChannel channel(nullptr, nullptr);
-    Saver gone(options, &w.clock, &channel, PosixDisk());
+    CheckpointTask gone(options, &w.clock, &channel, PosixDisk());
     while (gone.progress().doing != std::string("writing")) {
       if (!channel.RunOnce() && !gone.RunOnce()) std::this_thread::yield();
       REQUIRE_FALSE(gone.done());
@@ -146,7 +146,7 @@ TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
   }
   for (int step = 2; step < 5; ++step) sync.Step(step);  // with copies of what is being saved
   GrpcControlChannel channel(nullptr, nullptr);
-  Saver next(w.Options(), &w.clock, &channel, PosixDisk());
+  CheckpointTask next(w.Options(), &w.clock, &channel, PosixDisk());
   std::string failure;
   while (!next.done()) {
     if (!channel.RunOnce() && !next.RunOnce()) std::this_thread::yield();

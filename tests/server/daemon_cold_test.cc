@@ -16,11 +16,11 @@
 #include <thread>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace {
@@ -107,7 +107,7 @@ Rows Train(
     keys.swap(next);
     next = SomeKeys(&random);
     Good(client->Lookup(table, keys, rows).Wait());
-    Ticket intent = client->Intend(table, next);
+    Ticket prefetch = client->Prefetch(table, next);
     for (size_t i = 0; i < keys.size() * dim; ++i) {
       rows.floats()[i] = rows.floats()[i] * 0.5f + static_cast<float>(i % 7) - 3;
     }
@@ -115,7 +115,7 @@ Rows Train(
     amid(step);
     if (spec.consistency() == v1::CONSISTENCY_SYNC) Good(client->EndStep(table).Wait());
     Good(push.Wait());
-    Good(intent.Wait());
+    Good(prefetch.Wait());
   }
   return RowsOf(client.get(), table, dim);
 }
@@ -209,7 +209,7 @@ TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
   const double intended = tiered.Metric("verbena_shard_cold_intended_total");
   const double reads = tiered.Metric("verbena_shard_cold_reads_total");
   CHECK(intended == 0);
-  Good(client->Intend(table, keys).Wait());
+  Good(client->Prefetch(table, keys).Wait());
   CHECK(tiered.Metric("verbena_shard_cold_intended_total") > 100);
   REQUIRE(Eventually([&] {
     return tiered.Metric("verbena_shard_cold_reads_total") - reads >=
@@ -218,7 +218,7 @@ TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
   const double waits = tiered.Metric("verbena_shard_cold_waits_total");
   Good(client->Lookup(table, keys, rows).Wait());
   CHECK(tiered.Metric("verbena_shard_cold_waits_total") == waits);
-  CHECK(tiered.Metric("verbena_shard_cold_dropped_intents_total") == 0);
+  CHECK(tiered.Metric("verbena_shard_cold_dropped_prefetches_total") == 0);
 }
 
 TEST_CASE("a disk that fills while a tiered table is trained, and has room again",

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
 #include "tests/server/access_fixture.h"
 #include "tests/server/http2_peer.h"
 #include "tests/support/http.h"
+#include "verbena/client.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 namespace {

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
-#include "proto/half.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
+#include "verbena/half.h"
 
 namespace verbena::test {
 namespace {
@@ -108,9 +108,9 @@ void TrainsOn(World* w, const Model& model) {
                         : bf16 ? FloatFromBFloat16(halves[i])
                                : FloatFromHalf(halves[i]);
       const float is = was - kRate * Gradient(i);
-      same =
-          same && (f32 ? after.floats()[i] == is
-                       : after.halves()[i] == (bf16 ? BFloat16FromFloat(is) : HalfFromFloat(is)));
+      same = same &&
+             (f32 ? after.floats()[i] == is
+                  : after.half_data()[i] == (bf16 ? BFloat16FromFloat(is) : HalfFromFloat(is)));
     }
     CHECK(same);
   }

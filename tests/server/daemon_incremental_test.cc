@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
 #include "tests/support/process.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace daemon_incremental_test {

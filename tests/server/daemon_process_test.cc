@@ -5,12 +5,12 @@
 
 #include <fstream>
 
-#include "proto/grpc_control_channel.h"
-#include "proto/record.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/control/grpc_control_channel.h"
+#include "proto/wire/record.h"
 #include "tests/server/daemon_fixture.h"
 #include "tests/support/http.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 namespace {

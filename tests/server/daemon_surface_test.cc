@@ -9,12 +9,12 @@
 #include <future>
 #include <random>
 
-#include "proto/host_port.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "proto/base/host_port.h"
 #include "rdma/base/unique_fd.h"
 #include "tests/server/cli_fixture.h"
 #include "tests/server/daemon_fixture.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::test {
 namespace {
@@ -119,7 +119,7 @@ void SendNoise(const std::string& address, const std::string& bytes) {
 }
 
 // A daemon without tokens believes whoever says that a server leaves: not what is tested here.
-bool TellsToLeave(const Message& request, const std::string& bytes) {
+bool ReplicatesToLeave(const Message& request, const std::string& bytes) {
   v1::LeaveRequest leave;
   return request.GetDescriptor() == v1::LeaveRequest::descriptor() &&
          leave.ParseFromString(bytes) && leave.incarnation() == kDaemonsIncarnation;
@@ -142,7 +142,7 @@ TEST_CASE("requests and connections of any bytes: a daemon answers each, goes on
         request->Clear();
         Fill(&random, 0, request.get());
         const std::string bytes = Spoil(&random, request->SerializePartialAsString());
-        if (TellsToLeave(*request, bytes)) continue;
+        if (ReplicatesToLeave(*request, bytes)) continue;
         const grpc::Status status = CallWith(&stub, method, bytes);
         INFO(method << " " << i << ": " << status.error_code() << " " << status.error_message());
         // A reason, and not that the daemon is gone or hangs. What is no message never comes to us:

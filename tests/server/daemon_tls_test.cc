@@ -3,10 +3,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "client/c/verbena.h"
-#include "client/client.h"
 #include "tests/server/daemon_fixture.h"
 #include "tests/server/identity_files.h"
+#include "verbena/client.h"
+#include "verbena/verbena.h"
 
 namespace verbena::test {
 namespace daemon_tls_test {

@@ -8,9 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "proto/verbena/v1/cluster.grpc.pb.h"
 #include "server/control/control_call.h"
 #include "tests/support/process.h"
+#include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena::server {
 namespace {

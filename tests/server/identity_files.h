@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "proto/tls_options.h"
 #include "tests/support/certificates.h"
 #include "tests/support/process.h"
+#include "verbena/tls_options.h"
 
 namespace verbena::test {
 

@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "client/client.h"
 #include "tests/server/cli_fixture.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 namespace limits_process_test {

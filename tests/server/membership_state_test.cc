@@ -1,5 +1,5 @@
 // A server whose coordinator was started with an older state, or with another cluster's.
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/membership_fixture.h"
 
 namespace verbena::server {

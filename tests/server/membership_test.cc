@@ -3,7 +3,7 @@
 
 #include <set>
 
-#include "server/coordinator/planted_bugs.h"
+#include "server/coordinator/failpoints.h"
 #include "tests/server/membership_fixture.h"
 
 namespace verbena::server {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/saves/periodic_saves.h"
+#include "server/checkpoint/periodic_checkpoints.h"
 
 namespace verbena::server {
 namespace periodic_jobs_test {
@@ -78,8 +78,8 @@ struct Fixture {
 
   ManualClock clock;
   OneCoordinator channel;
-  FailingSaves failing{&clock};
-  PeriodicSaves saves{{.every_steps = 100, .failing = &failing}, &clock, &channel, nullptr};
+  FailingCheckpoints failing{&clock};
+  PeriodicCheckpoints saves{{.every_steps = 100, .failing = &failing}, &clock, &channel, nullptr};
   uint32_t tables = 0;
 };
 

@@ -3,8 +3,8 @@
 #include <map>
 #include <string>
 
-#include "server/checkpoint/planted_bugs.h"
-#include "server/saves/periodic_saves.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/checkpoint/periodic_checkpoints.h"
 
 namespace verbena::server {
 namespace {
@@ -50,9 +50,9 @@ TEST_CASE("regression: two jobs never share a directory of checkpoints") {
   CHECK(CheckpointDirectoryOf("..") == "%2E.");
   CHECK(CheckpointDirectoryOf("50%") == "50%25");
   CHECK(TwoInOne() == "");
-  checkpoint::planted_bugs().share_directories = true;
+  checkpoint::failpoints().share_directories = true;
   CHECK(TwoInOne() != "");
-  checkpoint::planted_bugs().share_directories = false;
+  checkpoint::failpoints().share_directories = false;
 }
 
 }  // namespace

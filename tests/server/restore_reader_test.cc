@@ -1,5 +1,5 @@
 // Shards that restore read, and verify, what is theirs.
-#include "server/saves/restore_reader.h"
+#include "server/checkpoint/restore_reader.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "server/checkpoint/planted_bugs.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
+#include "server/checkpoint/files/failpoints.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -163,7 +163,7 @@ TEST_CASE("regression: a restore reads no row that a whole partition of an incre
   std::string name = *Save(&disk, "/c", model);
   const checkpoint::Listed base = checkpoint::ReadListed(&disk, "/c/" + name);
   model.Train();
-  checkpoint::test::SaveOptions options{.writers = 2, .base = &base, .whole = {1, 4, 6}};
+  checkpoint::test::CheckpointStartOptions options{.writers = 2, .base = &base, .whole = {1, 4, 6}};
   for (auto& [table, rows] : model.rows) {
     std::erase_if(rows, [&](const auto& row) {
       return row.first % 2 == 0 &&
@@ -187,9 +187,9 @@ TEST_CASE("regression: a restore reads no row that a whole partition of an incre
     return more;
   };
   CHECK(extra() == 0);
-  checkpoint::planted_bugs().merge_key_by_key = true;
+  checkpoint::failpoints().merge_key_by_key = true;
   CHECK(extra() > 0);
-  checkpoint::planted_bugs().merge_key_by_key = false;
+  checkpoint::failpoints().merge_key_by_key = false;
 }
 
 TEST_CASE("regression: a shard restores no byte that it has not verified, wherever it is") {

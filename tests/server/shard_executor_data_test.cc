@@ -79,7 +79,7 @@ TEST_CASE("a sync step waits for every worker, then answers pulls and awaits") {
   REQUIRE(b.Push(0, 1).ok());
   REQUIRE(b.Pull(1, 2).ok());
   REQUIRE(b.Await(1, 3).ok());
-  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 2; }));
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.deferred == 2; }));
   CHECK(b.Answer(1) == nullptr);
   CHECK(fixture.counters().queue_depth == 3);
   CHECK(fixture.counters().engine.held == 1);
@@ -114,7 +114,7 @@ TEST_CASE("a lane parks half of its operations and no more, and no slot with the
   }
   REQUIRE(fixture.Answered(worker, 5));
   CHECK(worker.Answer(5)->status == ReplyStatus::kResourceExhausted);
-  CHECK(fixture.counters().engine.parked == 4);
+  CHECK(fixture.counters().engine.deferred == 4);
   // What needs no parking is answered all the same.
   REQUIRE(worker.Pull(0, 8).ok());
   REQUIRE(fixture.Answered(worker, 8));

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "proto/bags.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/bags.h"
 #include "rdma/base/clock.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/sim/sim_network.h"
@@ -151,8 +151,8 @@ class TestWorker {
     const absl::Status status = SetDestination(&request);
     return status.ok() ? lane_->Post(request) : status;
   }
-  absl::Status Intend(const std::vector<uint64_t>& keys, uint64_t cookie) {
-    rdma::WorkerLane::Request request = Rows(RecordType::kIntent, 0, keys, cookie);
+  absl::Status Prefetch(const std::vector<uint64_t>& keys, uint64_t cookie) {
+    rdma::WorkerLane::Request request = Rows(RecordType::kPrefetch, 0, keys, cookie);
     request.payload.bytes = static_cast<uint32_t>(keys.size() * sizeof(uint64_t));
     return lane_->Post(request);
   }

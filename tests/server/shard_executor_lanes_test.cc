@@ -1,6 +1,6 @@
 // Who gets a lane, who keeps it, and what a refusal says. What has the tag [verbs] also runs over a
 // real RDMA device (tests/softroce/cases/tokens.sh).
-#include "proto/cluster_history.h"
+#include "proto/control/cluster_history.h"
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {

@@ -71,7 +71,7 @@ TEST_CASE("a scan gives the rows there are, and then none") {
   CHECK(keys == std::vector<uint64_t>{2, 4, 8});
 }
 
-TEST_CASE("a lookup of a step to come is parked, and answered when the step is committed") {
+TEST_CASE("a lookup of a step to come is deferred, and answered when the step is committed") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
@@ -81,7 +81,7 @@ TEST_CASE("a lookup of a step to come is parked, and answered when the step is c
   const float initial = worker.pulled()[0];
   REQUIRE(worker.PushRows(0, {5}, 2).ok());
   REQUIRE(worker.Lookup({5}, 1, 3).ok());
-  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.deferred == 1; }));
   REQUIRE(fixture.Answered(worker, 2));
   CHECK(worker.Answer(3) == nullptr);
   REQUIRE(worker.EndStepOfRows(0, 1, 4).ok());
@@ -144,7 +144,7 @@ TEST_CASE("a lookup of bags is answered with as many sums as there are bags") {
   CHECK(fixture.shard().Snapshot().tables[1].rows == 0);
 }
 
-TEST_CASE("a lookup of bags of a step to come is parked, and answered when it is committed") {
+TEST_CASE("a lookup of bags of a step to come is deferred, and answered when it is committed") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
@@ -154,7 +154,7 @@ TEST_CASE("a lookup of bags of a step to come is parked, and answered when it is
   const float initial = worker.pulled()[0];
   REQUIRE(worker.PushRows(0, {5}, 2).ok());
   REQUIRE(worker.LookupBags({5, 5}, {{1, 1}, {1, 1}}, 2, 1, 3).ok());
-  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.deferred == 1; }));
   REQUIRE(fixture.Answered(worker, 2));
   REQUIRE(worker.EndStepOfRows(0, 1, 4).ok());
   REQUIRE(fixture.Answered(worker, 3));
@@ -181,31 +181,32 @@ TEST_CASE("bags that break the rules cost the worker its lane, too many of them 
   }
 }
 
-TEST_CASE("intents are answered at once and give their slots back, also of a step that is open") {
+TEST_CASE(
+    "prefetches are answered at once and give their slots back, also of a step that is open") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
   // More than the lane has slots and operations.
   for (uint64_t cookie = 1; cookie <= 100; ++cookie) {
-    REQUIRE(fixture.Until([&] { return worker.Intend({3, 5, cookie + 5}, cookie).ok(); }));
+    REQUIRE(fixture.Until([&] { return worker.Prefetch({3, 5, cookie + 5}, cookie).ok(); }));
     REQUIRE(fixture.Answered(worker, cookie));
     CHECK(worker.Answer(cookie)->status == ReplyStatus::kOk);
   }
-  CHECK(fixture.counters().engine.parked == 0);
+  CHECK(fixture.counters().engine.deferred == 0);
   CHECK(fixture.shard().Snapshot().tables[1].rows == 0);
-  REQUIRE(worker.Intend({5, 4}, 101).ok());
+  REQUIRE(worker.Prefetch({5, 4}, 101).ok());
   CHECK(fixture.Until([&] { return worker.dead(); }));
 }
 
-TEST_CASE("a parked lookup of a worker that has left costs nothing") {
+TEST_CASE("a deferred lookup of a worker that has left costs nothing") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
   REQUIRE(worker.Lookup({5}, 1, 1).ok());
-  REQUIRE(fixture.Until([&] { return fixture.counters().engine.parked == 1; }));
+  REQUIRE(fixture.Until([&] { return fixture.counters().engine.deferred == 1; }));
   fixture.SetWorkers({});
   CHECK(fixture.Until([&] { return fixture.counters().lanes_open == 0; }));
-  CHECK(fixture.counters().engine.parked == 0);
+  CHECK(fixture.counters().engine.deferred == 0);
 }
 
 TEST_CASE("keys out of order cost the worker its lane") {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/view_change.h"
+#include "proto/control/view_change.h"
 
 namespace verbena::server {
 namespace {

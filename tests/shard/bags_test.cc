@@ -121,7 +121,7 @@ TEST_CASE("a lookup of bags waits like one of rows, and keeps what it was asked"
   o.initializer.set_kind(v1::Initializer::ZEROS);
   Pooling f(o);
   const uint64_t a = f.KeysIn(0, 1)[0], b = f.KeysIn(3, 1)[0];
-  CHECK(f.engine->Lookup(f.Ask({{a, 1, 2}, {b, 1, 3}, {b, 0, 1}}, 2, 1)).kind == Kind::kParked);
+  CHECK(f.engine->Lookup(f.Ask({{a, 1, 2}, {b, 1, 3}, {b, 0, 1}}, 2, 1)).kind == Kind::kDeferred);
   f.uses.assign(3, {77, 0});  // the caller's memory is the caller's again
   for (const uint32_t p : {3u, 0u}) {
     CHECK(f.Events().empty());

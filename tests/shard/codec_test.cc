@@ -12,10 +12,10 @@
 #include <random>
 #include <vector>
 
-#include "proto/half.h"
 #include "shard/codec/fp8.h"
 #include "shard/kernel/reduce.h"
 #include "tests/shard/isas.h"
+#include "verbena/half.h"
 
 namespace verbena::codec {
 namespace {

@@ -37,7 +37,7 @@ TEST_CASE("with more partitions a lookup may want more rows than there was memor
   REQUIRE(f.Apply().ok());
   REQUIRE(f.engine->cold_counters().hot_limit_bytes == 256 * kContent);
   REQUIRE(f.Lookup(kFirstWorker, {keys.begin(), keys.begin() + 100}, 0, 1, 5).kind ==
-          Kind::kParked);
+          Kind::kDeferred);
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kPullReady);
@@ -59,7 +59,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
     if (status != Status::kOk) REQUIRE(f.PushStatus(0, 0, step, {}) == Status::kOk);
     REQUIRE(f.EndStatus(0, 0, step, 1) == Status::kOk);
     Drain(&f);
-    REQUIRE_FALSE(f.Await(kFirstWorker, {0}, ++step).parked);
+    REQUIRE_FALSE(f.Await(kFirstWorker, {0}, ++step).deferred);
     return status;
   };
   for (uint64_t first = 0; first < 100; first += 10) {
@@ -106,7 +106,8 @@ TEST_CASE("who waits for frames of a partition that leaves gets them") {
   }
   store.full = false;
   store.stopped = true;
-  REQUIRE(f.Lookup(kFirstWorker, {here.begin(), here.begin() + 7}, 0, 1, 5).kind == Kind::kParked);
+  REQUIRE(f.Lookup(kFirstWorker, {here.begin(), here.begin() + 7}, 0, 1, 5).kind ==
+          Kind::kDeferred);
   f.Events();
   REQUIRE(store.queued_reads() < 7);  // there are not as many frames
   f.view.mutable_partitions(0)->set_primary(kServer + 1);
@@ -129,25 +130,25 @@ TEST_CASE("rows that are dropped while they are to be saved need not come to mem
   const std::vector<uint64_t> keys = f.KeysIn(0, 160);
   PushEach(&f, 0, keys, &sequence);
   const Rows rows = f.Scan(0, 100);
-  SaveRequest save;
+  PartitionCheckpointRequest save;
   save.id = 1;
   save.memory_bytes = 1 << 20;
   save.tables.push_back({kTable, 0, 0, false});
   std::vector<uint64_t> newest;
-  REQUIRE(f.engine->BeginSave(save, &newest).ok());
+  REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
   const Rows hot = {{keys.back(), f.Filled(1)}};
   for (int i = 0; i < 60; ++i) {
     const GroupsOutcome out = f.Push(0, 0, ++sequence, hot);
     CHECK(out.group_status[0] == Status::kOk);
-    CHECK_FALSE(out.deferred);
+    CHECK_FALSE(out.replicating);
     f.Events();
   }
   CHECK(f.engine->tables()[0].counters.evicted_rows >= 40);
   CHECK(f.engine->cold_counters().hot_bytes <= 20 * kContent);
   // They are saved as they were.
   uint64_t saved = 0;
-  for (SavePiece piece; f.engine->TakePiece(1, &piece);) {
-    if (piece.kind == SavePiece::Kind::kRows) saved += piece.count;
+  for (CheckpointPiece piece; f.engine->TakePiece(1, &piece);) {
+    if (piece.kind == CheckpointPiece::Kind::kRows) saved += piece.count;
     f.engine->ReleasePiece(1, piece.id);
   }
   CHECK(saved == rows.size());
@@ -246,7 +247,7 @@ TEST_CASE("pushes are answered while a copy learns, whether their rows are in me
     REQUIRE(out.group_status[0] == Status::kOk);
     const GroupsOutcome end = f.EndStep(0, 0, ++sequence, 0, static_cast<uint64_t>(i) + 1);
     REQUIRE(end.group_status[0] == Status::kOk);
-    const size_t waits = (out.deferred ? 1 : 0) + (end.deferred ? 1 : 0);
+    const size_t waits = (out.replicating ? 1 : 0) + (end.replicating ? 1 : 0);
     REQUIRE(Drain(&f).size() == waits);
     later += waits;
   }
@@ -280,24 +281,24 @@ TEST_CASE("regression: a new run reads cold rows only when their follower has th
   REQUIRE(f.Apply().ok());
   Rows expected = f.Scan(0, 100);
   REQUIRE(expected.size() == 60);
-  REQUIRE(f.Push(0, 0, sequence + 1, {{0, f.Filled(8)}, {1, f.Filled(8)}}).deferred);
+  REQUIRE(f.Push(0, 0, sequence + 1, {{0, f.Filled(8)}, {1, f.Filled(8)}}).replicating);
   // With its rows in memory, it waits for the follower alone.
   REQUIRE(Drain(&f).empty());
   store.stopped = true;
-  REQUIRE(f.Lookup(2000, From(20, 8), 0, 3, 1).kind == Kind::kParked);
+  REQUIRE(f.Lookup(2000, From(20, 8), 0, 3, 1).kind == Kind::kDeferred);
   f.job()->set_generation(2);
   REQUIRE(f.Apply().ok());
   store.stopped = false;
   // Those whose rows were to come from the disk when the run began, and those that ask after that.
   const PullOutcome asked = f.Lookup(2000, {0, 1}, 0, 3, 2);
   const std::vector<Event> events = Drain(&f);
-  CHECK(events.size() == (asked.kind == Kind::kParked ? 2 : 1));
-  if (asked.kind != Kind::kParked) CHECK(asked.answer.status == Status::kNotReady);
+  CHECK(events.size() == (asked.kind == Kind::kDeferred ? 2 : 1));
+  if (asked.kind != Kind::kDeferred) CHECK(asked.answer.status == Status::kNotReady);
   for (const Event& e : events) {
     CHECK(e.kind == Event::Kind::kPullFailed);
     CHECK(e.answer.status == Status::kNotReady);
   }
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
   CHECK(f.engine->cold_counters().waiting == 0);
   CHECK(f.Scan(0, 100).empty());
   ShipAll(&f);

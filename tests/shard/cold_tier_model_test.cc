@@ -7,11 +7,11 @@
 #include <random>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
+#include "tests/shard/checkpoint_rig.h"
 #include "tests/shard/fake_cold_store.h"
 #include "tests/shard/replica_cluster.h"
 #include "tests/shard/row_model.h"
-#include "tests/shard/save_rig.h"
 
 namespace verbena::shard {
 namespace cold_tier_model_test {
@@ -44,7 +44,7 @@ class TwinRun {
   void Run() {
     for (int i = 0; i < 250; ++i) {
       store_.slow = Pick(4) != 0;
-      if (Pick(3) == 0) tiered_->Intend(kFirstWorker + Pick(o_.workers), SomeKeys(60));
+      if (Pick(3) == 0) tiered_->Prefetch(kFirstWorker + Pick(o_.workers), SomeKeys(60));
       const uint32_t what = Pick(20);
       if (what < 10) {
         sync() ? Step() : Push();
@@ -68,7 +68,7 @@ class TwinRun {
     CHECK(a.evicted_rows == b.evicted_rows);
     CHECK(a.refused_keys == b.refused_keys);
     CHECK(store_.misses == 0);
-    CHECK(tiered_->engine->counters().parked == 0);
+    CHECK(tiered_->engine->counters().deferred == 0);
     const ColdCounters cold = tiered_->engine->cold_counters();
     CHECK(cold.waiting == 0);
     CHECK(cold.failures == 0);
@@ -131,7 +131,7 @@ class TwinRun {
     const GroupsOutcome b = tiered_->engine->PushRows(tiered_->PushOf(rank));
     REQUIRE(std::equal(a.group_status.begin(), a.group_status.end(), b.group_status.begin(),
                        b.group_status.end()));
-    if (b.deferred) ++deferred_;
+    if (b.replicating) ++deferred_;
     for (size_t i = 0; i < plain_.groups.size(); ++i) {
       const uint32_t partition = plain_.groups[i].partition;
       ++index_[partition];
@@ -148,7 +148,7 @@ class TwinRun {
       const GroupsOutcome out = f->Push(rank, partition, sequences_[sync() ? 0 : rank][partition],
                                         {}, sync() ? index_[partition] - 1 : 0);
       CHECK(out.group_status[0] == Status::kOk);
-      if (out.deferred) ++deferred_;
+      if (out.replicating) ++deferred_;
       f->groups = groups;
       f->keys = keys;
       f->values = values;
@@ -173,7 +173,7 @@ class TwinRun {
     // The reply was lost: it waits for the same, or is a duplicate at once.
     const GroupsOutcome again = tiered_->engine->PushRows(tiered_->PushOf(rank));
     for (const Status s : again.group_status) CHECK(s == Status::kDuplicate);
-    if (again.deferred) ++deferred_;
+    if (again.replicating) ++deferred_;
   }
   // All workers push to all partitions and end the step.
   void Step() {
@@ -209,7 +209,7 @@ class TwinRun {
   void Reach(uint32_t p) {
     for (int i = 0; i < 100000; ++i) {
       const GroupsOutcome out = tiered_->Await(kFirstWorker, {p}, sequences_[0][p], 77);
-      if (!out.parked) return;
+      if (!out.deferred) return;
       Pump();
       tiered_->engine->ForgetLane(77);
     }
@@ -223,7 +223,7 @@ class TwinRun {
       CHECK(plain_.EndStatus(rank, p, sequence, 0, clocks_[rank]) == Status::kOk);
       const GroupsOutcome out = tiered_->EndStep(rank, p, sequence, 0, clocks_[rank]);
       CHECK(out.group_status[0] == Status::kOk);
-      if (out.deferred) ++deferred_;
+      if (out.replicating) ++deferred_;
     }
   }
 
@@ -241,15 +241,15 @@ class TwinRun {
     const uint32_t operation = next_operation_++;
     const PullOutcome a = Ask(&plain_, rank, keys, version, operation);
     const PullOutcome b = Ask(tiered_.get(), rank, keys, version, operation);
-    if (a.kind == Kind::kParked) {  // by its clock
-      REQUIRE(b.kind == Kind::kParked);
+    if (a.kind == Kind::kDeferred) {  // by its clock
+      REQUIRE(b.kind == Kind::kDeferred);
       plain_.engine->ForgetLane(rank);
       tiered_->engine->ForgetLane(rank);
       return;
     }
     REQUIRE(a.kind == Kind::kReady);
     ChunkView view = b.view;
-    if (b.kind == Kind::kParked) {
+    if (b.kind == Kind::kDeferred) {
       if (Pick(8) == 0) {
         tiered_->engine->ForgetLane(rank);
         plain_.engine->Unpin(a.view.pin);
@@ -405,14 +405,14 @@ TEST_CASE("planted bug: a row that changes while it is written counts as written
   std::string finding;
   for (uint32_t seed = 1; seed <= 20 && finding.empty(); ++seed) {
     finding = FindingWithCopies(MakeReplicaPlan(seed, /*rows=*/true, v1::CONSISTENCY_ASYNC),
-                                &planted_bugs().forget_cold_changes, &reads);
+                                &failpoints().forget_cold_changes, &reads);
   }
   // The contents at the end, or the comparison of a replica before.
   CHECK_THAT(finding, Catch::Contains("something else") || Catch::Contains("data loss"));
 }
 
-SavePlan ColdPlan(uint32_t seed, v1::Consistency consistency) {
-  SavePlan plan = MakeSavePlan(seed, /*rows=*/true, consistency);
+CheckpointPlan ColdPlan(uint32_t seed, v1::Consistency consistency) {
+  CheckpointPlan plan = MakeCheckpointPlan(seed, /*rows=*/true, consistency);
   plan.partitions = std::max(plan.partitions, 5u);
   plan.keys = 200;
   // What is dropped while it is to be saved.
@@ -428,45 +428,45 @@ SavePlan ColdPlan(uint32_t seed, v1::Consistency consistency) {
 TEST_CASE("a tiered table is saved as of exactly its step, and restored, as one in memory") {
   uint64_t reads = 0;
   for (uint32_t seed = 1; seed <= Seeds(60); ++seed) {
-    SavePlan plan = ColdPlan(seed, v1::CONSISTENCY_SYNC);
+    CheckpointPlan plan = ColdPlan(seed, v1::CONSISTENCY_SYNC);
     CAPTURE(seed);
     const auto at = [&](uint64_t step) {
-      SaveRig rig(plan);
+      CheckpointRig rig(plan);
       rig.SetGoal(step);
       REQUIRE(rig.Finish());
-      return rig.SaveIdle();
+      return rig.CheckpointIdle();
     };
-    SavePlan cold = plan;
+    CheckpointPlan cold = plan;
     cold.cold = true;
-    SaveRig rig(cold);
+    CheckpointRig rig(cold);
     rig.SetGoal(10);
     for (uint32_t i = 0; i < seed * 7 % 200; ++i) rig.Act();
     REQUIRE(rig.Begin(rig.Newest() + seed % 3, seed % 2 == 0 ? 1000 : 1 << 20) == absl::OkStatus());
     const uint64_t step = rig.step();
     rig.SetGoal(std::max<uint64_t>(10, step));
-    REQUIRE(rig.FinishSave());
+    REQUIRE(rig.FinishCheckpoint());
     REQUIRE(rig.error == "");
     REQUIRE(rig.saved() == at(step));
     const Saved whole = at(std::max<uint64_t>(10, step));
-    REQUIRE(rig.SaveIdle() == whole);
+    REQUIRE(rig.CheckpointIdle() == whole);
 
-    SavePlan elsewhere = cold;
+    CheckpointPlan elsewhere = cold;
     elsewhere.servers = 1 + seed % 2;
     elsewhere.copies = elsewhere.servers > 1;
     elsewhere.first_step = step;
     elsewhere.restoring = true;
-    SaveRig other(elsewhere);
+    CheckpointRig other(elsewhere);
     other.SetGoal(std::max<uint64_t>(10, step));
     other.Load(rig.saved(), ElementType::kF32, step);
     REQUIRE(other.error == "");
     REQUIRE(other.FinishRestore() == absl::OkStatus());
     other.DeliverAll();
     other.Serve();
-    REQUIRE(other.SaveIdle().rows == rig.saved().rows);
+    REQUIRE(other.CheckpointIdle().rows == rig.saved().rows);
     REQUIRE(other.Finish());
     // When rows were pushed is not saved: others may be dropped.
     if (plan.eviction.kind() == v1::Eviction::KIND_UNSPECIFIED)
-      REQUIRE(other.SaveIdle().rows == whole.rows);
+      REQUIRE(other.CheckpointIdle().rows == whole.rows);
     for (size_t e = 0; e < rig.engines(); ++e) reads += rig.engine(e).cold_counters().reads;
   }
   CHECK(reads > 1000);
@@ -475,18 +475,18 @@ TEST_CASE("a tiered table is saved as of exactly its step, and restored, as one 
 TEST_CASE("an async tiered table is saved as it is when that begins") {
   const bool copies = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= Seeds(40); ++seed) {
-    SavePlan plan = ColdPlan(seed, v1::CONSISTENCY_ASYNC);
+    CheckpointPlan plan = ColdPlan(seed, v1::CONSISTENCY_ASYNC);
     plan.cold = true;
     plan.copies = copies;
     if (copies) plan.servers = std::max(plan.servers, 2u);
     CAPTURE(seed, copies);
-    SaveRig rig(plan);
+    CheckpointRig rig(plan);
     rig.SetGoal(20);
     for (uint32_t i = 0; i < seed * 11 % 300; ++i) rig.Act();
-    const Saved now = rig.SaveIdle();
+    const Saved now = rig.CheckpointIdle();
     const auto acknowledged = rig.acknowledged();
     REQUIRE(rig.Begin(0, seed % 2 == 0 ? 1000 : 1 << 20) == absl::OkStatus());
-    REQUIRE(rig.FinishSave());
+    REQUIRE(rig.FinishCheckpoint());
     REQUIRE(rig.error == "");
     if (!copies) REQUIRE(rig.saved() == now);
     for (const auto& [of, sequence] : acknowledged) {

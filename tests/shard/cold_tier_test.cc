@@ -41,8 +41,8 @@ TEST_CASE("a lookup of cold rows waits for them, and is answered once") {
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
   const PullOutcome out = f.Lookup(kFirstWorker, From(0, 6), 0, 3, 9);
-  REQUIRE(out.kind == Kind::kParked);
-  CHECK(f.engine->counters().parked == 1);
+  REQUIRE(out.kind == Kind::kDeferred);
+  CHECK(f.engine->counters().deferred == 1);
   CHECK(f.engine->cold_counters().waiting == 1);
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 1);
@@ -50,7 +50,7 @@ TEST_CASE("a lookup of cold rows waits for them, and is answered once") {
   CHECK(events[0].token.operation == 9);
   CHECK(events[0].destination == 0x1009);
   f.engine->Unpin(events[0].view.pin);
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
   // Now they are there.
   CHECK(f.Lookup(kFirstWorker, From(0, 6), 0).kind == Kind::kReady);
 }
@@ -96,7 +96,7 @@ TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
   o.observers = 1;
   RowFixture f(o);
   const uint64_t sequence = Fill(&f, 100);
-  REQUIRE(f.Lookup(2000, From(0, 6), 0, 3, 9).kind == Kind::kParked);
+  REQUIRE(f.Lookup(2000, From(0, 6), 0, 3, 9).kind == Kind::kDeferred);
   if (how == 0) {
     f.engine->ForgetLane(3);
   } else if (how == 1) {
@@ -113,7 +113,7 @@ TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == (how == 0 ? 0 : 1));
   if (how != 0) CHECK(events[0].kind == Event::Kind::kPullFailed);
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
   CHECK(f.engine->cold_counters().waiting == 0);
   if (how == 3) return;
   // Nothing is left pinned: others get on.
@@ -123,7 +123,7 @@ TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
   for (uint64_t key = 0; key < 96; key += 8) {
     const PullOutcome out = f.Lookup(kFirstWorker, From(key, 8), 0);
     if (out.kind == Kind::kReady) continue;
-    REQUIRE(out.kind == Kind::kParked);
+    REQUIRE(out.kind == Kind::kDeferred);
     CHECK_FALSE(Drain(&f).empty());
   }
 }
@@ -157,15 +157,15 @@ TEST_CASE("pushes of cold rows are answered when they are applied, in their orde
   RowFixture f(Tiered(&store));
   uint64_t sequence = Fill(&f, 100);
   const GroupsOutcome first = f.Push(0, 0, ++sequence, {{1, f.Filled(2)}});
-  CHECK(first.deferred);
+  CHECK(first.replicating);
   const GroupsOutcome second = f.Push(0, 0, ++sequence, {{99, f.Filled(2)}});
-  CHECK(second.deferred);
+  CHECK(second.replicating);
   // Sent again: it waits for the same.
-  CHECK(f.Push(0, 0, sequence, {{99, f.Filled(2)}}).deferred);
+  CHECK(f.Push(0, 0, sequence, {{99, f.Filled(2)}}).replicating);
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 3);
   for (const Event& e : events) CHECK(e.kind == Event::Kind::kReplicated);
-  CHECK_FALSE(f.Push(0, 0, ++sequence, {{1, f.Filled(2)}}).deferred);
+  CHECK_FALSE(f.Push(0, 0, ++sequence, {{1, f.Filled(2)}}).replicating);
 }
 
 TEST_CASE("when nothing can be written, what is in memory works, and nothing is lost") {
@@ -178,7 +178,7 @@ TEST_CASE("when nothing can be written, what is in memory works, and nothing is 
   std::vector<uint64_t> refused;
   for (uint64_t key = 0; key < 60; ++key) {
     const GroupsOutcome out = f.Push(0, 0, sequence + 1, {{key, f.Filled(1)}});
-    CHECK_FALSE(out.deferred);
+    CHECK_FALSE(out.replicating);
     Drain(&f);
     if (out.group_status[0] == Status::kOk) {
       ++sequence;
@@ -214,18 +214,18 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
   for (uint32_t p = 0; p < 2; ++p) PushEach(&f, p, keys[p], &sequence[p]);
   store.lose_all = true;
   if (who == 0) {
-    REQUIRE(f.Lookup(kFirstWorker, {keys[0][0]}, 0, 1, 5).kind == Kind::kParked);
+    REQUIRE(f.Lookup(kFirstWorker, {keys[0][0]}, 0, 1, 5).kind == Kind::kDeferred);
   } else if (who == 1) {
-    REQUIRE(f.Push(0, 0, ++sequence[0], {{keys[0][0], f.Filled(1)}}).deferred);
+    REQUIRE(f.Push(0, 0, ++sequence[0], {{keys[0][0], f.Filled(1)}}).replicating);
   } else if (who == 2) {
     CHECK(f.ScanAt(0, 0, 50).answer.status == Status::kResourceExhausted);
   } else {
-    SaveRequest save;
+    PartitionCheckpointRequest save;
     save.id = 1;
     save.tables.push_back({kTable, 0, 0, false});
     std::vector<uint64_t> newest;
-    REQUIRE(f.engine->BeginSave(save, &newest).ok());
-    SavePiece piece;
+    REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
+    CheckpointPiece piece;
     CHECK_FALSE(f.engine->TakePiece(1, &piece));
   }
   const std::vector<Event> events = Drain(&f);
@@ -238,8 +238,8 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
     REQUIRE(events.size() == 1);
     CHECK((*events[0].group_status)[0] == Status::kDataLoss);
   } else if (who == 3) {
-    CHECK(f.engine->save_progress(1)->status.code() == absl::StatusCode::kDataLoss);
-    f.engine->AbortSave(1);
+    CHECK(f.engine->checkpoint_progress(1)->status.code() == absl::StatusCode::kDataLoss);
+    f.engine->AbortCheckpoint(1);
   }
   const std::vector<std::string> errors = f.engine->TakeColdErrors();
   REQUIRE(errors.size() == 1);

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "proto/half.h"
 #include "tests/shard/isas.h"
+#include "verbena/half.h"
 
 namespace verbena::shard {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -60,7 +60,7 @@ RowOptions Options(v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
 class Pair {
  public:
   explicit Pair(const RowOptions& o) : f(o) {}
-  ~Pair() { planted_bugs() = {}; }
+  ~Pair() { failpoints() = {}; }
 
   void AddCopy(bool learner) {
     v1::Partition* p = f.view.mutable_partitions(0);
@@ -223,7 +223,7 @@ TEST_CASE("regression: a push without room at its follower does not wait for an 
 }
 
 TEST_CASE("failpoint: a push without room at its follower waits for an open step") {
-  planted_bugs().wait_for_open_steps = true;
+  failpoints().wait_for_open_steps = true;
   CHECK(PushBesideOpenStep().answer.status == Status::kResourceExhausted);
 }
 
@@ -291,11 +291,11 @@ TEST_CASE("regression: a dense table is served where its copies find no memory")
 }
 
 TEST_CASE("failpoint: a dense table is not served where its copies find no memory") {
-  planted_bugs().all_or_nothing = true;
+  failpoints().all_or_nothing = true;
   std::string unserved;
   CHECK(PushBesideCopies(&unserved) == Status::kResourceExhausted);
   CHECK_FALSE(unserved.empty());
-  planted_bugs() = {};
+  failpoints() = {};
 }
 
 TEST_CASE("a job's limit refuses no record of a follower") {
@@ -316,7 +316,7 @@ TEST_CASE("a job's limit refuses no record of a follower") {
 // Rows that an apply drops, and that a later one names that waits for the follower, are made again.
 // Here this is so when the job is at its limit, and has no memory left. Returns whether all that
 // was told is applied.
-bool AppliesWhatWasTold(Pair* pair) {
+bool AppliesReplicated(Pair* pair) {
   RowFixture& f = pair->f;
   pair->memory.limit = uint64_t{64} << 20;
   if (pair->copy == nullptr) pair->AddCopy(/*learner=*/false);
@@ -363,19 +363,19 @@ RowOptions Evicting() {
 
 TEST_CASE("regression: what a follower was told is applied, whatever limits are reached") {
   Pair pair(Evicting());
-  CHECK(AppliesWhatWasTold(&pair));
+  CHECK(AppliesReplicated(&pair));
   CHECK(pair.RowsOf(*pair.f.engine) == pair.RowsOf(*pair.copy));
 }
 
 TEST_CASE("failpoint: an apply that a follower was told waits for the job's limit") {
   Pair pair(Evicting());
-  planted_bugs().refuse_told_rows = true;
-  CHECK(!AppliesWhatWasTold(&pair));
+  failpoints().refuse_told_rows = true;
+  CHECK(!AppliesReplicated(&pair));
 }
 
 TEST_CASE("regression: an apply that waits holds back no answer of another table") {
   Pair pair(Evicting());
-  planted_bugs().refuse_told_rows = true;
+  failpoints().refuse_told_rows = true;
   RowFixture& f = pair.f;
   v1::Table* other = f.view.add_tables();
   *other = f.view.tables(0);
@@ -393,7 +393,7 @@ TEST_CASE("regression: an apply that waits holds back no answer of another table
   };
   pair.AddCopy(/*learner=*/false);
   REQUIRE(push(1) == Status::kOk);
-  REQUIRE(!AppliesWhatWasTold(&pair));
+  REQUIRE(!AppliesReplicated(&pair));
   REQUIRE(push(2) == Status::kOk);
   const size_t before = pair.answered;
   REQUIRE(pair.Ship() == Status::kOk);
@@ -404,7 +404,7 @@ TEST_CASE("failpoint: rows are made that a follower has no room for") {
   Pair pair(Options());
   pair.AddCopy(/*learner=*/false);
   REQUIRE(pair.Ship() == Status::kOk);
-  planted_bugs().ignore_copy_room = true;
+  failpoints().ignore_copy_room = true;
   const std::vector<uint64_t> keys = pair.f.KeysIn(0, 10'000);
   REQUIRE(pair.Push(keys).answer.status == Status::kOk);
   CHECK(pair.Ship() == Status::kMemoryLimit);

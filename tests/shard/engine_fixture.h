@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/record_check.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/record_check.h"
 #include "shard/codec/codec.h"
 #include "shard/engine.h"
 #include "shard/kernel/convert.h"

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "shard/table/eviction.h"
 #include "tests/shard/row_fixture.h"
 
@@ -168,9 +168,9 @@ TEST_CASE(
 }
 
 TEST_CASE("the model finds a policy that drops rows of the same push, all alike, or too many") {
-  PlantedBugs& bugs = planted_bugs();
-  Failpoint& bug = *GENERATE(&planted_bugs().evict_named, &planted_bugs().evict_alike,
-                             &planted_bugs().count_unnamed);
+  Failpoints& bugs = failpoints();
+  Failpoint& bug =
+      *GENERATE(&failpoints().evict_named, &failpoints().evict_alike, &failpoints().count_unnamed);
   bug = true;
   int found = 0;
   for (uint32_t seed = 1; seed <= 10; ++seed) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -117,16 +117,16 @@ size_t RowsAfterRefusedSweep(v1::Eviction::Kind kind) {
   for (uint64_t key = 0; key < 16; ++key) {
     REQUIRE(f.PushValue(0, 0, ++sequence, {key}, 1) == ReplyStatus::kOk);
   }
-  SaveRequest save;
+  PartitionCheckpointRequest save;
   save.id = 1;
   save.memory_bytes = 0;
   save.tables.push_back({kTable, 0, 0, false});
   std::vector<uint64_t> newest;
-  REQUIRE(f.engine->BeginSave(save, &newest).ok());
+  REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
   // It names most of the rows that a sweep takes first.
   REQUIRE(f.PushValue(0, 0, sequence + 1, {0, 1, 2, 3, 4, 5, 100}, 1) ==
           ReplyStatus::kResourceExhausted);
-  f.engine->AbortSave(1);
+  f.engine->AbortCheckpoint(1);
   REQUIRE(f.PushValue(1, 0, 1, {200}, 1) == ReplyStatus::kOk);
   return KeysThere(&f).size();
 }
@@ -135,16 +135,16 @@ TEST_CASE(
     "regression: a push that is refused decides nothing on the rows that the next one drops") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   CHECK(RowsAfterRefusedSweep(kind) == 15);
-  planted_bugs().keep_refused_sweep = true;
+  failpoints().keep_refused_sweep = true;
   const size_t left = RowsAfterRefusedSweep(kind);
-  planted_bugs().keep_refused_sweep = false;
+  failpoints().keep_refused_sweep = false;
   CHECK(left < 15);
 }
 
 TEST_CASE("rows of a step that was given up go first, and no others in their place") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   const bool planted = GENERATE(false, true);
-  planted_bugs().count_unnamed = planted;
+  failpoints().count_unnamed = planted;
   RowOptions o = Evicting(kind, v1::CONSISTENCY_SYNC);
   o.workers = 1;
   o.eviction.set_max_rows(32);
@@ -165,7 +165,7 @@ TEST_CASE("rows of a step that was given up go first, and no others in their pla
   for (uint64_t key = 0; key <= 28; ++key) expected.push_back(key);
   CHECK((KeysThere(&f) == expected) == !planted);
   CHECK((f.engine->tables()[0].rows == 29) == !planted);
-  planted_bugs().count_unnamed = false;
+  failpoints().count_unnamed = false;
 }
 
 // A sweep is decided while applies wait that name some rows, and is made after them. Empty: it
@@ -233,12 +233,12 @@ TEST_CASE("regression: a sweep counts with the stamps that rows get before it is
     CAPTURE(seed, static_cast<int>(kind));
     REQUIRE(SweepAfterWaitingApplies(seed, kind) == "");
   }
-  planted_bugs().waiting_rows_are_latest = true;
+  failpoints().waiting_rows_are_latest = true;
   uint32_t found = 0;
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     found += SweepAfterWaitingApplies(seed, kind).empty() ? 0 : 1;
   }
-  planted_bugs().waiting_rows_are_latest = false;
+  failpoints().waiting_rows_are_latest = false;
   CHECK((found > 0) == (kind == v1::Eviction::LRU));
 }
 

@@ -56,8 +56,8 @@ struct NormFixture : Fixture {
     r.may_park = may_park;
     return engine->Norms(r);
   }
-  GroupsOutcome Tell(uint32_t rank, const std::vector<uint32_t>& chunks, uint64_t step,
-                     NormTotals totals, NormKind kind = NormKind::kGradient) {
+  GroupsOutcome Replicate(uint32_t rank, const std::vector<uint32_t>& chunks, uint64_t step,
+                          NormTotals totals, NormKind kind = NormKind::kGradient) {
     norm_groups = GroupsOf(chunks, step, kind);
     return engine->Totals({{rank, 8, 0}, kFirstWorker + rank, kTable, norm_groups, 0}, totals);
   }
@@ -89,7 +89,7 @@ TEST_CASE("a clipped step commits only with its totals, in every chunk, scaled b
   const PullOutcome parts = f.Ask(0, f.all, 0);
   REQUIRE(parts.kind == PullOutcome::Kind::kReady);
   CHECK(f.Numbers(parts.view) == std::vector<double>(6, 16 * 4));
-  CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == kOk);
+  CHECK(f.Replicate(0, f.all, 0, {384, 0}).answer.status == kOk);
   const float scale = static_cast<float>(6 / std::sqrt(384.0));
   for (uint32_t c = 0; c < 6; ++c) {
     CHECK(f.Version(c) == 1);
@@ -101,19 +101,19 @@ TEST_CASE("a clipped step commits only with its totals, in every chunk, scaled b
 TEST_CASE("a norm below the limit changes nothing") {
   NormFixture f(Clipped(100));
   f.PushAll(0, 1);
-  f.Tell(0, f.all, 0, {384, 0});
+  f.Replicate(0, f.all, 0, {384, 0});
   CHECK(f.Read(5) == Filled(16, -2));
 }
 
 TEST_CASE("the first totals count; whoever tells them later, or again, is a duplicate") {
   NormFixture f(Clipped(1));
   f.PushAll(0, 1);
-  CHECK(f.Tell(0, {0}, 0, {384, 0}).answer.status == kOk);
-  const GroupsOutcome again = f.Tell(1, f.all, 0, {384, 0});
+  CHECK(f.Replicate(0, {0}, 0, {384, 0}).answer.status == kOk);
+  const GroupsOutcome again = f.Replicate(1, f.all, 0, {384, 0});
   CHECK(again.answer.status == kOk);
   CHECK(again.group_status[0] == ReplyStatus::kDuplicate);
   CHECK(again.group_status[1] == kOk);
-  CHECK(f.Tell(1, {0}, 0, {1e9, 0}).group_status[0] == ReplyStatus::kDuplicate);
+  CHECK(f.Replicate(1, {0}, 0, {1e9, 0}).group_status[0] == ReplyStatus::kDuplicate);
   for (uint32_t c = 0; c < 6; ++c) CHECK(f.Version(c) == 1);
   CHECK(f.commits.size() == 6);
 }
@@ -129,7 +129,7 @@ TEST_CASE("parts can be asked for after the commit, and through the next step, n
       REQUIRE(before.kind == PullOutcome::Kind::kReady);
       CHECK(f.Numbers(before.view)[0] == 16 * 4 * double(step) * double(step));
     }
-    f.Tell(0, f.all, step, {6 * norm, 0});
+    f.Replicate(0, f.all, step, {6 * norm, 0});
     const PullOutcome parts = f.Ask(1, f.all, step);
     REQUIRE(parts.kind == PullOutcome::Kind::kReady);
     CHECK(f.Numbers(parts.view)[0] == norm);
@@ -137,17 +137,17 @@ TEST_CASE("parts can be asked for after the commit, and through the next step, n
   const PullOutcome old = f.Ask(1, f.all, 0);
   CHECK(old.kind == PullOutcome::Kind::kAnswer);
   CHECK(old.answer.status == ReplyStatus::kDuplicate);
-  CHECK(f.Tell(1, f.all, 0, {1, 0}).group_status[3] == ReplyStatus::kDuplicate);
+  CHECK(f.Replicate(1, f.all, 0, {1, 0}).group_status[3] == ReplyStatus::kDuplicate);
 }
 
-TEST_CASE("who asks too early is parked until the last chunk's part is there") {
+TEST_CASE("who asks too early is deferred until the last chunk's part is there") {
   NormFixture f(Clipped(1));
-  CHECK(f.Ask(0, f.all, 0).kind == PullOutcome::Kind::kParked);
-  CHECK(f.Ask(1, {0}, 0).kind == PullOutcome::Kind::kParked);
-  CHECK(f.engine->counters().parked == 2);
-  const PullOutcome unparked = f.Ask(1, f.all, 0, NormKind::kGradient, /*may_park=*/false);
-  CHECK(unparked.kind == PullOutcome::Kind::kAnswer);
-  CHECK(unparked.answer.status == ReplyStatus::kTooEarly);
+  CHECK(f.Ask(0, f.all, 0).kind == PullOutcome::Kind::kDeferred);
+  CHECK(f.Ask(1, {0}, 0).kind == PullOutcome::Kind::kDeferred);
+  CHECK(f.engine->counters().deferred == 2);
+  const PullOutcome resumed = f.Ask(1, f.all, 0, NormKind::kGradient, /*may_park=*/false);
+  CHECK(resumed.kind == PullOutcome::Kind::kAnswer);
+  CHECK(resumed.answer.status == ReplyStatus::kTooEarly);
   for (uint32_t c = 0; c < 6; ++c) {
     f.Push(0, c, 0, 1);
     CHECK(f.Events().empty());
@@ -166,17 +166,18 @@ TEST_CASE("who asks too early is parked until the last chunk's part is there") {
     }
   }
   CHECK(answered == std::vector<uint32_t>{1, 0});
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
 }
 
 TEST_CASE("totals that cannot have all parts in them are refused") {
   NormFixture f(Clipped(1));
-  CHECK(f.Tell(0, f.all, 0, {1, 0}).answer.status == ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, f.all, 0, {1, 0}).answer.status == ReplyStatus::kWrongStep);
   f.Push(0, 0, 0, 1);
-  CHECK(f.Tell(0, {0}, 0, {1, 0}).answer.status == ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, {0}, 0, {1, 0}).answer.status == ReplyStatus::kWrongStep);
   f.PushAll(0, 1);
-  CHECK(f.Tell(0, f.all, 1, {1, 0}).answer.status == ReplyStatus::kWrongStep);
-  CHECK(f.Tell(0, f.all, 0, {1, 0}, NormKind::kTrust).answer.status == ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, f.all, 1, {1, 0}).answer.status == ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, f.all, 0, {1, 0}, NormKind::kTrust).answer.status ==
+        ReplyStatus::kWrongStep);
   CHECK(f.Version(0) == 0);
 }
 
@@ -188,7 +189,7 @@ TEST_CASE("a step that nobody pushed to has a norm of zero, and commits") {
   const PullOutcome parts = f.Ask(0, f.all, 0);
   REQUIRE(parts.kind == PullOutcome::Kind::kReady);
   CHECK(f.Numbers(parts.view) == std::vector<double>(6, 0));
-  f.Tell(0, f.all, 0, {0, 0});
+  f.Replicate(0, f.all, 0, {0, 0});
   CHECK(f.Version(3) == 1);
   CHECK(f.Read(3) == Filled(16, 0));
 }
@@ -209,24 +210,24 @@ TEST_CASE("a worker that goes between the phases changes neither divisor nor gra
   const PullOutcome parts = f.Ask(1, f.all, 0);
   REQUIRE(parts.kind == PullOutcome::Kind::kReady);
   CHECK(f.Numbers(parts.view)[5] == 16 * 4);  // (3 + 3) / 3
-  CHECK(f.Tell(1, f.all, 0, {384, 0}).answer.status == kOk);
+  CHECK(f.Replicate(1, f.all, 0, {384, 0}).answer.status == kOk);
   CHECK(f.Read(5) == Filled(16, -2));
   CHECK(f.commits[0].divisor == 3);
 }
 
-TEST_CASE("a parked question ends with its worker, its lane, its epoch or its table") {
+TEST_CASE("a deferred question ends with its worker, its lane, its epoch or its table") {
   NormFixture f(Clipped(1));
   const auto one = [&] {
     const std::vector<Event> events = f.Events();
     REQUIRE(events.size() == 1);
     CHECK(events[0].kind == Event::Kind::kPullFailed);
-    CHECK(f.engine->counters().parked == 0);
+    CHECK(f.engine->counters().deferred == 0);
     return events[0].answer.status;
   };
   f.Ask(0, f.all, 0);
   f.engine->ForgetLane(0);
   CHECK(f.Events().empty());
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
   f.Ask(0, f.all, 0);
   f.view.mutable_partitions(static_cast<int>(f.PartitionOf(2)))->set_epoch(9);
   REQUIRE(f.Apply().ok());
@@ -246,7 +247,7 @@ TEST_CASE("parts stay through a new epoch; a chunk that waits for totals takes t
   f.view.mutable_partitions(static_cast<int>(f.PartitionOf(2)))->set_epoch(2);
   REQUIRE(f.Apply().ok());
   CHECK(f.Ask(0, f.all, 0).kind == PullOutcome::Kind::kReady);
-  CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == kOk);
+  CHECK(f.Replicate(0, f.all, 0, {384, 0}).answer.status == kOk);
   for (uint32_t c = 0; c < 6; ++c) CHECK(f.Version(c) == 1);
 }
 
@@ -255,7 +256,7 @@ TEST_CASE("a new run of the job begins without the last one's parts") {
   f.PushAll(0, 1);
   f.job()->set_generation(2);
   REQUIRE(f.Apply().ok());
-  CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, f.all, 0, {384, 0}).answer.status == ReplyStatus::kWrongStep);
   f.PushAll(0, 2);
   const PullOutcome parts = f.Ask(0, f.all, 0);
   REQUIRE(parts.kind == PullOutcome::Kind::kReady);
@@ -268,10 +269,10 @@ TEST_CASE("totals for a chunk that is being written out are kept until it can co
   NormFixture f(o);
   const PullOutcome pinned = f.Pull(kFirstWorker, 0, 0);
   f.PushAll(0, 1);
-  CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == kOk);
+  CHECK(f.Replicate(0, f.all, 0, {384, 0}).answer.status == kOk);
   CHECK(f.Version(0) == 0);
   CHECK(f.Version(1) == 1);
-  CHECK(f.Tell(1, {0}, 0, {384, 0}).group_status[0] == ReplyStatus::kDuplicate);
+  CHECK(f.Replicate(1, {0}, 0, {384, 0}).group_status[0] == ReplyStatus::kDuplicate);
   f.engine->Unpin(pinned.view.pin);
   CHECK(f.Version(0) == 1);
 }
@@ -293,7 +294,7 @@ TEST_CASE("norms of tables that have none, and by observers, are refused") {
   plain.chunks = 6;
   NormFixture f(plain);
   CHECK(f.Ask(0, f.all, 0).answer.status == ReplyStatus::kMalformed);
-  CHECK(f.Tell(0, f.all, 0, {1, 0}).answer.status == ReplyStatus::kMalformed);
+  CHECK(f.Replicate(0, f.all, 0, {1, 0}).answer.status == ReplyStatus::kMalformed);
   NormFixture clipped(Clipped(1));
   CHECK(clipped.Ask(0, clipped.all, 0, NormKind::kTrust).answer.status == ReplyStatus::kMalformed);
   FixtureOptions observed = Clipped(1);
@@ -311,13 +312,13 @@ TEST_CASE("totals that are not finite bound what is finite, and leave a NaN to t
   const double infinity = std::numeric_limits<double>::infinity();
   NormFixture infinite(Clipped(1));
   infinite.PushAll(0, 1);
-  infinite.Tell(0, infinite.all, 0, {infinity, 0});
+  infinite.Replicate(0, infinite.all, 0, {infinity, 0});
   CHECK(infinite.Read(0) == Filled(16, 0));
   FixtureOptions apply = Clipped(1);
   apply.non_finite = v1::NON_FINITE_APPLY;
   NormFixture nan(apply);
   nan.PushAll(0, 1);
-  nan.Tell(0, nan.all, 0, {double{kNan}, 0});
+  nan.Replicate(0, nan.all, 0, {double{kNan}, 0});
   CHECK(nan.Read(0) == Filled(16, -2));  // not scaled: as by the norm of a chunk
 }
 
@@ -333,7 +334,7 @@ TEST_CASE("lamb: parts are of weights and update; measuring changes nothing") {
   CHECK(f.Read(0) == Filled(16, 2));
   CHECK(f.Numbers(f.Ask(1, f.all, 0, NormKind::kTrust).view) == numbers);
   const NormTotals totals = {6 * numbers[0], 6 * numbers[1]};
-  CHECK(f.Tell(0, f.all, 0, totals, NormKind::kTrust).answer.status == kOk);
+  CHECK(f.Replicate(0, f.all, 0, totals, NormKind::kTrust).answer.status == kOk);
   for (uint32_t c = 0; c < 6; ++c) {
     CHECK(f.Read(c)[0] == Approx(2 - 0.1 * (2 / 1.02) * 1.02).epsilon(1e-5));
   }
@@ -341,21 +342,23 @@ TEST_CASE("lamb: parts are of weights and update; measuring changes nothing") {
 
 TEST_CASE("lamb with clipping: the update's norm is measured once the gradient's is told") {
   NormFixture f(Lamb(1));
-  CHECK(f.Ask(1, f.all, 0, NormKind::kTrust).kind == PullOutcome::Kind::kParked);
+  CHECK(f.Ask(1, f.all, 0, NormKind::kTrust).kind == PullOutcome::Kind::kDeferred);
   f.PushAll(0, 1);
   CHECK(f.Events().empty());
-  CHECK(f.Tell(0, f.all, 0, {1, 1}, NormKind::kTrust).answer.status == ReplyStatus::kWrongStep);
-  CHECK(f.Tell(0, f.all, 0, {384, 0}).answer.status == kOk);
+  CHECK(f.Replicate(0, f.all, 0, {1, 1}, NormKind::kTrust).answer.status ==
+        ReplyStatus::kWrongStep);
+  CHECK(f.Replicate(0, f.all, 0, {384, 0}).answer.status == kOk);
   const std::vector<Event> events = f.Events();
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kPullReady);
   const std::vector<double> numbers = f.Numbers(events[0].view);
   CHECK(f.Version(0) == 0);
-  CHECK(f.Tell(1, f.all, 0, {384, 0}).group_status[0] == ReplyStatus::kDuplicate);
+  CHECK(f.Replicate(1, f.all, 0, {384, 0}).group_status[0] == ReplyStatus::kDuplicate);
   const NormTotals totals = {6 * numbers[0], 6 * numbers[1]};
-  CHECK(f.Tell(1, f.all, 0, totals, NormKind::kTrust).answer.status == kOk);
+  CHECK(f.Replicate(1, f.all, 0, totals, NormKind::kTrust).answer.status == kOk);
   CHECK(f.Version(0) == 1);
-  CHECK(f.Tell(0, f.all, 0, totals, NormKind::kTrust).group_status[0] == ReplyStatus::kDuplicate);
+  CHECK(f.Replicate(0, f.all, 0, totals, NormKind::kTrust).group_status[0] ==
+        ReplyStatus::kDuplicate);
 }
 
 TEST_CASE("lamb: the trust ratio is 1 where a norm is zero or not finite") {

@@ -46,7 +46,7 @@ TEST_CASE("with no spare left an apply waits for the write-out and then goes on"
   const PullOutcome second = f.Pull(kFirstWorker, 0, 1);
   CHECK(f.Push(0, 0, 1, 1).answer.status == Status::kOk);  // only the last run waits
   CHECK(f.Push(1, 0, 1, 1).held);
-  CHECK(f.Pull(kFirstWorker, 0, 2, 0, 3).kind == PullOutcome::Kind::kParked);
+  CHECK(f.Pull(kFirstWorker, 0, 2, 0, 3).kind == PullOutcome::Kind::kDeferred);
   CHECK(f.engine->counters().spare_exhausted == 1);
   CHECK(f.Events().empty());
   CHECK(f.Version(0) == 1);

@@ -93,8 +93,8 @@ TEST_CASE("all who pull one version with a codec get one buffer, which later ste
   CHECK(two.view.buffer.data == one.view.buffer.data);
   f.engine->Unpin(one.view.pin);
   // Of the next version.
-  CHECK(f.Pull(kFirstWorker, 0, 1, 0, 1).kind == Kind::kParked);
-  CHECK(f.Pull(kFirstWorker + 1, 0, 1, 1, 2).kind == Kind::kParked);
+  CHECK(f.Pull(kFirstWorker, 0, 1, 0, 1).kind == Kind::kDeferred);
+  CHECK(f.Pull(kFirstWorker + 1, 0, 1, 1, 2).kind == Kind::kDeferred);
   Step(&f, 0, 0, 5);
   CHECK(BytesOf(two.view) == before);
   std::vector<Event> events = f.Events();
@@ -136,7 +136,7 @@ TEST_CASE("while encoded parameters are written out an apply needs no spare") {
   CHECK(f.engine->counters().spare_exhausted == 0);
 }
 
-TEST_CASE("ssp: a parked pull with a codec is answered with what the parameters are then") {
+TEST_CASE("ssp: a deferred pull with a codec is answered with what the parameters are then") {
   FixtureOptions o = PullOptions(v1::CODEC_FP8_E4M3, v1::CONSISTENCY_SSP);
   o.staleness = 1;
   Fixture f(o);
@@ -145,7 +145,7 @@ TEST_CASE("ssp: a parked pull with a codec is answered with what the parameters 
   for (Fixture* each : {&f, &plain}) {
     each->EndStep(0, 0, 1, 0, 1);
     each->EndStep(0, 0, 2, 0, 2);
-    REQUIRE(each->Pull(kFirstWorker, 0, 2).kind == Kind::kParked);
+    REQUIRE(each->Pull(kFirstWorker, 0, 2).kind == Kind::kDeferred);
     CHECK(each->Push(1, 0, 1, 0.25f).answer.status == ReplyStatus::kOk);
     each->EndStep(1, 0, 2, 1, 1);
   }
@@ -180,11 +180,11 @@ TEST_CASE("a pull of another type than the table's codec has is malformed") {
 
 TEST_CASE("without memory to encode to a pull is refused, and answered when there is some") {
   Fixture f(PullOptions(v1::CODEC_INT8, v1::CONSISTENCY_SYNC));
-  CHECK(f.Pull(kFirstWorker, 1, 1, 0, 9).kind == Kind::kParked);
+  CHECK(f.Pull(kFirstWorker, 1, 1, 0, 9).kind == Kind::kDeferred);
   f.Push(0, 1, 0, 1);
   f.Push(1, 1, 0, 1);
   REQUIRE(f.Events().size() == 1);  // the sum of the step has its memory from now on
-  CHECK(f.Pull(kFirstWorker, 1, 2, 0, 9).kind == Kind::kParked);
+  CHECK(f.Pull(kFirstWorker, 1, 2, 0, 9).kind == Kind::kDeferred);
   f.Push(0, 1, 1, 1);
   f.allocator.limit = 0;  // idle buffers give way, and that is not enough
   const PullOutcome refused = f.Pull(kFirstWorker, 0, 0);
@@ -195,7 +195,7 @@ TEST_CASE("without memory to encode to a pull is refused, and answered when ther
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kPullFailed);
   CHECK(events[0].answer.status == ReplyStatus::kResourceExhausted);
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
   f.allocator.limit = SIZE_MAX;
   CHECK(f.Pull(kFirstWorker, 0, 0).kind == Kind::kReady);
   CHECK(f.Pull(kFirstWorker, 1, 2).kind == Kind::kReady);

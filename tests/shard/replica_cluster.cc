@@ -4,7 +4,7 @@
 #include <cstring>
 #include <tuple>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/shard/replica_bytes.h"
 
 namespace verbena::shard {
@@ -131,7 +131,7 @@ void ReplicaCluster::Kill(Node* node) {
     if (PartitionAt(p)->primary() == node->server && !MayPromote(p)) return;
   }
   const uint64_t server = node->server;
-  ForgetParked(server);
+  ForgetDeferred(server);
   for (uint64_t pin : node->pins) node->engine->Unpin(pin);
   node->pins.clear();
   for (const auto& [id, link] :
@@ -260,7 +260,7 @@ PullRequest ReplicaCluster::PullOf(uint32_t chunk) {
 }
 
 // A pull of a step that may not be there yet.
-void ReplicaCluster::Park() {
+void ReplicaCluster::Defer() {
   if (plan_.rows || !sync()) return;
   PullRequest r = PullOf(Pick(kChunks));
   Node* node = Find(PartitionAt(r.group.partition)->primary());
@@ -269,23 +269,23 @@ void ReplicaCluster::Park() {
   r.min_version = 1 + Pick(plan_.steps);
   const PullOutcome out = node->engine->Pull(r);
   if (out.kind == PullOutcome::Kind::kReady) node->engine->Unpin(out.view.pin);
-  if (out.kind == PullOutcome::Kind::kParked) {
-    parked_[r.token.operation] = {node->server, r.min_version};
+  if (out.kind == PullOutcome::Kind::kDeferred) {
+    deferred_[r.token.operation] = {node->server, r.min_version};
   }
 }
 
-void ReplicaCluster::CheckParked(const Event& event) {
-  const auto it = parked_.find(event.token.operation);
-  if (it == parked_.end()) return;
-  const Parked parked = it->second;
-  parked_.erase(it);
+void ReplicaCluster::CheckDeferred(const Event& event) {
+  const auto it = deferred_.find(event.token.operation);
+  if (it == deferred_.end()) return;
+  const Deferred deferred = it->second;
+  deferred_.erase(it);
   if (event.kind != Event::Kind::kPullReady) return;  // sent again elsewhere
-  if (event.view.version < parked.version) error = "a parked pull is answered too early";
-  Find(parked.server)->engine->Unpin(event.view.pin);
+  if (event.view.version < deferred.version) error = "a deferred pull is answered too early";
+  Find(deferred.server)->engine->Unpin(event.view.pin);
 }
 
-void ReplicaCluster::ForgetParked(uint64_t server) {
-  std::erase_if(parked_, [&](const auto& parked) { return parked.second.server == server; });
+void ReplicaCluster::ForgetDeferred(uint64_t server) {
+  std::erase_if(deferred_, [&](const auto& deferred) { return deferred.second.server == server; });
 }
 
 void ReplicaCluster::Unpin(Node* node) {
@@ -382,7 +382,7 @@ bool ReplicaCluster::Run() {
     const bool done = Done();
     const bool faults = plan_.faults && !done && turn < most / 2;
     if (faults && Pick(12) == 0) Fault();
-    if (faults && Pick(12) == 0) Park();
+    if (faults && Pick(12) == 0) Defer();
     Node& node = nodes_[Pick(kNodes)];
     if (node.engine == nullptr) {
       if (Pick(20) == 0) {
@@ -411,7 +411,7 @@ bool ReplicaCluster::Run() {
       ApplyView(&n);
       TakeEvents(&n);
     }
-    if (!parked_.empty()) error = "a pull is parked for good";
+    if (!deferred_.empty()) error = "a pull is deferred for good";
     return true;
   }
   return false;

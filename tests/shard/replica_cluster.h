@@ -108,7 +108,7 @@ class ReplicaCluster {
     std::shared_ptr<std::vector<float>> payload;  // of the slot that the worker sent it from
   };
   // A pull that waits for a version.
-  struct Parked {
+  struct Deferred {
     uint64_t server;
     uint64_t version;
   };
@@ -132,9 +132,9 @@ class ReplicaCluster {
   void Repair();
   void Pin();
   PullRequest PullOf(uint32_t chunk);
-  void Park();
-  void CheckParked(const Event& event);
-  void ForgetParked(uint64_t server);
+  void Defer();
+  void CheckDeferred(const Event& event);
+  void ForgetDeferred(uint64_t server);
   void Unpin(Node* node);
   bool tight_log() const { return plan_.seed % 2 == 1; }
   void CheckLog(const Node& node);
@@ -160,7 +160,7 @@ class ReplicaCluster {
   std::map<std::pair<uint64_t, uint32_t>, bool> refused_;  // to be sent again when nothing is
   std::vector<std::vector<Stream>> streams_;               // by worker, by partition
   std::map<uint32_t, Asked> asked_;                        // by operation
-  std::map<uint32_t, Parked> parked_;                      // by operation
+  std::map<uint32_t, Deferred> deferred_;                  // by operation
   // Of all pushes: engines may still hold records that came on closed lanes.
   std::vector<std::shared_ptr<std::vector<float>>> payloads_;
   uint32_t next_operation_ = 0;

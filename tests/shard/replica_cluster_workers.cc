@@ -1,7 +1,7 @@
 // The workers of a ReplicaCluster: what they push, in which order, and what they do with answers.
 #include <algorithm>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/shard/replica_cluster.h"
 
 namespace verbena::shard {
@@ -81,18 +81,18 @@ void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
   if (op.end) {
     const GroupsOutcome out = node->engine->EndStep(
         {token, kFirstWorker + worker, kTable, {&group, 1}, op.step + 1, false});
-    later = out.deferred;
+    later = out.replicating;
     status = out.answer.status;
   } else if (plan_.rows) {
     const GroupsOutcome out = node->engine->PushRows(
         {token, kFirstWorker + worker, kTable, {&group, 1}, op.keys, payload});
-    later = out.deferred;
+    later = out.replicating;
     status = out.answer.status;
   } else {
     const PushOutcome out = node->engine->Push(
         {token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload});
     held = out.held;
-    later = out.held || out.deferred;
+    later = out.held || out.replicating;
     status = out.answer.status;
   }
   if (!held) std::fill(values.begin(), values.end(), kScribble);
@@ -182,7 +182,7 @@ void ReplicaCluster::TakeEvents(Node* node) {
   std::vector<Event> events;
   node->engine->TakeEvents(&events);
   for (const Event& event : events) {
-    CheckParked(event);
+    CheckDeferred(event);
     const auto it = asked_.find(event.token.operation);
     if (it == asked_.end()) continue;  // its worker has closed the lane
     const Asked asked = it->second;

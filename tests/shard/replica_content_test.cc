@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/shard/fake_cold_store.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
@@ -19,15 +19,15 @@ constexpr uint64_t kReplica = kServer + 1;
 // A planted bug until the end of the scope.
 class Planted {
  public:
-  explicit Planted(Failpoint PlantedBugs::*bug, bool on = true) : bug_(bug) {
-    planted_bugs().*bug_ = on;
+  explicit Planted(Failpoint Failpoints::*bug, bool on = true) : bug_(bug) {
+    failpoints().*bug_ = on;
   }
-  ~Planted() { planted_bugs().*bug_ = false; }
+  ~Planted() { failpoints().*bug_ = false; }
   Planted(const Planted&) = delete;
   Planted& operator=(const Planted&) = delete;
 
  private:
-  Failpoint PlantedBugs::*bug_;
+  Failpoint Failpoints::*bug_;
 };
 
 RowOptions OnePartition(v1::Consistency consistency) {
@@ -365,7 +365,7 @@ TEST_CASE("regression: the end of a restored slice waits for the notes of its pa
 }
 
 TEST_CASE("planted bug: the end of a restored slice passes what is noted") {
-  const Planted planted(&PlantedBugs::end_before_notes);
+  const Planted planted(&Failpoints::end_before_notes);
   CHECK_FALSE(TakesEmptyRestore());
 }
 
@@ -426,7 +426,7 @@ bool PassesAppliesThatWait() {
   tiered.of_primary.stopped = true;
   const uint64_t before = pair.acknowledged;
   const GroupsOutcome out = pair.primary.Push(0, 0, ++sequence, {{kKey, pair.primary.Filled(1)}});
-  REQUIRE(out.deferred);
+  REQUIRE(out.replicating);
   if (pair.Ship() != ReplyStatus::kOk) return false;
   tiered.of_primary.stopped = false;
   for (int i = 0; i < 100; ++i) pair.Collect();
@@ -456,7 +456,7 @@ bool KnowsThatReplicaDiffers() {
   pair.Admit();
   tiered.of_primary.stopped = tiered.of_primary.lose_all = true;
   const GroupsOutcome out = pair.primary.Push(0, 0, ++sequence, {{kKey, pair.primary.Filled(1)}});
-  REQUIRE(out.deferred);
+  REQUIRE(out.replicating);
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   v1::Job* job = pair.primary.view.mutable_jobs(0);
   job->set_generation(job->generation() + 1);
@@ -473,19 +473,19 @@ TEST_CASE("regression: an apply that a follower was told and that cannot be made
 }
 
 TEST_CASE("planted bug: what cannot be applied when a job begins anew is forgotten") {
-  const Planted bug(&PlantedBugs::forget_unapplied);
+  const Planted bug(&Failpoints::forget_unapplied);
   CHECK_FALSE(KnowsThatReplicaDiffers());
 }
 
 TEST_CASE("planted bug: a learner is sent a row without an apply it was told before") {
-  const Planted bug(&PlantedBugs::cursor_before_apply);
+  const Planted bug(&Failpoints::cursor_before_apply);
   const bool skip_proof = GENERATE(false, true);
-  const Planted unproved(&PlantedBugs::skip_proof, skip_proof);
+  const Planted unproved(&Failpoints::skip_proof, skip_proof);
   CHECK_FALSE(PassesAppliesThatWait());
 }
 
 TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
-  const Planted bug(&PlantedBugs::rows_never_come);
+  const Planted bug(&Failpoints::rows_never_come);
   Pair pair(OnePartition(AnyConsistency()));
   CreateUnderLearner(&pair);
   SECTION("the proof finds it") {
@@ -494,7 +494,7 @@ TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
     CHECK_FALSE(pair.primary.engine->CaughtUp(0));
   }
   SECTION("without the proof the rows are gone with the primary") {
-    const Planted unproved(&PlantedBugs::skip_proof);
+    const Planted unproved(&Failpoints::skip_proof);
     pair.Push({5, 6});
     CHECK(pair.Ship() == ReplyStatus::kOk);
     CHECK(pair.primary.engine->CaughtUp(0));
@@ -518,8 +518,8 @@ ReplyStatus PushAfterProof(Pair* pair) {
 TEST_CASE("regression: a learner is compared once more right before it is admitted") {
   const bool bug = GENERATE(false, true);
   const bool once = GENERATE(false, true);
-  const Planted forgets(&PlantedBugs::forget_proved, bug);
-  const Planted unproved(&PlantedBugs::prove_once, once);
+  const Planted forgets(&Failpoints::forget_proved, bug);
+  const Planted unproved(&Failpoints::prove_once, once);
   Pair pair(OnePartition(AnyConsistency()));
   const ReplyStatus shipped = PushAfterProof(&pair);
   if (bug && !once) {
@@ -570,7 +570,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   pair.Admit();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  const Planted bug(&PlantedBugs::hurry_audit, hurry);
+  const Planted bug(&Failpoints::hurry_audit, hurry);
   REQUIRE(pair.primary.engine->AuditFollowers(4096));
   pair.Take();
   std::vector<ReplicaRecord> more;
@@ -589,7 +589,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
 TEST_CASE("the audit finds a follower without rows") {
   Pair pair(OnePartition(AnyConsistency()));
   {
-    const Planted bug(&PlantedBugs::rows_never_come), unproved(&PlantedBugs::skip_proof);
+    const Planted bug(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
     CreateUnderLearner(&pair);
     pair.Push({5, 6});
     REQUIRE(pair.Ship() == ReplyStatus::kOk);

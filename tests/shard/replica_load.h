@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "proto/routing.h"
+#include "proto/wire/routing.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_bytes.h"
 
@@ -349,7 +349,7 @@ class Load {
     if (request.rows) {
       const GroupsOutcome out = primary_->PushRows(
           {token, kFirstWorker + request.client, kLoadRows, request.groups, request.keys, payload});
-      later = out.deferred;
+      later = out.replicating;
       no_room = out.no_room;
       status = out.answer.status;
     } else {
@@ -368,7 +368,7 @@ class Load {
       push.payload = payload;
       const PushOutcome out = primary_->Push(push);
       REQUIRE_FALSE(out.held);
-      later = out.deferred;
+      later = out.replicating;
       no_room = out.no_room;
       status = out.answer.status;
     }
@@ -413,7 +413,7 @@ class Load {
       const ReplicaBytes bytes(record);
       const ReplyStatus status =
           copy_->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
-      if (planted_bugs().forget_new_rows && status == ReplyStatus::kDataLoss) {
+      if (failpoints().forget_new_rows && status == ReplyStatus::kDataLoss) {
         differs_ = true;
         return;
       }

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "shard/replica/notes.h"
 #include "tests/shard/replica_load.h"
 
@@ -87,33 +87,33 @@ TEST_CASE("regression: replica log: catch-up ends while pushes make rows with mu
 }
 
 TEST_CASE("planted bug: replica log: a learner is not told which rows to make") {
-  planted_bugs().forget_new_rows = true;
+  failpoints().forget_new_rows = true;
   Load load(GrowingPlan(16));
   GrowAndLearn(&load);
   for (uint32_t round = 0; round < 200 && !load.differs(); ++round) load.Round(true);
-  planted_bugs().forget_new_rows = false;
+  failpoints().forget_new_rows = false;
   CHECK(load.differs());
 }
 
 // In how many rounds a learner catches up under load; 0: not within three times those without it.
-uint32_t GrowingRounds(Failpoint PlantedBugs::*bug) {
+uint32_t GrowingRounds(Failpoint Failpoints::*bug) {
   const LoadPlan plan = GrowingPlan(16);
-  planted_bugs().*bug = true;
+  failpoints().*bug = true;
   Load quiet(plan), load(plan);
   GrowAndLearn(&quiet);
   const uint32_t idle = quiet.CatchUp(false, 10'000);
   GrowAndLearn(&load);
   const uint32_t rounds = load.CatchUp(true, 3 * idle);
-  planted_bugs().*bug = false;
+  failpoints().*bug = false;
   return rounds;
 }
 
 TEST_CASE("planted bug: replica log: the cursor chases rows that pushes make") {
-  CHECK(GrowingRounds(&PlantedBugs::chase_new_rows) == 0);
+  CHECK(GrowingRounds(&Failpoints::chase_new_rows) == 0);
 }
 
 TEST_CASE("planted bug: replica log: a slice that pushes make rows of waits for its turn") {
-  CHECK(GrowingRounds(&PlantedBugs::announce_late) == 0);
+  CHECK(GrowingRounds(&Failpoints::announce_late) == 0);
 }
 
 TEST_CASE("regression: replica log: a push to many partitions has its turn beside another table") {
@@ -154,9 +154,9 @@ TEST_CASE("regression: replica log: what views change stays within the bounds, t
 }
 
 TEST_CASE("planted bug: replica log: what views change asks for no room") {
-  planted_bugs().unbounded_notes = true;
+  failpoints().unbounded_notes = true;
   const bool within_bounds = ViewsStayWithinBounds();
-  planted_bugs().unbounded_notes = false;
+  failpoints().unbounded_notes = false;
   CHECK_FALSE(within_bounds);
 }
 
@@ -200,14 +200,14 @@ TEST_CASE("planted bug: replica log: applies do not wait, and catch-up waits for
   LoadPlan plan;
   plan.clients = 16;
   plan.limits = {16 << 10, 64 << 10, 16 << 10};
-  planted_bugs().unbounded_log = true;
+  failpoints().unbounded_log = true;
   const uint32_t idle = RoundsWithoutLoad(plan);
   Load load(plan);
   load.Fill();
   load.AddLearner();
   const uint32_t rounds = load.CatchUp(true, 20 * idle);
   const bool within_bounds = load.within_bounds();
-  planted_bugs().unbounded_log = false;
+  failpoints().unbounded_log = false;
   CHECK(rounds == 0);
   CHECK_FALSE(within_bounds);
 }

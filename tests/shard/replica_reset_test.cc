@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -61,13 +61,13 @@ class WithFollower {
     f_.engine = std::move(follower_);
     Apply();
   }
-  absl::Status BeginSave() {
-    SaveRequest request;
+  absl::Status BeginCheckpoint() {
+    PartitionCheckpointRequest request;
     request.id = 1;
     request.tables.push_back({});
     request.tables.back().table = kTable;
     std::vector<uint64_t> newest;
-    return f_.engine->BeginSave(request, &newest);
+    return f_.engine->BeginCheckpoint(request, &newest);
   }
 
   void Apply() {
@@ -115,11 +115,11 @@ TEST_CASE("regression: a new run reads a chunk only when its follower has it") {
   REQUIRE(f.Read(0) == before);
   // An ssp observer waits for nothing.
   const bool waits = consistency != v1::CONSISTENCY_SSP;
-  if (waits) REQUIRE(f.Pull(kObserver, 0, 1, /*lane=*/5).kind == PullOutcome::Kind::kParked);
+  if (waits) REQUIRE(f.Pull(kObserver, 0, 1, /*lane=*/5).kind == PullOutcome::Kind::kDeferred);
   pair.BeginAgain();
   if (waits) CHECK(HasFailed(f.Events(), 5, ReplyStatus::kNotReady));
   CHECK(f.Pull(kFirstWorker, 0, 0).answer.status == ReplyStatus::kNotReady);
-  CHECK(absl::IsUnavailable(pair.BeginSave()));
+  CHECK(absl::IsUnavailable(pair.BeginCheckpoint()));
   if (then == Then::kFailOver) {
     pair.FailOver();
     CHECK(f.Read(0) == before);
@@ -149,7 +149,7 @@ TEST_CASE("regression: a new run reads rows only when their follower has them") 
   pair.BeginAgain();
   CHECK(f.Lookup(kFirstWorker, keys, 0).answer.status == ReplyStatus::kNotReady);
   CHECK(f.ScanAt(0, 0, 10).answer.status == ReplyStatus::kNotReady);
-  CHECK(absl::IsUnavailable(pair.BeginSave()));
+  CHECK(absl::IsUnavailable(pair.BeginCheckpoint()));
   if (fails_over) {
     pair.FailOver();
     CHECK(SameRows(f.Read(keys), before));
@@ -206,17 +206,17 @@ TEST_CASE("regression: a follower that missed that a run began keeps the steps o
 }
 
 TEST_CASE("planted bug: a follower that missed that a run began makes its steps again") {
-  planted_bugs().reset_promoted = true;
+  failpoints().reset_promoted = true;
   CHECK_FALSE(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/true));
   CHECK_FALSE(KeepsRows(v1::CONSISTENCY_SYNC, /*slow=*/true));
   CHECK(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/false));
-  planted_bugs().reset_promoted = false;
+  failpoints().reset_promoted = false;
 }
 
 // Workers that push and leave, within one run.
 TEST_CASE("regression: copies forget the workers that have left") {
   const bool bug = GENERATE(false, true);
-  planted_bugs().keep_retired = bug;
+  failpoints().keep_retired = bug;
   Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
   WithFollower<Fixture> pair(&f);
   constexpr uint32_t kWorkers = 50;
@@ -227,7 +227,7 @@ TEST_CASE("regression: copies forget the workers that have left") {
     pair.Ship();
   }
   const uint64_t known = pair.follower()->counters().replica_marks;
-  planted_bugs().keep_retired = false;
+  failpoints().keep_retired = false;
   CHECK(known == (bug ? kWorkers : 1));
   pair.FailOver();
   CHECK(f.Push(kWorkers - 1, 0, 1, kPushed).answer.status == ReplyStatus::kDuplicate);
@@ -255,7 +255,7 @@ TEST_CASE("copies keep a worker that is newer than their view") {
 TEST_CASE("planted bug: read what a new run has applied before the follower has it") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
-  planted_bugs().read_unacknowledged = true;
+  failpoints().read_unacknowledged = true;
   Fixture f(DenseOfOne(consistency));
   WithFollower<Fixture> pair(&f);
   f.Push(0, 0, consistency == v1::CONSISTENCY_SYNC ? 0 : 1, kPushed);
@@ -272,7 +272,7 @@ TEST_CASE("planted bug: read what a new run has applied before the follower has 
   const Rows rows_read = rows.Read(keys);
   rows_pair.FailOver();
   CHECK_FALSE(SameRows(rows.Read(keys), rows_read));
-  planted_bugs().read_unacknowledged = false;
+  failpoints().read_unacknowledged = false;
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/replica_cluster.h"
 
@@ -105,15 +105,15 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
 }
 
 // What the first of `count` seeds that finds something says, with a bug planted.
-std::string FirstFinding(Failpoint PlantedBugs::*bug, bool rows, v1::Consistency consistency,
+std::string FirstFinding(Failpoint Failpoints::*bug, bool rows, v1::Consistency consistency,
                          uint32_t count, bool promote_learners = false) {
   for (uint32_t seed = 1; seed <= count; ++seed) {
     ReplicaPlan plan = MakeReplicaPlan(seed, rows, consistency);
     plan.promote_learners = promote_learners;
     const Contents expected = Undisturbed(plan);
-    if (bug != nullptr) planted_bugs().*bug = true;
+    if (bug != nullptr) failpoints().*bug = true;
     const std::string finding = Finding(plan, expected);
-    if (bug != nullptr) planted_bugs().*bug = false;
+    if (bug != nullptr) failpoints().*bug = false;
     if (finding.empty()) continue;
     std::fprintf(stderr, "found by seed %u: %s\n", seed, finding.c_str());
     return finding;
@@ -150,7 +150,7 @@ TEST_CASE("regression: a mean is divided by the workers of its record, whatever 
     return worst;
   };
   REQUIRE(ship() == ReplyStatus::kOk);
-  REQUIRE(f.Push(0, 0, 1, 8).deferred);
+  REQUIRE(f.Push(0, 0, 1, 8).replicating);
   // The job begins again with fewer workers before the follower has answered.
   f.job()->set_generation(2);
   f.job()->set_expected_workers(2);
@@ -189,32 +189,32 @@ TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wa
   REQUIRE(f.Apply().ok());
   const PushOutcome pushed = f.Push(0, 0, first, 1);
   CHECK(pushed.answer.status == ReplyStatus::kOk);
-  CHECK(pushed.deferred == (consistency == v1::CONSISTENCY_ASYNC));
+  CHECK(pushed.replicating == (consistency == v1::CONSISTENCY_ASYNC));
 }
 
 TEST_CASE("planted bug: take a push that was taken again") {
   const bool rows = GENERATE(false, true);
-  CHECK_FALSE(FirstFinding(&PlantedBugs::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());
+  CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());
 }
 
 TEST_CASE("planted bug: take a push to a step that was committed") {
-  CHECK_FALSE(FirstFinding(&PlantedBugs::skip_dedupe, false, v1::CONSISTENCY_SYNC, 20).empty());
+  CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, false, v1::CONSISTENCY_SYNC, 20).empty());
 }
 
 TEST_CASE("planted bug: acknowledge before the copy has it") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
-  CHECK_FALSE(FirstFinding(&PlantedBugs::acknowledge_early, rows, consistency, 20).empty());
+  CHECK_FALSE(FirstFinding(&Failpoints::acknowledge_early, rows, consistency, 20).empty());
 }
 
-TEST_CASE("planted bug: forget what is parked when its partition moves") {
-  CHECK(FirstFinding(&PlantedBugs::forget_parked, false, v1::CONSISTENCY_SYNC, 20) ==
-        "a pull is parked for good");
+TEST_CASE("planted bug: forget what is deferred when its partition moves") {
+  CHECK(FirstFinding(&Failpoints::forget_deferred, false, v1::CONSISTENCY_SYNC, 20) ==
+        "a pull is deferred for good");
 }
 
 TEST_CASE("planted bug: send copies what is in the worker's slot") {
   // The contents at the end, or the audit before.
-  CHECK_THAT(FirstFinding(&PlantedBugs::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
+  CHECK_THAT(FirstFinding(&Failpoints::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
              Catch::Contains("something else") || Catch::Contains("data loss"));
 }
 

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "proto/row_applies.h"
-#include "shard/planted_bugs.h"
-#include "tests/shard/save_rig.h"
+#include "proto/wire/row_applies.h"
+#include "shard/failpoints.h"
+#include "tests/shard/checkpoint_rig.h"
 
 namespace verbena::shard {
 namespace restore_test {
@@ -41,7 +41,7 @@ Flat Flatten(const Saved& saved) {
 }
 
 // As `plan`, on other servers, with other partitions and chunks.
-SavePlan Elsewhere(SavePlan plan, uint64_t step) {
+CheckpointPlan Elsewhere(CheckpointPlan plan, uint64_t step) {
   const bool by_chunk = plan.optimizer.name() == "lamb" || plan.optimizer.clip_chunk_norm() > 0 ||
                         plan.optimizer.clip_global_norm() > 0;
   plan.servers = std::vector<uint32_t>{1, 2, 5}[plan.seed % 3];
@@ -58,18 +58,18 @@ SavePlan Elsewhere(SavePlan plan, uint64_t step) {
 TEST_CASE("restore: on other servers training goes on, and equals the one without a break") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 100; ++seed) {
-    const SavePlan plan = MakeSavePlan(seed, rows, v1::CONSISTENCY_SYNC);
+    const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
     CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
-    SaveRig rig(plan);
+    CheckpointRig rig(plan);
     rig.SetGoal(kGoal);
     for (uint32_t i = 0; i < seed * 3 % 200; ++i) rig.Act();
     const uint64_t wanted = std::min(rig.Newest() + seed % 3, kGoal);
     REQUIRE(rig.Begin(wanted, seed % 2 == 0 ? 500 : 1 << 20) == absl::OkStatus());
     const uint64_t step = rig.step();
-    REQUIRE(rig.FinishSave());
-    const Flat whole = Flatten(rig.SaveIdle());
+    REQUIRE(rig.FinishCheckpoint());
+    const Flat whole = Flatten(rig.CheckpointIdle());
 
-    SaveRig other(Elsewhere(plan, step));
+    CheckpointRig other(Elsewhere(plan, step));
     other.SetGoal(kGoal);
     other.Load(rig.saved(), static_cast<ElementType>(plan.dtype), step);
     REQUIRE(other.FinishRestore() == absl::OkStatus());
@@ -78,27 +78,27 @@ TEST_CASE("restore: on other servers training goes on, and equals the one withou
       REQUIRE(other.engine(e).restore_progress(other.plan.table)->complete());
     }
     other.Serve();
-    REQUIRE(Flatten(other.SaveIdle()) == Flatten(rig.saved()));
+    REQUIRE(Flatten(other.CheckpointIdle()) == Flatten(rig.saved()));
     REQUIRE(other.Finish());
     REQUIRE(other.error == "");
-    REQUIRE(Flatten(other.SaveIdle()) == whole);
+    REQUIRE(Flatten(other.CheckpointIdle()) == whole);
   }
 }
 
 TEST_CASE("restore: copies have what was loaded, and take over") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 20; ++seed) {
-    SavePlan plan = MakeSavePlan(seed, rows, v1::CONSISTENCY_SYNC);
+    CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
     plan.servers = 2;
     plan.partitions = 4;
     CAPTURE(seed, rows);
-    SaveRig rig(plan);
+    CheckpointRig rig(plan);
     rig.SetGoal(5);
     REQUIRE(rig.Finish());
-    const Saved saved = rig.SaveIdle();
+    const Saved saved = rig.CheckpointIdle();
     plan.restoring = plan.copies = true;
     plan.first_step = 5;
-    SaveRig other(plan);
+    CheckpointRig other(plan);
     other.Load(saved, static_cast<ElementType>(plan.dtype), 5);
     REQUIRE(other.FinishRestore() == absl::OkStatus());
     const absl::StatusOr<RestoreProgress> before = other.engine(0).restore_progress(plan.table);
@@ -114,16 +114,16 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
       p.clear_followers();
     }
     other.ApplyView();
-    SaveRequest request;
+    PartitionCheckpointRequest request;
     request.id = 1;
     request.tables.push_back({plan.table, 5, 0, false});
     Flat flat;
     for (size_t e = 0; e < 2; ++e) {
       std::vector<uint64_t> newest;
-      REQUIRE(other.engine(e).BeginSave(request, &newest) == absl::OkStatus());
-      SavePiece piece;
+      REQUIRE(other.engine(e).BeginCheckpoint(request, &newest) == absl::OkStatus());
+      CheckpointPiece piece;
       while (other.engine(e).TakePiece(1, &piece)) {
-        if (piece.kind == SavePiece::Kind::kChunk) {
+        if (piece.kind == CheckpointPiece::Kind::kChunk) {
           const SavedChunk& was = saved.chunks.at(piece.first_element);
           CHECK(std::equal(was.parameters.begin(), was.parameters.end(), piece.parameters.begin()));
           CHECK(was.version == piece.version);
@@ -147,26 +147,26 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
 }
 
 // One server, one worker.
-SavePlan Small(bool rows) {
-  SavePlan plan;
+CheckpointPlan Small(bool rows) {
+  CheckpointPlan plan;
   plan.rows = rows;
   plan.workers = 1;
   plan.optimizer.set_name("momentum");
   plan.optimizer.set_rate(0.125);
   return plan;
 }
-Saved Trained(const SavePlan& plan) {
-  SaveRig rig(plan);
+Saved Trained(const CheckpointPlan& plan) {
+  CheckpointRig rig(plan);
   rig.SetGoal(4);
   REQUIRE(rig.Finish());
-  return rig.SaveIdle();
+  return rig.CheckpointIdle();
 }
-ReplyStatus Scanned(SaveRig* rig, uint32_t partition) {
+ReplyStatus Scanned(CheckpointRig* rig, uint32_t partition) {
   Group group = rig->GroupOf(partition, 0);
   group.count = 1;
   return rig->engine(0).Scan({kFirstWorker, rig->plan.table, group}).answer.status;
 }
-ReplyStatus Pulled(SaveRig* rig, uint32_t chunk) {
+ReplyStatus Pulled(CheckpointRig* rig, uint32_t chunk) {
   PullRequest r;
   r.worker = kFirstWorker;
   r.table = rig->plan.table;
@@ -179,11 +179,11 @@ ReplyStatus Pulled(SaveRig* rig, uint32_t chunk) {
 
 TEST_CASE("restore: nobody is served before the view says that all is there") {
   const bool rows = GENERATE(false, true);
-  SavePlan plan = Small(rows);
+  CheckpointPlan plan = Small(rows);
   const Saved saved = Trained(plan);
   plan.restoring = true;
   plan.first_step = 4;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   const auto status = [&] { return rows ? Scanned(&rig, 0) : Pulled(&rig, 0); };
   CHECK(status() == ReplyStatus::kNotReady);
   CHECK(rig.Begin(4) != absl::OkStatus());
@@ -203,10 +203,10 @@ TEST_CASE("restore: nobody is served before the view says that all is there") {
 
 TEST_CASE("restore: what is not finished when the view says so is lost, never initial") {
   const bool rows = GENERATE(false, true);
-  SavePlan plan = Small(rows);
+  CheckpointPlan plan = Small(rows);
   const Saved saved = Trained(plan);
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   rig.Load(saved, ElementType::kF32, 4);
   SECTION("not finished") {}
   SECTION("finished in an epoch before") {
@@ -222,11 +222,11 @@ TEST_CASE("restore: what is not finished when the view says so is lost, never in
 // Reads a table whose partitions were lost while it was restored, and reset when it was served.
 // The shard hears of the latter two together. `joins`: when they are lost.
 ReplyStatus ReadAfterReset(bool rows, bool joins) {
-  SavePlan plan = Small(rows);
+  CheckpointPlan plan = Small(rows);
   const Saved saved = Trained(plan);
   plan.restoring = true;
   plan.lost = joins;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   auto* lost = rig.view().mutable_tables(0)->mutable_lost_partitions();
   if (!joins) {
     rig.Load(saved, ElementType::kF32, 4);
@@ -241,18 +241,18 @@ ReplyStatus ReadAfterReset(bool rows, bool joins) {
 TEST_CASE("regression: what is lost in a restore and reset after it is served") {
   const bool rows = GENERATE(false, true), joins = GENERATE(false, true);
   CHECK(ReadAfterReset(rows, joins) == ReplyStatus::kOk);
-  planted_bugs().lose_what_is_reset = true;
+  failpoints().lose_what_is_reset = true;
   const ReplyStatus lost = ReadAfterReset(rows, joins);
-  planted_bugs().lose_what_is_reset = false;
+  failpoints().lose_what_is_reset = false;
   CHECK(lost == ReplyStatus::kDataLoss);
 }
 
 TEST_CASE("restore: a partition that has changed hands is loaded again") {
-  SavePlan plan = Small(false);
+  CheckpointPlan plan = Small(false);
   const Saved saved = Trained(plan);
   plan.restoring = true;
   plan.first_step = 4;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   rig.Load(saved, ElementType::kF32, 4);
   REQUIRE(rig.FinishRestore().ok());
   v1::Partition* moved = rig.view().mutable_partitions(0);
@@ -267,15 +267,15 @@ TEST_CASE("restore: a partition that has changed hands is loaded again") {
   rig.Load(saved, ElementType::kF32, 4);
   REQUIRE(rig.FinishRestore() == absl::OkStatus());
   rig.Serve();
-  CHECK(Flatten(rig.SaveIdle()) == Flatten(saved));
+  CHECK(Flatten(rig.CheckpointIdle()) == Flatten(saved));
 }
 
 TEST_CASE("restore: what is loaded in part is not served") {
-  SavePlan plan = Small(false);
+  CheckpointPlan plan = Small(false);
   Saved saved = Trained(plan);
   saved.chunks.erase(0);
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   RestoreRequest begin;
   begin.table = plan.table;
   begin.version = 4;
@@ -296,18 +296,18 @@ TEST_CASE("restore: what is loaded in part is not served") {
 }
 
 TEST_CASE("restore: into another dtype, and without optimizer state") {
-  SavePlan plan = Small(false);
+  CheckpointPlan plan = Small(false);
   plan.dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[GENERATE(0, 1, 2)];
   const Saved saved = Trained(plan);
-  SavePlan to = plan;
+  CheckpointPlan to = plan;
   to.dtype = std::vector{v1::DTYPE_F32, v1::DTYPE_BF16, v1::DTYPE_F16}[GENERATE(0, 1, 2)];
   to.restoring = true;
-  SaveRig rig(to);
+  CheckpointRig rig(to);
   rig.Load(saved, static_cast<ElementType>(plan.dtype), 0, /*state=*/false);
   REQUIRE(rig.error == "");
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
-  for (const auto& [first, chunk] : rig.SaveIdle().chunks) {
+  for (const auto& [first, chunk] : rig.CheckpointIdle().chunks) {
     // What the optimizer works on is what it worked on.
     const auto weights = [](const SavedChunk& c) {
       if (!c.master.empty()) return c.master;
@@ -325,16 +325,16 @@ TEST_CASE("restore: into another dtype, and without optimizer state") {
 }
 
 TEST_CASE("restore: parameters of 16 bits without a master copy are widened") {
-  SavePlan plan = Small(false);
+  CheckpointPlan plan = Small(false);
   plan.dtype = v1::DTYPE_BF16;
   Saved saved = Trained(plan);
   for (auto& [first, chunk] : saved.chunks) chunk.master.clear();
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   rig.Load(saved, ElementType::kBf16, 0);
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
-  for (const auto& [first, chunk] : rig.SaveIdle().chunks) {
+  for (const auto& [first, chunk] : rig.CheckpointIdle().chunks) {
     CHECK(chunk.parameters == saved.chunks.at(first).parameters);
     CHECK(chunk.master.size() == chunk.count);
   }
@@ -342,9 +342,9 @@ TEST_CASE("restore: parameters of 16 bits without a master copy are widened") {
 
 TEST_CASE("restore: what is not of the table's shape is refused") {
   const auto bad = absl::StatusCode::kInvalidArgument;
-  SavePlan plan = Small(false);
+  CheckpointPlan plan = Small(false);
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   const std::vector<float> numbers(plan.elements);
   ElementsToRestore elements;
   elements.table = plan.table;
@@ -373,15 +373,15 @@ TEST_CASE("restore: what is not of the table's shape is refused") {
   CHECK(rig.engine(0).RestoreRows(rows).code() == bad);
   // A table that the view does not say so of.
   plan.restoring = false;
-  SaveRig served(plan);
+  CheckpointRig served(plan);
   CHECK(served.engine(0).BeginRestore({plan.table, 0, 0}).code() ==
         absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("restore: rows of a shape that is not the table's are refused") {
-  SavePlan plan = Small(true);
+  CheckpointPlan plan = Small(true);
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
   const std::vector<uint64_t> keys = {1, 2};
   const std::vector<float> numbers(2 * plan.dim);
@@ -410,11 +410,11 @@ TEST_CASE("restore: rows of a shape that is not the table's are refused") {
   // Without a count they were changed once: rows that never were are none.
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
-  CHECK(rig.SaveIdle().rows.at(1).applies == 1);
+  CHECK(rig.CheckpointIdle().rows.at(1).applies == 1);
 }
 
 // Calls of RestoreRows() until all is loaded; 0: it is not after many.
-int CallsToLoad(SaveRig* rig, const RowsToRestore& rows) {
+int CallsToLoad(CheckpointRig* rig, const RowsToRestore& rows) {
   RowsLoaded loaded;
   for (int calls = 1; calls <= 1000; ++calls) {
     const absl::Status status = rig->engine(0).RestoreRows(rows, &loaded);
@@ -429,11 +429,11 @@ int CallsToLoad(SaveRig* rig, const RowsToRestore& rows) {
 }
 
 TEST_CASE("regression: rows beyond memory are loaded, however few of them fit into it") {
-  SavePlan plan = Small(true);
+  CheckpointPlan plan = Small(true);
   plan.cold = plan.restoring = true;
   plan.servers = 1;
   plan.partitions = GENERATE(1u, 4u);
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
   std::vector<uint64_t> keys(3000);
   std::iota(keys.begin(), keys.end(), 0);
@@ -443,13 +443,13 @@ TEST_CASE("regression: rows beyond memory are loaded, however few of them fit in
   rows.table = plan.table;
   rows.keys = keys;
   rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
-  planted_bugs().restart_windows = true;
+  failpoints().restart_windows = true;
   CHECK(CallsToLoad(&rig, rows) == 0);
-  planted_bugs().restart_windows = false;
+  failpoints().restart_windows = false;
   CHECK(CallsToLoad(&rig, rows) > 1);
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
-  const Saved saved = rig.SaveIdle();
+  const Saved saved = rig.CheckpointIdle();
   REQUIRE(saved.rows.size() == keys.size());
   for (const uint64_t key : keys) {
     const auto from = numbers.begin() + static_cast<ptrdiff_t>(key * plan.dim);
@@ -458,11 +458,11 @@ TEST_CASE("regression: rows beyond memory are loaded, however few of them fit in
 }
 
 TEST_CASE("regression: adam begins at its first step on rows that come without its state") {
-  SavePlan plan = Small(true);
+  CheckpointPlan plan = Small(true);
   plan.optimizer.set_name("adam");
   plan.optimizer.set_rate(0.1);
   plan.restoring = true;
-  SaveRig rig(plan);
+  CheckpointRig rig(plan);
   for (size_t i = 0; i < rig.engines(); ++i) {
     REQUIRE(rig.engine(i).BeginRestore({plan.table, 0, 0}).ok());
   }
@@ -480,7 +480,7 @@ TEST_CASE("regression: adam begins at its first step on rows that come without i
   for (const uint64_t goal : {1, 2, 3}) {
     rig.SetGoal(goal);
     REQUIRE(rig.Finish());
-    for (const auto& [key, row] : rig.SaveIdle().rows) {
+    for (const auto& [key, row] : rig.CheckpointIdle().rows) {
       INFO(key);
       CHECK((row.applies == kAppliesOfNewState || (row.applies > 0 && row.applies <= goal)));
       if (row.applies != 1) continue;

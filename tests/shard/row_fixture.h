@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/codec/codec.h"
 #include "tests/shard/engine_fixture.h"
 
@@ -233,9 +233,9 @@ class RowFixture {
                            true,
                            pull_type});
   }
-  GroupsOutcome Intend(uint64_t worker, const std::vector<uint64_t>& of) {
+  GroupsOutcome Prefetch(uint64_t worker, const std::vector<uint64_t>& of) {
     Name(of);
-    return engine->Intend({worker, kTable, groups, keys});
+    return engine->Prefetch({worker, kTable, groups, keys});
   }
   // Of an answer that has them as `type`.
   Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows, ElementType type) const {

@@ -17,8 +17,8 @@
 namespace verbena::shard {
 namespace {
 
-struct Slices {
-  Slices(const RowShape& of_shape, size_t slices)
+struct LocalPartitions {
+  LocalPartitions(const RowShape& of_shape, size_t slices)
       : shape(of_shape),
         pool(&allocator, 0, &resident),
         arena(shape.few_bytes(), shape.many_bytes(), &pool, nullptr) {
@@ -38,7 +38,7 @@ struct Slices {
 
 // Keys in batches, compared with a plain map all along.
 void CheckLikeMap(size_t count, const std::function<uint64_t(size_t)>& key_of) {
-  Slices s(RowShape(1, 0, false), 1);
+  LocalPartitions s(RowShape(1, 0, false), 1);
   RowStore& store = *s.stores[0];
   std::unordered_map<uint64_t, uint32_t> model;
   std::mt19937_64 random(3);
@@ -68,7 +68,7 @@ void CheckLikeMap(size_t count, const std::function<uint64_t(size_t)>& key_of) {
 }
 
 TEST_CASE("pages of indices that are wanted one by one, among rows, lie behind each other") {
-  Slices s(RowShape(64, 1, false), 0);
+  LocalPartitions s(RowShape(64, 1, false), 0);
   constexpr int kPages = 20'000;
   std::vector<std::byte*> rows, pages;
   int behind = 0;
@@ -100,7 +100,7 @@ TEST_CASE("an index finds what a plain map does, whatever the keys are like") {
 TEST_CASE("beside parameters and state a row takes at most sixteen bytes, at every size") {
   const auto [dim, slices] = GENERATE(std::pair(1u, 1u), std::pair(16u, 1u), std::pair(64u, 4u));
   INFO("dim " << dim << ", slices " << slices);
-  Slices s(RowShape(dim, 1, false), slices);
+  LocalPartitions s(RowShape(dim, 1, false), slices);
   std::vector<uint64_t> keys(250);
   std::vector<uint32_t> rows(keys.size());
   uint64_t next = 0;
@@ -129,7 +129,7 @@ TEST_CASE("keys made to have the same two lines are found, wherever they had to 
   std::mt19937_64 random(4);
   for (int i = 0; i < 700; ++i) keys.push_back(random());
   keys.insert(keys.begin() + 350, same.begin(), same.begin() + 70);
-  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
+  LocalPartitions s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint32_t> rows(keys.size());
   REQUIRE(store.FindOrCreate(keys, rows.data()));
@@ -150,7 +150,7 @@ TEST_CASE("keys made to have the same two lines are found, wherever they had to 
 }
 
 TEST_CASE("a lookahead guesses nearly every row, at every size") {
-  Slices s(RowShape(2, 0, false), 1);
+  LocalPartitions s(RowShape(2, 0, false), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint64_t> keys;
   std::vector<uint32_t> rows;
@@ -169,7 +169,7 @@ TEST_CASE("a lookahead guesses nearly every row, at every size") {
 }
 
 TEST_CASE("guesses that are wrong, gone or of nobody find the rows all the same") {
-  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
+  LocalPartitions s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint64_t> keys(300);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i * 977;
@@ -200,7 +200,7 @@ TEST_CASE("where there is no memory a store stays as it was, and goes on later")
   std::vector<uint32_t> rows(keys.size());
   size_t refused = 0;
   for (size_t more = 0; more < (size_t{400} << 10); more += 4096) {
-    Slices s(shape, 1);
+    LocalPartitions s(shape, 1);
     RowStore& store = *s.stores[0];
     REQUIRE(store.FindOrCreate({keys.data(), 2000}, rows.data()));
     const size_t used = s.allocator.used;
@@ -225,7 +225,7 @@ TEST_CASE("where there is no memory a store stays as it was, and goes on later")
 }
 
 TEST_CASE("an index without memory fills up, refuses, and takes back") {
-  Slices s(RowShape(1, 0, false), 0);
+  LocalPartitions s(RowShape(1, 0, false), 0);
   RowIndex index(&s.arena);
   std::vector<uint64_t> keys;
   const auto hashes_of = [&](absl::Span<const uint32_t> rows, uint64_t* hashes) {
@@ -261,7 +261,7 @@ TEST_CASE(
   std::vector<uint64_t> keys(kRows);
   for (uint64_t& key : keys) key = random();
   std::vector<uint32_t> rows(kRows);
-  Slices s(RowShape(2, 1, false), 5);
+  LocalPartitions s(RowShape(2, 1, false), 5);
   const uint64_t expected[] = {0, kRows, kRows / 20, 10 * kRows, 30};
   for (size_t i = 0; i < s.stores.size(); ++i) {
     RowStore& store = *s.stores[i];
@@ -283,7 +283,7 @@ TEST_CASE(
 }
 
 TEST_CASE("more rows are expected than there is memory for: they come all the same") {
-  Slices s(RowShape(2, 0, false), 1);
+  LocalPartitions s(RowShape(2, 0, false), 1);
   s.allocator.limit = 1 << 20;
   RowStore& store = *s.stores[0];
   store.Expect(uint64_t{1} << 40);
@@ -296,7 +296,7 @@ TEST_CASE("more rows are expected than there is memory for: they come all the sa
 }
 
 TEST_CASE("rows that are not counted remember whether there was an apply, also when they move") {
-  Slices s(RowShape(2, 0, false), 1);
+  LocalPartitions s(RowShape(2, 0, false), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint64_t> keys(200);
   std::vector<uint32_t> rows(keys.size());
@@ -313,7 +313,7 @@ TEST_CASE("rows that are not counted remember whether there was an apply, also w
 }
 
 TEST_CASE("however long rows come and go, a lookup of a key without one ends soon") {
-  Slices s(RowShape(2, 0, false, /*has_stamps=*/true), 0);
+  LocalPartitions s(RowShape(2, 0, false, /*has_stamps=*/true), 0);
   RowIndex index(&s.arena);
   const auto no_hashes = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
     for (size_t i = 0; i < rows.size(); ++i) hashes[i] = RowIndex::Hash(rows[i]);
@@ -347,7 +347,7 @@ TEST_CASE("however long rows come and go, a lookup of a key without one ends soo
 }
 
 TEST_CASE("an index has the greatest row numbers, whole, also of rows that change places") {
-  Slices s(RowShape(2, 0, false), 0);
+  LocalPartitions s(RowShape(2, 0, false), 0);
   RowIndex index(&s.arena);
   const auto hashes_of = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
     for (const uint32_t row : rows) *hashes++ = RowIndex::Hash(row);
@@ -369,7 +369,7 @@ TEST_CASE("an index has the greatest row numbers, whole, also of rows that chang
 }
 
 TEST_CASE("slices that go give their memory to the others, and in the end to the pool") {
-  Slices s(RowShape(8, 0, false), 8);
+  LocalPartitions s(RowShape(8, 0, false), 8);
   std::vector<uint64_t> keys(3000);
   std::vector<uint32_t> rows(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;

@@ -11,10 +11,10 @@
 #include <random>
 #include <vector>
 
-#include "proto/half.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/initializer.h"
 #include "tests/shard/row_fixture.h"
+#include "verbena/half.h"
 
 namespace verbena::shard {
 

@@ -49,11 +49,11 @@ class RowsRun {
     CHECK(table.rows == model_.size());
     const size_t bytes = o_.row_dtype == v1::DTYPE_F32 ? o_.dim * 4 : (o_.dim + 1) / 2 * 4;
     CHECK(table.parameter_bytes == model_.size() * bytes);
-    CHECK(f_.engine->counters().parked == parked_.size());
+    CHECK(f_.engine->counters().deferred == deferred_.size());
   }
 
  private:
-  struct Parked {
+  struct Deferred {
     uint64_t clock;  // of its worker, when it came
     std::vector<uint64_t> keys;
   };
@@ -142,8 +142,8 @@ class RowsRun {
     const uint32_t operation = next_operation_++;
     const PullOutcome out = f_.Lookup(kFirstWorker + rank, keys, clock, rank, operation);
     if (Waits(clock)) {
-      REQUIRE(out.kind == Kind::kParked);
-      parked_[operation] = {clock, keys};
+      REQUIRE(out.kind == Kind::kDeferred);
+      deferred_[operation] = {clock, keys};
       return;
     }
     REQUIRE(out.kind == Kind::kReady);
@@ -176,8 +176,8 @@ class RowsRun {
 
   void TakeEvents() {
     for (const Event& e : f_.Events()) {
-      const auto it = parked_.find(e.token.operation);
-      REQUIRE(it != parked_.end());
+      const auto it = deferred_.find(e.token.operation);
+      REQUIRE(it != deferred_.end());
       const std::vector<uint64_t>& keys = it->second.keys;
       CHECK(e.destination == 0x1000 + e.token.operation);
       if (e.kind == Event::Kind::kPullFailed) {
@@ -190,10 +190,10 @@ class RowsRun {
         CHECK(SameRows(f_.RowsOf(keys, e.view), model_.Get(keys)));
         f_.engine->Unpin(e.view.pin);
       }
-      parked_.erase(it);
+      deferred_.erase(it);
     }
     // What need not wait any more has been answered.
-    for (const auto& [operation, lookup] : parked_) CHECK(Waits(lookup.clock));
+    for (const auto& [operation, lookup] : deferred_) CHECK(Waits(lookup.clock));
   }
 
   const RowOptions o_;
@@ -203,7 +203,7 @@ class RowsRun {
   uint32_t universe_ = 1;
   std::vector<std::vector<uint64_t>> sequences_;  // by rank, by partition
   std::vector<uint64_t> clocks_;                  // by rank
-  std::map<uint32_t, Parked> parked_;             // by operation
+  std::map<uint32_t, Deferred> deferred_;         // by operation
   uint32_t next_operation_ = 1;
   uint32_t failing_ = 0;
 };

@@ -39,9 +39,9 @@ class SyncRowsRun {
       }
     }
     CHECK(Finished(goal));
-    CHECK(parked_.empty());
+    CHECK(deferred_.empty());
     CHECK(f_.engine->counters().held == 0);
-    CHECK(f_.engine->counters().parked == 0);
+    CHECK(f_.engine->counters().deferred == 0);
     CHECK(f_.commits.size() == f_.engine->counters().commits);
   }
 
@@ -64,7 +64,7 @@ class SyncRowsRun {
     std::set<uint32_t> listed;                               // ranks that have pushed anything
     std::set<uint32_t> ended;
   };
-  struct Parked {
+  struct Deferred {
     uint64_t min_version;
     std::vector<uint64_t> keys;
   };
@@ -118,8 +118,8 @@ class SyncRowsRun {
                Pick(4) == 0) {
       departed_.insert(r);
       f_.Depart(r);
-      for (auto it = parked_.begin(); it != parked_.end();) {
-        it = it->second.first == r ? parked_.erase(it) : std::next(it);
+      for (auto it = deferred_.begin(); it != deferred_.end();) {
+        it = it->second.first == r ? deferred_.erase(it) : std::next(it);
       }
       Commits();
     }
@@ -213,8 +213,8 @@ class SyncRowsRun {
     }
     CHECK(f_.commits.size() == committed_);
     for (const Event& e : f_.Events()) {
-      const auto it = parked_.find(e.token.operation);
-      if (it == parked_.end()) {
+      const auto it = deferred_.find(e.token.operation);
+      if (it == deferred_.end()) {
         // Of one that has departed, maybe answered on the way.
         const bool no_memory =
             f_.allocator.scratch_limit != SIZE_MAX && e.answer.status == Status::kResourceExhausted;
@@ -223,7 +223,7 @@ class SyncRowsRun {
         f_.engine->Unpin(e.view.pin);
         continue;
       }
-      const Parked& lookup = it->second.second;
+      const Deferred& lookup = it->second.second;
       if (e.kind == Event::Kind::kPullFailed) {
         CHECK(f_.allocator.scratch_limit != SIZE_MAX);
         CHECK(e.answer.status == Status::kResourceExhausted);
@@ -231,9 +231,9 @@ class SyncRowsRun {
         CHECK(e.answer.version >= lookup.min_version);
         CheckAnswer(lookup.keys, e.answer.version, e.view);
       }
-      parked_.erase(it);
+      deferred_.erase(it);
     }
-    for (const auto& [operation, lookup] : parked_) CHECK_FALSE(Readable(lookup.second));
+    for (const auto& [operation, lookup] : deferred_) CHECK_FALSE(Readable(lookup.second));
   }
   bool TryCommit(uint32_t p) {
     Step& s = steps_[p];
@@ -266,7 +266,7 @@ class SyncRowsRun {
     return true;
   }
 
-  bool Readable(const Parked& lookup) const {
+  bool Readable(const Deferred& lookup) const {
     return std::all_of(lookup.keys.begin(), lookup.keys.end(), [&](uint64_t key) {
       return steps_[f_.PartitionOf(key)].version >= lookup.min_version;
     });
@@ -285,7 +285,7 @@ class SyncRowsRun {
     std::vector<uint64_t> keys;
     for (uint32_t n = 1 + Pick(30); n > 0; --n) keys.push_back(Pick(universe_));
     keys = f_.Order(keys);
-    const Parked lookup = {workers_[r].step + Pick(2), keys};
+    const Deferred lookup = {workers_[r].step + Pick(2), keys};
     const uint32_t operation = next_operation_++;
     const PullOutcome out = f_.Lookup(kFirstWorker + r, keys, lookup.min_version, r, operation);
     if (out.kind == Kind::kAnswer) {
@@ -294,8 +294,8 @@ class SyncRowsRun {
       return;
     }
     REQUIRE((out.kind == Kind::kReady) == Readable(lookup));
-    if (out.kind == Kind::kParked) {
-      parked_[operation] = {r, lookup};
+    if (out.kind == Kind::kDeferred) {
+      deferred_[operation] = {r, lookup};
     } else {
       CheckAnswer(keys, out.answer.version, out.view);
     }
@@ -310,7 +310,7 @@ class SyncRowsRun {
     for (const Event& e : f_.Events()) {
       CHECK(e.kind == Event::Kind::kPullFailed);
       CHECK(e.answer.status == Status::kWrongEpoch);
-      CHECK(parked_.erase(e.token.operation) == 1);
+      CHECK(deferred_.erase(e.token.operation) == 1);
     }
   }
 
@@ -331,7 +331,7 @@ class SyncRowsRun {
   std::vector<Worker> workers_;  // by rank
   std::vector<Step> steps_;      // by partition
   std::set<uint32_t> departed_;
-  std::map<uint32_t, std::pair<uint32_t, Parked>> parked_;  // operation -> rank, lookup
+  std::map<uint32_t, std::pair<uint32_t, Deferred>> deferred_;  // operation -> rank, lookup
   uint32_t next_operation_ = 1;
   size_t committed_ = 0;
 };

@@ -143,7 +143,7 @@ TEST_CASE("a new generation of the job forgets the open step and keeps what is c
 
 TEST_CASE("an await of rows ends when all its partitions have the version") {
   RowFixture f(SyncRowOptions(1));
-  CHECK(f.Await(kFirstWorker, {0, 3}, 1).parked);
+  CHECK(f.Await(kFirstWorker, {0, 3}, 1).deferred);
   f.EndStep(0, 0, 0, 0);
   CHECK(f.Events().empty());
   f.EndStep(0, 3, 0, 0);
@@ -151,7 +151,7 @@ TEST_CASE("an await of rows ends when all its partitions have the version") {
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kAwaitDone);
   CHECK(events[0].answer.status == Status::kOk);
-  CHECK_FALSE(f.Await(kFirstWorker, {0, 3}, 1).parked);
+  CHECK_FALSE(f.Await(kFirstWorker, {0, 3}, 1).deferred);
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST_CASE("an ssp pull waits exactly when its worker is more than the bound ahea
   CHECK(f.PullAs(0, bound, &staleness) == PullKind::kReady);
   CHECK(staleness == bound);
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, bound + 1) == PullKind::kParked);
+  CHECK(f.PullAs(0, bound + 1) == PullKind::kDeferred);
   CHECK(f.PullAs(1, 0) == PullKind::kReady);  // the slow ones never wait
   f.EndSteps(1, 1);
   CHECK(f.Events().empty());  // rank 2 has not
@@ -74,7 +74,7 @@ TEST_CASE("an ssp pull waits exactly when its worker is more than the bound ahea
 TEST_CASE("pushes release no ssp pull, whatever the chunk's version") {
   Ssp f(SspOptions(0));
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, 1) == PullKind::kParked);
+  CHECK(f.PullAs(0, 1) == PullKind::kDeferred);
   for (uint64_t s = 1; s <= 5; ++s) f.Push(1, 0, s, 1);
   CHECK(f.Events().empty());
 }
@@ -88,14 +88,14 @@ TEST_CASE("an end-step that is sent again counts once") {
   CHECK(f.PullAs(0, 1) == PullKind::kReady);
   f.EndSteps(0, 1);
   f.EndSteps(1, 1);
-  CHECK(f.PullAs(0, 2) == PullKind::kParked);
+  CHECK(f.PullAs(0, 2) == PullKind::kDeferred);
 }
 
 TEST_CASE("ssp does not wait for who has left, and does for who has not come yet") {
   Ssp f(SspOptions(0));
   f.EndSteps(0, 2);
   f.EndSteps(1, 1);
-  CHECK(f.PullAs(0, 2) == PullKind::kParked);
+  CHECK(f.PullAs(0, 2) == PullKind::kDeferred);
   f.Depart(2);
   CHECK(f.Events().empty());
   f.Depart(1);
@@ -113,7 +113,7 @@ TEST_CASE("ssp does not wait for who has left, and does for who has not come yet
   REQUIRE(late.Apply().ok());
   late.EndSteps(0, 1);
   late.EndSteps(1, 1);
-  CHECK(late.PullAs(0, 1) == PullKind::kParked);
+  CHECK(late.PullAs(0, 1) == PullKind::kDeferred);
   late.Join(kFirstWorker + 2, 2);
   REQUIRE(late.Apply().ok());
   CHECK(late.Events().empty());
@@ -135,12 +135,12 @@ TEST_CASE("a joiner of an ssp table has the least clock until it says its own") 
   CHECK(first.answer.detail == 0);
   f.EndSteps(1, 4);  // the others go on: 7, 9, 8
   f.EndSteps(2, 2);
-  CHECK(f.PullAs(0, 7) == PullKind::kParked);  // held up by the joiner, which counts as at 5
+  CHECK(f.PullAs(0, 7) == PullKind::kDeferred);  // held up by the joiner, which counts as at 5
   f.EndAt(3, 6);
   CHECK(f.Events().size() == 1);
   CHECK(f.PullAs(3, 6) == PullKind::kReady);
   f.EndAt(3, 9);
-  CHECK(f.PullAs(3, 9) == PullKind::kParked);  // rank 0 is at 7
+  CHECK(f.PullAs(3, 9) == PullKind::kDeferred);  // rank 0 is at 7
 }
 
 TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody") {
@@ -150,16 +150,16 @@ TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody"
   f.EndAt(1, 2);
   f.EndAt(2, 2);
   CHECK(f.PullAs(1, 2) == PullKind::kReady);
-  CHECK(f.PullAs(1, 3) == PullKind::kParked);
+  CHECK(f.PullAs(1, 3) == PullKind::kDeferred);
 }
 
 TEST_CASE("an ssp pull with an absurd count waits and disturbs nobody") {
   Ssp f(SspOptions(2));
   f.EndSteps(0, 1);
-  CHECK(f.PullAs(0, UINT64_MAX) == PullKind::kParked);
+  CHECK(f.PullAs(0, UINT64_MAX) == PullKind::kDeferred);
   CHECK(f.PullAs(0, 1) == PullKind::kReady);
   f.engine->ForgetLane(0);
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
 }
 
 TEST_CASE("an observer of an ssp table reads at once") {
@@ -180,7 +180,7 @@ TEST_CASE("a new generation of the job starts all ssp clocks anew") {
   for (int rank : {0, 1, 2}) f.Join(kFirstWorker + 10 + rank, rank);
   REQUIRE(f.Apply().ok());
   CHECK(f.PullAs(10, 0) == PullKind::kReady);
-  CHECK(f.PullAs(10, 1) == PullKind::kParked);
+  CHECK(f.PullAs(10, 1) == PullKind::kDeferred);
 }
 
 // The primary before had not heard of the third worker, nor had its copy.
@@ -193,9 +193,9 @@ TEST_CASE("regression: ssp waits for an expected worker that only the next prima
     worker->set_incarnation(kFirstWorker + rank);
     worker->set_rank(rank);
   }
-  Roster roster;
-  roster.Update(job);
-  Clocks clocks(&roster, /*bound=*/2, [](uint32_t, const WorkerMark&) {});
+  Members members;
+  members.Update(job);
+  Clocks clocks(&members, /*bound=*/2, [](uint32_t, const WorkerMark&) {});
   clocks.Follow(1);
   clocks.Adopt(0, {WorkerMark{kFirstWorker, 4, 3}, WorkerMark{kFirstWorker + 1, 4, 3}});
   Answer answer;
@@ -205,7 +205,7 @@ TEST_CASE("regression: ssp waits for an expected worker that only the next prima
   CHECK(readable(2));
   CHECK_FALSE(readable(3));
   // Its next end of a step says how many it has ended.
-  CHECK(clocks.EndStep(0, *roster.Find(kFirstWorker + 2), 2));
+  CHECK(clocks.EndStep(0, *members.Find(kFirstWorker + 2), 2));
   CHECK(readable(4));
   CHECK_FALSE(readable(5));
 }

@@ -151,7 +151,7 @@ TEST_CASE("regression: a primary that is one again two epochs later has no conte
   CHECK(f.Version(0) == 0);
 }
 
-TEST_CASE("moving or dropping ends what is held and parked with the reason") {
+TEST_CASE("moving or dropping ends what is held and deferred with the reason") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 1).held);
   f.Pull(kFirstWorker, 0, 1, 4);
@@ -174,7 +174,7 @@ TEST_CASE("moving or dropping ends what is held and parked with the reason") {
   CHECK(events[2].kind == Event::Kind::kAwaitDone);
   for (const Event& e : events) CHECK(e.answer.status == expected);
   CHECK(f.engine->counters().held == 0);
-  CHECK(f.engine->counters().parked == 0);
+  CHECK(f.engine->counters().deferred == 0);
 }
 
 TEST_CASE("a new epoch keeps what was consumed, and the rest is sent again") {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/view_change.h"
-#include "proto/view_difference.h"
+#include "proto/control/view_change.h"
+#include "proto/control/view_difference.h"
 #include "tests/shard/engine_fixture.h"
 
 namespace verbena::shard {

@@ -15,9 +15,9 @@ import sys
 import tree
 
 # The libraries' public headers, where they lie here; client/package.cmake installs them.
-HEADERS = ("client/client.h", "client/rdma_options.h", "client/c/half_numbers.h",
-           "client/c/status.h", "client/c/table_enums.h", "client/c/verbena.h", "proto/export.h",
-           "proto/half.h", "proto/tls_options.h", "proto/version.h.in", "rdma/memory/memory_kind.h")
+HEADERS = ("client/include/verbena/client.h", "client/include/verbena/rdma_options.h", "client/include/verbena/half_numbers.h",
+           "client/include/verbena/status.h", "client/include/verbena/table_enums.h", "client/include/verbena/verbena.h", "client/include/verbena/export.h",
+           "client/include/verbena/half.h", "client/include/verbena/tls_options.h", "client/include/verbena/version.h.in", "client/include/verbena/memory_kind.h")
 
 SCOPE = re.compile(r"^(?:typedef\s+)?(?:template\s*<[^>]*>\s*)?"
                    r"(?P<kind>namespace|extern|class|struct|union|enum)\b")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fails when a test that docs/guarantees.md names is none that a change has to pass.
 
-It also compares the failpoints of the swarm (tests/cluster/swarm_planted.cc) with the page: each is
+It also compares the failpoints of the swarm (tests/cluster/swarm_failpoints.cc) with the page: each is
 there, in brackets if no known seed finds it, and each seed that the page states is the table's.
 
     guarantees_test.py ROOT                    each is where the page says
@@ -47,7 +47,7 @@ def failpoints(root):
     """Problems of the failpoints on the page."""
     page = (root / "docs" / "guarantees.md").read_text()
     # "name", or "name and what is beside it": {failpoints}, seed. A name has a seed if one of its rows has.
-    table = (root / "tests" / "cluster" / "swarm_planted.cc").read_text()
+    table = (root / "tests" / "cluster" / "swarm_failpoints.cc").read_text()
     seeds = {}
     for name, seed in re.findall(r'\{"([^"]+)",\s*(?:\{[^}]*\}|\w+),\s*(\d+)', table):
         seeds.setdefault(name.split()[0], set()).add(int(seed))

@@ -24,31 +24,36 @@ ARROWS = {
     "worker": {"proto", "rdma", "client", "worker"},
     "server": {"proto", "rdma", "shard", "server"},
 }
-# Exceptions to the above: prefix of the included path -> room that may include it too.
+# Exceptions to the above: prefix of the included path -> module that may include it too.
 ALSO = {"shard/codec/": {"client", "worker"}}
 
 # System and library headers: (pattern, where it is allowed or None, where it is forbidden or None,
 # why). Paths are prefixes.
 HEADERS = (
+    (r"(proto|rdma|shard|client|worker|server)/", None, ("client/include/",),
+     "a public header includes public headers alone (verbena/...)"),
+    (r"verbena/(client|verbena|rdma_options|status|half_numbers|table_enums)\.h", None,
+     ("proto/", "rdma/", "shard/", "server/"),
+     "the client's interface; below it, public headers of types alone (verbena/half.h, verbena/memory_kind.h)"),
     (r"prometheus/", ("server/metrics/",), None, "only server/metrics knows Prometheus"),
     (r"rocksdb/", ("server/cold/", "tests/server/cold/"), None, "only server/cold knows RocksDB"),
     (r"sqlite3\.h", ("server/coordinator/", "tests/server/"), None, "only the coordinator's store knows SQLite"),
-    (r"nlohmann/", ("server/checkpoint/",), None,
-     "only server/checkpoint parses JSON of others; proto/json.h writes ours"),
+    (r"nlohmann/", ("server/checkpoint/files/",), None,
+     "only server/checkpoint/files parses JSON of others; proto/base/json.h writes ours"),
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h",
-     ("proto/grpc_", "server/", "client/client", "client/grpc", "tests/", "bench/"), None,
+     ("proto/control/grpc_", "proto/security/grpc_", "server/", "client/client", "client/grpc", "tests/", "bench/"), None,
      "gRPC stays at the edges: state machines see ControlChannel"),
     (r"(grpcpp|grpc)/|.*\.grpc\.pb\.h", None,
      ("server/executor/", "server/replication/", "server/coordinator/coordinator",
       "server/membership", "client/core/", "client/staging/"),
      "a state machine sees ControlChannel, not gRPC"),
-    (r"openssl/", ("proto/tls_", "proto/token.cc", "tests/"), None,
-     "only proto/tls_* and proto/token.cc know OpenSSL"),
+    (r"openssl/", ("proto/security/tls_", "proto/security/token.cc", "tests/"), None,
+     "only proto/security/ knows OpenSSL"),
     (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric.", "tests/rdma/fake_gpu_direct.",
      "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
-    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/toml_config.",
-     "proto/empty_values.", "tests/", "bench/"), None,
+    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/base/toml_config.",
+     "proto/base/empty_values.", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),
     (r"(thread|mutex|condition_variable|future|chrono|shared_mutex|pthread\.h|time\.h|ctime"
      r"|sys/(socket|epoll|eventfd|time|mman)\.h|netinet/.*|arpa/.*|unistd\.h"
@@ -65,18 +70,18 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 def check_file(path, text):
     """Yields (line, message) of each forbidden include of one file."""
-    room = path.split(os.sep)[0]
+    module = path.split(os.sep)[0]
     for match in INCLUDE.finditer(text):
         line = text.count("\n", 0, match.start(2)) + 1
         quote, target = match.groups()
         to = target.split("/")[0]
-        if to in tree.ROOMS and not re.match(r"rdma/(rdma_|fabric|fi_)", target):
-            extra = any(target.startswith(p) and room in rooms for p, rooms in ALSO.items())
-            if room in ARROWS and to not in ARROWS[room] and not extra:
-                yield line, (f'"{target}": {room} may include only '
-                             f'{", ".join(sorted(ARROWS[room]))}')
+        if to in tree.MODULES and not re.match(r"rdma/(rdma_|fabric|fi_)", target):
+            extra = any(target.startswith(p) and module in modules for p, modules in ALSO.items())
+            if module in ARROWS and to not in ARROWS[module] and not extra:
+                yield line, (f'"{target}": {module} may include only '
+                             f'{", ".join(sorted(ARROWS[module]))}')
         elif quote == '"' and ("../" in target or "/" not in target):
-            yield line, f'"{target}": includes are rooted at the repository, such as "{room}/..."'
+            yield line, f'"{target}": includes are rooted at the repository, such as "{module}/..."'
         for pattern, allowed, forbidden, why in HEADERS:
             if not re.match(pattern, target):
                 continue
@@ -96,28 +101,29 @@ def check(root):
 
 # (file to plant it in, the include). Each must be found, in that file.
 PLANTED = (
-    ("proto/routing.h", '#include "rdma/transport.h"'),
-    ("rdma/transport.h", '#include "client/client.h"'),
+    ("proto/wire/routing.h", '#include "rdma/transport.h"'),
+    ("rdma/transport.h", '#include "verbena/client.h"'),
     ("shard/engine.h", '#include "rdma/transport.h"'),
     ("shard/engine.h", "#include <thread>"),
     ("shard/engine.h", "#include <sys/socket.h>"),
-    ("client/client.h", '#include "server/membership.h"'),
-    ("client/client.h", '#include "shard/engine.h"'),
+    ("client/include/verbena/client.h", '#include "server/membership.h"'),
+    ("client/include/verbena/client.h", '#include "shard/engine.h"'),
     ("client/core/client_core.h", "#include <grpcpp/grpcpp.h>"),
     ("server/executor/inbox.h", "  #  include <prometheus/counter.h>"),
-    ("server/membership.h", '#include "client/client.h"'),
+    ("server/membership.h", '#include "verbena/client.h"'),
     ("client/core/client_core.h", "#include <openssl/ssl.h>"),
-    ("proto/json.h", "#include <nlohmann/json.hpp>"),
+    ("proto/base/json.h", "#include <nlohmann/json.hpp>"),
     ("shard/cold_store.h", "#include <rocksdb/db.h>"),
-    ("proto/routing.h", '#include "../client/client.h"'),
-    ("proto/routing.h", '#include "record.h"'),
+    ("proto/wire/routing.h", '#include "../client/client.h"'),
+    ("proto/wire/routing.h", '#include "record.h"'),
     ("worker/cuda/kernels.cu", '#include "shard/engine.h"'),
 )
 # Allowed ones that a careless rule would refuse.
 ALLOWED = (
-    ("client/client.h", '#include "shard/codec/codec.h"'),
+    ("client/core/client_core.h", '#include "shard/codec/codec.h"'),
+    ("rdma/memory/device.h", '#include "verbena/memory_kind.h"'),
     ("rdma/transport.h", "#include <rdma/rdma_cma.h>"),
-    ("proto/routing.h", "// see #include \"rdma/transport.h\""),
+    ("proto/wire/routing.h", "// see #include \"rdma/transport.h\""),
 )
 
 

@@ -95,19 +95,20 @@ def links(root):
 
 
 def headers(root):
-    for path in tree.files(root, tree.ROOMS, (".h",)):
+    for path in tree.files(root, tree.MODULES, (".h",)):
         opening = tree.read(root, path).split("#ifndef")[0]
         if not opening.startswith("//"):
             yield f"{path}: does not open with a sentence of purpose"
         elif "**Thread safety**" not in opening and "pure" not in opening.lower() \
-                and not path.startswith("proto/record.h"):
+                and not path.startswith("proto/wire/record.h"):
             yield f"{path}: its opening comment does not state **Thread safety**"
         yield from guard(root, path)
 
 
 def guard(root, path):
     """That a header may be included twice, and compiles by itself when its source does."""
-    macro = "VERBENA_" + re.sub(r"[/.]", "_", path).upper() + "_"
+    installed = path.removeprefix("client/include/verbena/")  # users see no more of it
+    macro = "VERBENA_" + re.sub(r"[/.]", "_", installed).upper() + "_"
     directives = re.findall(r"^#.*", tree.read(root, path), re.MULTILINE)
     if directives[:2] != [f"#ifndef {macro}", f"#define {macro}"] \
             or not directives[-1].startswith("#endif"):

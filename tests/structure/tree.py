@@ -1,8 +1,8 @@
 """The files of the project, as the structure tests see them."""
 import os
 
-ROOMS = ("proto", "rdma", "shard", "server", "client", "worker")
-FOLDERS = ROOMS + ("deploy", "tests", "bench", "docs")
+MODULES = ("proto", "rdma", "shard", "server", "client", "worker")
+FOLDERS = MODULES + ("deploy", "tests", "bench", "docs")
 
 
 def files(root, folders=FOLDERS, suffixes=None):

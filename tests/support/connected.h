@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "client/client.h"
 #include "tests/support/cluster.h"
 #include "tests/support/good.h"
+#include "verbena/client.h"
 
 namespace verbena::test {
 

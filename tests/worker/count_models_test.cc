@@ -1,4 +1,4 @@
-#include "worker/count_models.h"
+#include "worker/models/count_models.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <numbers>
 
-#include "worker/logistic.h"
-#include "worker/random.h"
+#include "worker/models/logistic.h"
+#include "worker/train/random.h"
 
 namespace verbena::worker {
 namespace {

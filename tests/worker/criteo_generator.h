@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/criteo_reader.h"
+#include "worker/data/criteo_reader.h"
 
 namespace verbena::worker {
 

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <string>
 
-#include "proto/json.h"
+#include "proto/base/json.h"
 #include "tests/worker/criteo_generator.h"
-#include "worker/metrics.h"
+#include "worker/train/metrics.h"
 
 int main(int argc, char** argv) {
   using namespace verbena::worker;

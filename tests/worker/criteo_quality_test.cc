@@ -8,12 +8,12 @@
 
 #include "tests/worker/criteo_generator.h"
 #include "tests/worker/temporary_file.h"
-#include "worker/load_model.h"
-#include "worker/local_store.h"
-#include "worker/metrics.h"
-#include "worker/options.h"
-#include "worker/trainer.h"
-#include "worker/validation.h"
+#include "worker/models/load_model.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/metrics.h"
+#include "worker/train/options.h"
+#include "worker/train/trainer.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {

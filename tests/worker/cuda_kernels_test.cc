@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "proto/half.h"
+#include "verbena/half.h"
 #include "worker/cuda/elements.h"
 #include "worker/cuda/kernel_types.h"
 #include "worker/cuda/launch_plan.h"

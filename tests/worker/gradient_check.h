@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/model.h"
-#include "worker/random.h"
+#include "worker/models/model.h"
+#include "worker/train/random.h"
 
 namespace verbena::worker {
 

@@ -1,5 +1,5 @@
 // Steps of a job and its early stop, as numbers in counter tensors that all workers add to.
-#include "worker/job_progress.h"
+#include "worker/train/job_progress.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -10,10 +10,10 @@
 
 #include "tests/worker/synthetic.h"
 #include "tests/worker/temporary_file.h"
-#include "worker/data_identity.h"
-#include "worker/local_store.h"
-#include "worker/logistic_regression.h"
-#include "worker/trainer.h"
+#include "worker/data/data_identity.h"
+#include "worker/models/logistic_regression.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/trainer.h"
 
 namespace verbena::worker {
 namespace job_progress_test {

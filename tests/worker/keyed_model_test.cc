@@ -1,4 +1,4 @@
-#include "worker/keyed_model.h"
+#include "worker/models/keyed_model.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,12 +9,12 @@
 
 #include "tests/worker/gradient_check.h"
 #include "tests/worker/synthetic.h"
-#include "worker/embedding_mlp.h"
-#include "worker/factorization_machine.h"
-#include "worker/local_store.h"
-#include "worker/logistic.h"
-#include "worker/logistic_regression.h"
-#include "worker/validation.h"
+#include "worker/models/embedding_mlp.h"
+#include "worker/models/factorization_machine.h"
+#include "worker/models/logistic.h"
+#include "worker/models/logistic_regression.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {

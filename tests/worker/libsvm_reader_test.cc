@@ -1,4 +1,4 @@
-#include "worker/libsvm_reader.h"
+#include "worker/data/libsvm_reader.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

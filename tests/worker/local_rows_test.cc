@@ -1,11 +1,11 @@
-#include "worker/local_rows.h"
+#include "worker/stores/local_rows.h"
 
 #include <catch2/catch.hpp>
 #include <map>
 #include <vector>
 
-#include "worker/local_store.h"
-#include "worker/random.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/random.h"
 
 namespace verbena::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/logistic_regression.h"
+#include "worker/models/logistic_regression.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "worker/metrics.h"
+#include "worker/train/metrics.h"
 
 #include <catch2/catch.hpp>
 #include <limits>

@@ -4,11 +4,11 @@
 #include <iterator>
 #include <string>
 
-#include "worker/load_model.h"
-#include "worker/local_store.h"
-#include "worker/options.h"
-#include "worker/trainer.h"
-#include "worker/validation.h"
+#include "worker/models/load_model.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/options.h"
+#include "worker/train/trainer.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "worker/data/input_indexer.h"
+#include "worker/data/libsvm_reader.h"
 #include "worker/data/streamed_input.h"
-#include "worker/libsvm_reader.h"
 
 namespace verbena::worker {
 

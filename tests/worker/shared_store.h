@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker/local_store.h"
-#include "worker/trainer.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/trainer.h"
 
 namespace verbena::worker {
 

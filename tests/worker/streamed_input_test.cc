@@ -18,8 +18,8 @@
 
 #include "tests/worker/read_examples.h"
 #include "tests/worker/temporary_file.h"
-#include "worker/random.h"
-#include "worker/schedule.h"
+#include "worker/train/random.h"
+#include "worker/train/schedule.h"
 
 namespace verbena::worker {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <string>
 
-#include "worker/libsvm_reader.h"
-#include "worker/random.h"
+#include "worker/data/libsvm_reader.h"
+#include "worker/train/random.h"
 
 namespace verbena::worker {
 

@@ -1,4 +1,4 @@
-#include "worker/text_model.h"
+#include "worker/models/text_model.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,9 +8,9 @@
 
 #include "tests/worker/gradient_check.h"
 #include "tests/worker/synthetic.h"
-#include "worker/local_store.h"
-#include "worker/trainer.h"
-#include "worker/validation.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/trainer.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/trainer.h"
+#include "worker/train/trainer.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,12 +12,12 @@
 
 #include "tests/worker/shared_store.h"
 #include "tests/worker/synthetic.h"
-#include "worker/embedding_mlp.h"
-#include "worker/factorization_machine.h"
-#include "worker/local_store.h"
-#include "worker/logistic_regression.h"
-#include "worker/schedule.h"
-#include "worker/text_model.h"
+#include "worker/models/embedding_mlp.h"
+#include "worker/models/factorization_machine.h"
+#include "worker/models/logistic_regression.h"
+#include "worker/models/text_model.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/schedule.h"
 
 namespace verbena::worker {
 namespace {

@@ -1,5 +1,5 @@
 // Validation, early stop and prefetch of rows, in the training loop.
-#include "worker/validation.h"
+#include "worker/train/validation.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,10 +9,10 @@
 
 #include "tests/worker/shared_store.h"
 #include "tests/worker/synthetic.h"
-#include "worker/factorization_machine.h"
-#include "worker/local_store.h"
-#include "worker/logistic_regression.h"
-#include "worker/trainer.h"
+#include "worker/models/factorization_machine.h"
+#include "worker/models/logistic_regression.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/trainer.h"
 
 namespace verbena::worker {
 namespace {
@@ -214,7 +214,7 @@ class RecordingStore : public ParameterStore, public RowStore {
   StoreStatistics statistics() const override { return store_.statistics(); }
 
   absl::Span<const EmbeddingTable> tables() const override { return store_.rows()->tables(); }
-  void Intend(size_t /*table*/, absl::Span<const uint64_t> /*keys*/) override {
+  void Prefetch(size_t /*table*/, absl::Span<const uint64_t> /*keys*/) override {
     log_.emplace_back("intend");
   }
   void Lookup(size_t slot, size_t table, absl::Span<const uint64_t> keys) override {

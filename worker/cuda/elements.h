@@ -16,14 +16,15 @@
 #include <bit>
 #include <cstdint>
 
-#include "proto/half.h"
+#include "verbena/half.h"
 #include "worker/cuda/host_device.h"
 #include "worker/cuda/kernel_types.h"
 
 namespace verbena::worker {
 
-// The conversions are those of proto/half.h, compiled for the GPU. The hardware's instructions
-// would save a few integer operations, which memory latency hides, but give other bits for NaNs.
+// The conversions are those of client/include/verbena/half.h, compiled for the GPU. The hardware's
+// instructions would save a few integer operations, which memory latency hides, but give other bits
+// for NaNs.
 struct F32ToBF16 {
   using In = float;
   using Out = uint16_t;

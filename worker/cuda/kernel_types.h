@@ -6,7 +6,7 @@
 // in order:
 //
 //   conversions  (const In* in, Out* out, uint64_t n)
-//                out[i] = in[i], converted as proto/half.h does.
+//                out[i] = in[i], converted as client/include/verbena/half.h does.
 //   gather       (const Segment* segments, const uint32_t* tiles, uint32_t tile_count, Out* bucket)
 //                bucket[s.first + i] = tensor[i] for each segment s.
 //   scatter      (const Segment* segments, const uint32_t* tiles, uint32_t tile_count,

@@ -1,5 +1,5 @@
-// The text model's arithmetic (worker/text_kernels.h) on a GPU: copies a batch of examples there,
-// returns its losses, and adds its gradient to the one on the GPU.
+// The text model's arithmetic (worker/models/text_kernels.h) on a GPU: copies a batch of examples
+// there, returns its losses, and adds its gradient to the one on the GPU.
 //
 // **Thread safety**: one thread at a time.
 //
@@ -20,7 +20,7 @@
 #include "worker/cuda/cublas.h"
 #include "worker/cuda/kernel_module.h"
 #include "worker/cuda/stream.h"
-#include "worker/text_kernels.h"
+#include "worker/models/text_kernels.h"
 
 namespace verbena::worker {
 

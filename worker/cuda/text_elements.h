@@ -1,5 +1,5 @@
-// One thread's part of the text model (worker/text_kernels.h has the formulas): the logic of the
-// kernels, for the GPU and for tests on the host. Matrices are row-major.
+// One thread's part of the text model (worker/models/text_kernels.h has the formulas): the logic of
+// the kernels, for the GPU and for tests on the host. Matrices are row-major.
 //
 // **Thread safety**: pure functions of memory that the caller gives. Threads `0..threads-1` called
 // with the same arguments write disjoint elements, so they run in any order or at once.

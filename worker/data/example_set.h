@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/data/input_order.h"
-#include "worker/keyed_examples.h"
+#include "worker/data/keyed_examples.h"
 
 namespace verbena::worker {
 

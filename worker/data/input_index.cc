@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/file.h"
+#include "worker/data/file.h"
 
 namespace verbena::worker {
 namespace {

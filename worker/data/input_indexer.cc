@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/criteo_reader.h"
+#include "worker/data/criteo_reader.h"
 #include "worker/data/decompressor.h"
-#include "worker/file.h"
-#include "worker/libsvm_reader.h"
+#include "worker/data/file.h"
+#include "worker/data/libsvm_reader.h"
 
 namespace verbena::worker {
 namespace {

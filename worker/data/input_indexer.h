@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/data/input_index.h"
+#include "worker/data/keyed_examples.h"
 #include "worker/data/spool.h"
-#include "worker/keyed_examples.h"
 
 namespace verbena::worker {
 

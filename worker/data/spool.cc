@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/data/decompressor.h"
-#include "worker/file.h"
+#include "worker/data/file.h"
 
 namespace verbena::worker {
 namespace {

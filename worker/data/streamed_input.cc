@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker/criteo_reader.h"
 #include "worker/data/block_cache.h"
-#include "worker/libsvm_reader.h"
+#include "worker/data/criteo_reader.h"
+#include "worker/data/libsvm_reader.h"
 
 namespace verbena::worker {
 namespace {

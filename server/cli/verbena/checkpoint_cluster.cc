@@ -15,18 +15,18 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/json.h"
-#include "proto/view_tables.h"
+#include "proto/base/json.h"
+#include "proto/control/view_tables.h"
 #include "rdma/base/clock.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/checkpoint_task.h"
+#include "server/checkpoint/files/manifest.h"
+#include "server/checkpoint/restore_task.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/newest_checkpoint.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/text_table.h"
 #include "server/nanoseconds.h"
-#include "server/saves/restorer.h"
-#include "server/saves/saver.h"
 
 namespace verbena::cli {
 namespace {
@@ -64,7 +64,7 @@ struct Shown {
   bool waits = false;  // for something else to end; shown also where there is no terminal
 };
 
-// Runs a Saver or Restorer to its end, and shows its progress on standard error.
+// Runs a CheckpointTask or RestoreTask to its end, and shows its progress on standard error.
 template <typename Machine>
 absl::Status RunToEnd(Machine* machine, const Clock& clock, const Coordinator& coordinator,
                       const std::function<Shown(double seconds)>& describe) {
@@ -102,21 +102,21 @@ absl::Status RunToEnd(Machine* machine, const Clock& clock, const Coordinator& c
 absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const std::string& root,
                                  bool json, const Coordinator& coordinator) {
   const MonotonicClock clock;
-  server::SaverOptions saver_options;
-  saver_options.coordinator = coordinator.address;
-  saver_options.root = root;
-  saver_options.job = options.job;
-  saver_options.tables = options.tables;
-  saver_options.memory_bytes = options.memory_bytes;
-  saver_options.bytes_per_second = options.bytes_per_second;
-  saver_options.full_every = options.full_every;
-  saver_options.written_by = "verbena " VERBENA_VERSION;
-  saver_options.time = Now;
-  server::Saver saver(std::move(saver_options), &clock, coordinator.channel,
-                      checkpoint::PosixDisk());
+  server::CheckpointTaskOptions checkpoint_task_options;
+  checkpoint_task_options.coordinator = coordinator.address;
+  checkpoint_task_options.root = root;
+  checkpoint_task_options.job = options.job;
+  checkpoint_task_options.tables = options.tables;
+  checkpoint_task_options.memory_bytes = options.memory_bytes;
+  checkpoint_task_options.bytes_per_second = options.bytes_per_second;
+  checkpoint_task_options.full_every = options.full_every;
+  checkpoint_task_options.written_by = "verbena " VERBENA_VERSION;
+  checkpoint_task_options.time = Now;
+  server::CheckpointTask saver(std::move(checkpoint_task_options), &clock, coordinator.channel,
+                               checkpoint::PosixDisk());
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(&saver, clock, coordinator, [&](double seconds) {
-    const server::SaverProgress progress = saver.progress();
+    const server::CheckpointTaskProgress progress = saver.progress();
     if (!progress.failure.empty()) {
       return Shown{absl::StrFormat("trying again in %.1f s: %s",
                                    static_cast<double>(progress.pause_nanos) / 1e9,
@@ -190,7 +190,7 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
                                     const std::string& given, bool json,
                                     const Coordinator& coordinator) {
   const MonotonicClock clock;
-  server::RestorerOptions restorer_options;
+  server::RestoreTaskOptions restorer_options;
   restorer_options.coordinator = coordinator.address;
   restorer_options.path = given;
   checkpoint::Disk* const disk = checkpoint::PosixDisk();
@@ -218,7 +218,7 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   restorer_options.restorer = ThisProgram();
   const std::string path = restorer_options.path;
   const auto make = [&] {
-    return server::Restorer::Make(restorer_options, &clock, coordinator.channel, disk);
+    return server::RestoreTask::Make(restorer_options, &clock, coordinator.channel, disk);
   };
   auto restorer = make();
   if (!restorer.ok()) return AdviseOnDamage(restorer.status(), path, kCommand);
@@ -232,7 +232,7 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   }
   const int64_t began = clock.NowNanos();
   const absl::Status status = RunToEnd(restorer->get(), clock, coordinator, [&](double seconds) {
-    const server::RestorerProgress progress = (*restorer)->progress();
+    const server::RestoreTaskProgress progress = (*restorer)->progress();
     return Shown{absl::StrCat(progress.doing, ": ",
                               Amount(progress.read_bytes, progress.total_bytes, seconds))};
   });
@@ -285,7 +285,7 @@ CLI::Validator RenameCheck() {
   return check;
 }
 
-void AddSave(CLI::App* app, ClusterCheckpointOptions* options) {
+void AddCheckpoint(CLI::App* app, ClusterCheckpointOptions* options) {
   app->add_option_function<std::string>(
          "--limit-rate",
          [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
@@ -358,10 +358,10 @@ std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
     actions.push_back(app);
     return app;
   };
-  AddSave(add("save", ClusterAction::kSave, "Save tables of a cluster, while it trains",
-              "A directory of checkpoints, which all servers can write",
-              "Job of the tables (default: the only job)"),
-          options);
+  AddCheckpoint(add("save", ClusterAction::kCheckpoint, "Save tables of a cluster, while it trains",
+                    "A directory of checkpoints, which all servers can write",
+                    "Job of the tables (default: the only job)"),
+                options);
   AddRestore(add("restore", ClusterAction::kRestore, "Restore tables into a cluster",
                  "A checkpoint, or a directory of checkpoints: its newest; all servers read it",
                  "Job of the restored tables (default: as in the checkpoint)"),
@@ -377,8 +377,8 @@ absl::StatusOr<std::string> RunClusterCheckpoint(const ClusterCheckpointOptions&
     return absl::InvalidArgumentError(absl::StrCat(Printable(options.path), ": ", error.message()));
   }
   while (path.size() > 1 && path.back() == '/') path.pop_back();
-  return options.action == ClusterAction::kSave ? Save(options, path, json, coordinator)
-                                                : Restore(options, path, json, coordinator);
+  return options.action == ClusterAction::kCheckpoint ? Save(options, path, json, coordinator)
+                                                      : Restore(options, path, json, coordinator);
 }
 
 }  // namespace verbena::cli

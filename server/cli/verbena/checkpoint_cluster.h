@@ -13,13 +13,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
 #include "server/cli/verbena/coordinator_call.h"
 
 namespace verbena::cli {
 
 struct ClusterCheckpointOptions {
-  enum class Action { kNone, kSave, kRestore };
+  enum class Action { kNone, kCheckpoint, kRestore };
   Action action = Action::kNone;
   // save: a directory of checkpoints; restore: that, or a checkpoint. All servers see it by this
   // path.
@@ -29,7 +29,7 @@ struct ClusterCheckpointOptions {
   // save
   uint64_t bytes_per_second = 0;                       // 0: as fast as it goes
   uint64_t memory_bytes = 0;                           // of each shard; 0: its default
-  uint32_t full_every = 1;                             // SaverOptions::full_every
+  uint32_t full_every = 1;                             // CheckpointTaskOptions::full_every
   checkpoint::Retention retention = {.keep_last = 0};  // keep_last 0: nothing is removed
   // restore
   std::map<std::string, std::string> renamed;

@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/export.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/export.h"
 #include "server/cli/verbena/checkpoint_import.h"
 
 namespace verbena::cli {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "server/checkpoint/import_plan.h"
+#include "server/checkpoint/files/import_plan.h"
 
 namespace verbena::cli {
 

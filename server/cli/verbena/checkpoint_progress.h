@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
 
 namespace verbena::cli {
 

@@ -3,10 +3,10 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "proto/json.h"
-#include "proto/table_spec.h"
+#include "proto/base/json.h"
+#include "proto/spec/table_spec.h"
+#include "server/cli/verbena/format.h"
 #include "server/cli/verbena/text_table.h"
-#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {

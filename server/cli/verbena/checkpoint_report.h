@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
 
 namespace verbena::cli {
 

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/verbena/v1/cluster.pb.h"
-#include "proto/verbena/v1/shard.pb.h"
+#include "verbena/v1/cluster.pb.h"
+#include "verbena/v1/shard.pb.h"
 
 namespace verbena::cli {
 

@@ -6,8 +6,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/empty_values.h"
-#include "proto/role.h"
+#include "proto/base/empty_values.h"
+#include "proto/security/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
 

@@ -8,12 +8,12 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "proto/tls_options.h"
 #include "server/cli/verbena/checkpoint_cluster.h"
 #include "server/cli/verbena/checkpoint_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/token_command.h"
+#include "verbena/tls_options.h"
 
 namespace verbena::cli {
 

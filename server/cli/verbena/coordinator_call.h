@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/control_channel.h"
+#include "proto/control/control_channel.h"
 
 namespace verbena::cli {
 

@@ -4,10 +4,10 @@
 #include <map>
 
 #include "absl/time/time.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
+#include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
-#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {
@@ -175,7 +175,7 @@ JsonWriter Load(const ShardLoad& load) {
   json.Add("pulls", shard.pulls());
   json.Add("push_bytes", shard.push_bytes());
   json.Add("pull_bytes", shard.pull_bytes());
-  json.Add("parked", shard.parked());
+  json.Add("deferred", shard.deferred());
   json.Add("held", shard.held());
   json.Add("resident_bytes", shard.resident_bytes());
   json.Add("cpu_seconds", shard.cpu_seconds());

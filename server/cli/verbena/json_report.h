@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/json.h"
+#include "proto/base/json.h"
 #include "server/cli/verbena/cluster_state.h"
 #include "server/cli/verbena/shard_load.h"
 

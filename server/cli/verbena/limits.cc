@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/job_limits.h"
+#include "proto/spec/job_limits.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {

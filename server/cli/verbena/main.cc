@@ -17,12 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "proto/grpc_control_channel.h"
-#include "proto/process_start.h"
-#include "proto/threads.h"
-#include "proto/tls_files.h"
+#include "proto/base/process_start.h"
+#include "proto/base/threads.h"
+#include "proto/control/grpc_control_channel.h"
+#include "proto/security/tls_files.h"
 #include "server/cli/verbena/cluster_reader.h"
 #include "server/cli/verbena/command_line.h"
+#include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/partition_report.h"
@@ -30,7 +31,6 @@
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
-#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {

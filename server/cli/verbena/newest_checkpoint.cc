@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/manifest.h"
 
 namespace verbena::cli {
 

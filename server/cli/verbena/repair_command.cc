@@ -9,13 +9,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "proto/json.h"
-#include "proto/table_partitions.h"
-#include "proto/view_tables.h"
+#include "proto/base/json.h"
+#include "proto/control/view_tables.h"
+#include "proto/wire/table_partitions.h"
+#include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/text_table.h"
-#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {

@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "proto/view_tables.h"
+#include "proto/control/view_tables.h"
+#include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/text_table.h"
-#include "server/cli/verbena/words.h"
 
 namespace verbena::cli {
 namespace {
@@ -287,7 +287,7 @@ std::string ShardsText(const ClusterState& state, const std::vector<ShardLoad>& 
     }
     const v1::ShardStatistics& shard = *load.statistics;
     table.AddRow({name, absl::StrCat(shard.shard()), Count(shard.pushes()), Count(shard.pulls()),
-                  Bytes(shard.push_bytes()), Bytes(shard.pull_bytes()), Count(shard.parked()),
+                  Bytes(shard.push_bytes()), Bytes(shard.pull_bytes()), Count(shard.deferred()),
                   Count(shard.held()), Bytes(shard.resident_bytes()), Seconds(shard.cpu_seconds()),
                   LanesCell(LanesOfShard(shard)), Mark(load)});
   }
@@ -321,7 +321,7 @@ std::string RatesText(const ClusterState& state, const std::vector<ShardLoad>& l
     };
     table.AddRow({name, absl::StrCat(shard.shard()), rate(&Rates::push_bytes, 1e-6, 1),
                   rate(&Rates::pull_bytes, 1e-6, 1), rate(&Rates::pushes, 1, 0),
-                  rate(&Rates::pulls, 1, 0), Count(shard.parked()), Count(shard.held()),
+                  rate(&Rates::pulls, 1, 0), Count(shard.deferred()), Count(shard.held()),
                   Bytes(shard.resident_bytes()), rate(&Rates::cpu, 100, 1), Mark(load)});
   }
   std::string text = absl::StrCat(when, "\n", OrSaying(table, "no servers"),

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/json.h"
+#include "proto/base/json.h"
 
 namespace verbena::cli {
 namespace {

@@ -4,10 +4,10 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "proto/json.h"
-#include "proto/role.h"
-#include "proto/token.h"
-#include "proto/token_file.h"
+#include "proto/base/json.h"
+#include "proto/security/role.h"
+#include "proto/security/token.h"
+#include "proto/security/token_file.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {

@@ -11,8 +11,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "proto/verbena/v1/cluster.pb.h"
 #include "server/cli/verbena/coordinator_call.h"
+#include "verbena/v1/cluster.pb.h"
 
 namespace verbena::cli {
 

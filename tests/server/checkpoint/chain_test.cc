@@ -3,9 +3,9 @@
 #include <catch2/catch.hpp>
 #include <string>
 
-#include "server/checkpoint/compact.h"
-#include "server/checkpoint/export.h"
-#include "server/checkpoint/planted_bugs.h"
+#include "server/checkpoint/files/compact.h"
+#include "server/checkpoint/files/export.h"
+#include "server/checkpoint/files/failpoints.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -35,12 +35,12 @@ absl::Status ExportNewest(Disk* disk, const std::string& to) {
 
 // Training drops every second row of some partitions, of which an increment has the rest whole: a
 // chain of three, whose partitions are whole at different links.
-std::string SaveChain(Disk* disk, Model* model, uint64_t seed) {
+std::string CheckpointChain(Disk* disk, Model* model, uint64_t seed) {
   std::string name = *Save(disk, "/c", *model);
   for (uint32_t link = 1; link <= 2; ++link) {
     const Listed base = ReadListed(disk, "/c/" + name);
     model->Train();
-    SaveOptions options{.writers = 2, .base = &base};
+    CheckpointStartOptions options{.writers = 2, .base = &base};
     for (uint32_t p = link; p < kModelPartitions; p += 2 + seed % 2) options.whole.insert(p);
     for (auto& [table, rows] : model->rows) {
       std::erase_if(rows, [&](const auto& row) {
@@ -60,11 +60,11 @@ TEST_CASE("regression: rows of a partition that is saved whole do not come back 
     INFO("seed " << seed);
     SimDisk disk(seed);
     Model model(seed);
-    const std::string path = SaveChain(&disk, &model, seed);
+    const std::string path = CheckpointChain(&disk, &model, seed);
     CHECK(Differs(&disk, path, model) == "");
-    planted_bugs().merge_key_by_key = true;
+    failpoints().merge_key_by_key = true;
     CHECK_THAT(Differs(&disk, path, model), Contains("has other rows"));
-    planted_bugs().merge_key_by_key = false;
+    failpoints().merge_key_by_key = false;
     // The compacted one is a full one, and its rows are counted right.
     const auto compacted = CompactNewest(&disk);
     INFO(compacted.status());
@@ -126,9 +126,9 @@ TEST_CASE("an error names the block, and the planted bug copies what it has") {
   CHECK_THAT(
       std::string(CompactNewest(&disk).status().message()),
       Contains(name + ": tensor \"" + last + "\"") && Contains("bytes from 0 on (of the file"));
-  planted_bugs().read_unverified = true;
+  failpoints().read_unverified = true;
   const auto compacted = CompactNewest(&disk);
-  planted_bugs().read_unverified = false;
+  failpoints().read_unverified = false;
   REQUIRE(compacted.ok());
   CHECK(Differs(&disk, "/c/" + *compacted, model) != "");
 }
@@ -136,15 +136,15 @@ TEST_CASE("an error names the block, and the planted bug copies what it has") {
 TEST_CASE("regression: what may be based on is kept while a manifest cannot be read") {
   SimDisk disk(1);
   Model model(1);
-  SaveChain(&disk, &model, 1);
+  CheckpointChain(&disk, &model, 1);
   const std::string middle = "/c/checkpoint-00000002/manifest.json";
   disk.FlipBit(middle, 100);
   const auto directory = CheckpointDirectory::Open(&disk, "/c");
   REQUIRE(directory.ok());
   CHECK((*directory)->WouldPrune({.keep_last = 1})->empty());
-  planted_bugs().prune_unread = true;
+  failpoints().prune_unread = true;
   CHECK((*directory)->WouldPrune({.keep_last = 1})->size() == 1);
-  planted_bugs().prune_unread = false;
+  failpoints().prune_unread = false;
   CHECK((*directory)->Prune({.keep_last = 1})->empty());
   disk.FlipBit(middle, 100);
   const auto reader = CheckpointReader::Open(&disk, "/c/checkpoint-00000003");
@@ -163,9 +163,9 @@ TEST_CASE("regression: pruning one job's checkpoints removes none of another job
   const absl::Status any = (*directory)->Prune({.keep_last = 1}).status();
   CHECK(absl::IsFailedPrecondition(any));
   CHECK_THAT(std::string(any.message()), Contains("2 jobs (\"a/b\", \"a_b\")"));
-  planted_bugs().share_directories = true;
+  failpoints().share_directories = true;
   CHECK((*directory)->WouldPrune({.keep_last = 1, .job = "a_b"})->size() == 3);
-  planted_bugs().share_directories = false;
+  failpoints().share_directories = false;
   using Names = std::vector<std::string>;
   CHECK(*(*directory)->Prune({.keep_last = 1, .job = "a_b"}) == Names{"checkpoint-00000002"});
   CHECK(*(*directory)->Prune({.keep_last = 1, .job = "a/b"}) == Names{"checkpoint-00000001"});

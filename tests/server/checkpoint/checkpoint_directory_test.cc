@@ -1,5 +1,5 @@
 // Names, locks, leftovers, retention; reading what is damaged.
-#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "proto/table_spec.h"
-#include "server/checkpoint/array_reader.h"
-#include "server/checkpoint/planted_bugs.h"
-#include "server/checkpoint/safetensors.h"
-#include "server/checkpoint/tensor_file.h"
+#include "proto/spec/table_spec.h"
+#include "server/checkpoint/files/array_reader.h"
+#include "server/checkpoint/files/failpoints.h"
+#include "server/checkpoint/files/safetensors.h"
+#include "server/checkpoint/files/tensor_file.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
@@ -124,12 +124,12 @@ TEST_CASE("regression: a writer that is late with an abandoned attempt reaches n
 
 TEST_CASE("planted bug: an attempt has the directory of an abandoned one") {
   SimDisk disk(1);
-  planted_bugs().reuse_attempts = true;
+  failpoints().reuse_attempts = true;
   const std::string given_up = *(*CheckpointDirectory::Open(&disk, "/c"))->Begin();
   REQUIRE((*CheckpointDirectory::Open(&disk, "/c"))->Abandon().ok());
   const auto directory = CheckpointDirectory::Open(&disk, "/c");
   REQUIRE((*directory)->Begin().ok());
-  planted_bugs().reuse_attempts = false;
+  failpoints().reuse_attempts = false;
   CHECK(WriteWhole(&disk, Join(given_up, "late"), "late").ok());
   v1::CheckpointManifest manifest;
   manifest.set_partitions(8);
@@ -137,7 +137,7 @@ TEST_CASE("planted bug: an attempt has the directory of an abandoned one") {
   CHECK(NamesOf(&disk, "/c/checkpoint-00000001") == std::set<std::string>{"late", "manifest.json"});
 }
 
-TEST_CASE("two savers at once: the second is refused and the first goes on") {
+TEST_CASE("two checkpoint_tasks at once: the second is refused and the first goes on") {
   SimDisk disk(1);
   const Model model(1);
   const auto first = CheckpointDirectory::Open(&disk, "/c");
@@ -264,9 +264,9 @@ TEST_CASE("regression: a run that starts over does not push out what the runs be
   CHECK((*CheckpointDirectory::Open(&disk, "/c"))->Prune({.keep_last = 2}).ok());
   CHECK(numbers() == Numbers{18, 19});
   // The fault that this is about.
-  planted_bugs().forget_former_runs = true;
+  failpoints().forget_former_runs = true;
   for (int i = 1; i <= 2; ++i) save("d", 1, 0);
-  planted_bugs().forget_former_runs = false;
+  failpoints().forget_former_runs = false;
   CHECK(numbers() == Numbers{20, 21});
 }
 

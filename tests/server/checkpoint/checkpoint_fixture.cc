@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/routing.h"
-#include "proto/table_spec.h"
-#include "server/checkpoint/checksum.h"
-#include "server/checkpoint/layout.h"
-#include "server/checkpoint/row_writer.h"
-#include "server/checkpoint/tensor_file.h"
-#include "server/checkpoint/tensor_type.h"
+#include "proto/spec/table_spec.h"
+#include "proto/wire/routing.h"
+#include "server/checkpoint/files/checksum.h"
+#include "server/checkpoint/files/layout.h"
+#include "server/checkpoint/files/row_writer.h"
+#include "server/checkpoint/files/tensor_file.h"
+#include "server/checkpoint/files/tensor_type.h"
 
 namespace verbena::checkpoint::test {
 namespace {
@@ -62,9 +62,10 @@ absl::Status WriteTensor(TensorFileWriter* writer, size_t index, const v1::Check
   return absl::OkStatus();
 }
 
-class Saver {
+class CheckpointTask {
  public:
-  Saver(Disk* disk, std::string path, const Model& model, const SaveOptions& options)
+  CheckpointTask(Disk* disk, std::string path, const Model& model,
+                 const CheckpointStartOptions& options)
       : disk_(disk), path_(std::move(path)), model_(model), options_(options), random_(model.step) {
     manifest_.set_written_by("test");
     manifest_.set_job(options.job);
@@ -111,7 +112,7 @@ class Saver {
           chunks.push_back(c);
         }
         if (chunks.empty()) continue;
-        files.push_back({SliceFileName(w, ++number), w, SliceTensors(spec, chunks, w), 0});
+        files.push_back({PartitionFileName(w, ++number), w, PartitionTensors(spec, chunks, w), 0});
       }
     }
     return files;
@@ -173,7 +174,7 @@ class Saver {
   Disk* const disk_;
   const std::string path_;
   const Model& model_;
-  const SaveOptions& options_;
+  const CheckpointStartOptions& options_;
   std::mt19937_64 random_;
   v1::CheckpointManifest manifest_;
 };
@@ -296,10 +297,10 @@ void MakeVersion1(Disk* disk, const std::string& path) {
 }
 
 absl::StatusOr<std::string> Save(Disk* disk, CheckpointDirectory* directory, const Model& model,
-                                 const SaveOptions& options) {
+                                 const CheckpointStartOptions& options) {
   const absl::StatusOr<std::string> path = directory->Begin();
   if (!path.ok()) return path.status();
-  const auto manifest = Saver(disk, *path, model, options).Run();
+  const auto manifest = CheckpointTask(disk, *path, model, options).Run();
   absl::StatusOr<std::string> name =
       manifest.ok() ? directory->Commit(*manifest) : absl::StatusOr<std::string>(manifest.status());
   if (!name.ok()) (void)directory->Abandon();
@@ -307,7 +308,7 @@ absl::StatusOr<std::string> Save(Disk* disk, CheckpointDirectory* directory, con
 }
 
 absl::StatusOr<std::string> Save(Disk* disk, const std::string& root, const Model& model,
-                                 const SaveOptions& options) {
+                                 const CheckpointStartOptions& options) {
   const auto directory = CheckpointDirectory::Open(disk, root);
   if (!directory.ok()) return directory.status();
   return Save(disk, directory->get(), model, options);

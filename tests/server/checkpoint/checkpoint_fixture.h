@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "proto/verbena/v1/checkpoint.pb.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/disk.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/disk.h"
+#include "verbena/v1/checkpoint.pb.h"
 
 namespace verbena::checkpoint::test {
 
@@ -47,7 +47,7 @@ struct Model {
 
 inline constexpr uint32_t kModelPartitions = 8;
 
-struct SaveOptions {
+struct CheckpointStartOptions {
   size_t writers = 1;
   bool slices = false;           // dense tables in parts
   uint64_t file_bytes = 4096;    // small, so that there are several
@@ -62,10 +62,10 @@ uint32_t PartitionOf(const Model& model, const std::string& table, uint64_t key)
 
 // Begin to Commit; after an error Abandon(). Returns the checkpoint's name.
 absl::StatusOr<std::string> Save(Disk* disk, CheckpointDirectory* directory, const Model& model,
-                                 const SaveOptions& options = {});
+                                 const CheckpointStartOptions& options = {});
 // The same into `root`, which is opened for it.
 absl::StatusOr<std::string> Save(Disk* disk, const std::string& root, const Model& model,
-                                 const SaveOptions& options = {});
+                                 const CheckpointStartOptions& options = {});
 
 // Empty: every bit of the checkpoint is the model's, and it verifies.
 std::string Differs(const CheckpointReader& reader, const Model& model);

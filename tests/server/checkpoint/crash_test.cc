@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/compact.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/compact.h"
 #include "tests/cluster/seeds.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
@@ -30,7 +30,7 @@ struct Life {
     if (!directory.ok()) return;
     for (int i = 0; i < saves && !disk->crashed(); ++i) {
       model.Train();
-      SaveOptions options;
+      CheckpointStartOptions options;
       options.writers = 1 + i % 3;
       options.slices = i % 2 == 1;
       Listed base;

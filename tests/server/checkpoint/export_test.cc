@@ -1,12 +1,12 @@
 // What is written for other programs, bit for bit.
-#include "server/checkpoint/export.h"
+#include "server/checkpoint/files/export.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
 
-#include "server/checkpoint/npy.h"
-#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/files/npy.h"
+#include "server/checkpoint/files/safetensors.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"
 

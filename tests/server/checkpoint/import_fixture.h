@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "server/checkpoint/checkpoint_directory.h"
-#include "server/checkpoint/checkpoint_reader.h"
-#include "server/checkpoint/import.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/checkpoint/files/checkpoint_reader.h"
+#include "server/checkpoint/files/import.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
 namespace verbena::checkpoint::test {

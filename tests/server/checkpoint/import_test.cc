@@ -1,5 +1,5 @@
 // Tensors that others made become tables, bit for bit, or are refused in words.
-#include "server/checkpoint/import.h"
+#include "server/checkpoint/files/import.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "proto/row_applies.h"
-#include "server/checkpoint/export.h"
-#include "server/checkpoint/manifest.h"
+#include "proto/wire/row_applies.h"
+#include "server/checkpoint/files/export.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/server/checkpoint/import_fixture.h"
 
 namespace verbena::checkpoint::test {

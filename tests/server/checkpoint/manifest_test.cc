@@ -1,13 +1,13 @@
 // The manifest as text, and what is refused of one.
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/manifest.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
 
 #include "absl/strings/str_replace.h"
-#include "server/checkpoint/checksum.h"
-#include "server/checkpoint/layout.h"
+#include "server/checkpoint/files/checksum.h"
+#include "server/checkpoint/files/layout.h"
 #include "shard/optimizer/optimizer.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/sim_disk.h"

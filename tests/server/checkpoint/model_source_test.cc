@@ -1,13 +1,13 @@
 // Models in several files, and what a directory is imported by.
-#include "server/checkpoint/model_source.h"
+#include "server/checkpoint/files/model_source.h"
 
 #include <catch2/catch.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "server/checkpoint/export.h"
-#include "server/checkpoint/manifest.h"
+#include "server/checkpoint/files/export.h"
+#include "server/checkpoint/files/manifest.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/server/checkpoint/import_fixture.h"
 

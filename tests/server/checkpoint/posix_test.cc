@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "server/checkpoint/export.h"
-#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/files/export.h"
+#include "server/checkpoint/files/safetensors.h"
 #include "tests/server/checkpoint/checkpoint_fixture.h"
 #include "tests/support/process.h"
 
@@ -67,7 +67,7 @@ void WriteExpected(const Model& model, const std::string& directory) {
 TEST_CASE("NumPy and json alone read a checkpoint, bit for bit") {
   TemporaryDirectory directory, expected;
   Model model(7);
-  const auto save = [&](const SaveOptions& options) {
+  const auto save = [&](const CheckpointStartOptions& options) {
     const auto name = Save(PosixDisk(), directory.File("c"), model, options);
     INFO(name.status());
     REQUIRE(name.ok());

@@ -1,11 +1,11 @@
 // The safetensors reader on files of any kind, and the writer.
-#include "server/checkpoint/safetensors.h"
+#include "server/checkpoint/files/safetensors.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
 
-#include "server/checkpoint/tensor_file.h"
+#include "server/checkpoint/files/tensor_file.h"
 #include "tests/server/checkpoint/sim_disk.h"
 
 namespace verbena::checkpoint::test {

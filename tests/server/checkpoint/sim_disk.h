@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "server/checkpoint/disk.h"
+#include "server/checkpoint/files/disk.h"
 
 namespace verbena::checkpoint::test {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/table_spec.h"
+#include "proto/spec/table_spec.h"
 #include "rdma/lane/lane_request.h"
 #include "rdma/shm/shm_endpoint.h"
 

@@ -5,7 +5,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 
 namespace verbena::server {
 namespace {
@@ -330,10 +330,10 @@ TEST_CASE("regression: leases: whatever its roles were, a primary waits for the 
 }
 
 TEST_CASE("planted bug: leases: a learner that becomes the primary forgets the lease it gave") {
-  shard::planted_bugs().skip_given_lease = true;
+  shard::failpoints().skip_given_lease = true;
   size_t early = 0;
   for (const RoleChange& change : RoleChanges()) early += ServesEarly(change.first, change.then);
-  shard::planted_bugs().skip_given_lease = false;
+  shard::failpoints().skip_given_lease = false;
   CHECK(early >= 4);
 }
 

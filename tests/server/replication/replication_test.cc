@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/planted_bugs.h"
+#include "shard/failpoints.h"
 #include "tests/server/replication/copies.h"
 
 namespace verbena::server {
@@ -84,7 +84,7 @@ TEST_CASE("copies: what waited for longer than the lease is not read without ano
   CHECK(copies.Answer(worker, 1000) == ReplyStatus::kNotReady);
   copies.Pass(kLease / 4);
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
-  CHECK(copies.a.shard->Snapshot().counters.engine.parked == 0);
+  CHECK(copies.a.shard->Snapshot().counters.engine.deferred == 0);
 }
 
 TEST_CASE("copies: a change that is not made is asked for again") {
@@ -321,8 +321,8 @@ TEST_CASE("copies: one that answers, but takes nothing for a lease, is dropped")
 
 // A follower that answers every record with "no room now", until the end of the scope.
 struct BusyReplicas {
-  BusyReplicas() { shard::planted_bugs().refuse_replicas = true; }
-  ~BusyReplicas() { shard::planted_bugs().refuse_replicas = false; }
+  BusyReplicas() { shard::failpoints().refuse_replicas = true; }
+  ~BusyReplicas() { shard::failpoints().refuse_replicas = false; }
 };
 
 // Of a follower without room for three leases: whether it is kept, and takes the push then.
@@ -347,9 +347,9 @@ bool KeepsBusyReplica() {
 
 TEST_CASE("regression: copies: one that has no room for some leases is kept") {
   CHECK(KeepsBusyReplica());
-  shard::planted_bugs().drop_the_busy = true;
+  shard::failpoints().drop_the_busy = true;
   const bool keeps = KeepsBusyReplica();
-  shard::planted_bugs().drop_the_busy = false;
+  shard::failpoints().drop_the_busy = false;
   CHECK_FALSE(keeps);
 }
 

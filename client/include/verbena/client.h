@@ -1,0 +1,512 @@
+// The client library: a worker's connection to a Verbena cluster.
+//
+//     auto client = verbena::Client::Connect({.cluster = "127.0.0.1:7000", .job = "demo"});
+//     auto table = (*client)->CreateTable(spec);
+//     auto grad = (*client)->AllocateRegion(bytes);
+//     ...
+//     verbena::Ticket push = (*client)->Push(*table, *grad);
+//     verbena::Ticket end = (*client)->EndStep(*table);
+//     verbena::Ticket pull = (*client)->Pull(*table, *params);
+//     absl::Status status = pull.Wait();
+//
+// A table is either dense (it has a shape; Push(), Pull(), PushPull()) or an embedding table (it
+// has a row of `dim` numbers for each uint64 key; PushRows(), Lookup(), LookupBags(), Scan()):
+//
+//     verbena::Ticket rows = (*client)->Lookup(*items, keys, *activations);
+//     ...
+//     verbena::Ticket push = (*client)->PushRows(*items, keys, *gradients);
+//     verbena::Ticket end = (*client)->EndStep(*items);
+//
+// **Thread safety**: Client, Table, Region and Ticket may be used from any thread, and one object
+// may be used by several threads at once. Assigning to an object and destroying it need exclusive
+// access. Concurrent pushes to one table must not overlap. The caller orders the calls of a step
+// before its EndStep().
+//
+// **fork()**: gRPC does not work in a forked child of a process that has used it. In such a child
+// every call, Connect() included, ends at once with FAILED_PRECONDITION. Objects may be destroyed
+// there; the parent is not affected. Fork before the first Connect(), or call exec in the child.
+//
+// **Errors**: every operation ends by its deadline (default: ClientOptions::timeout) with a status.
+//   OK
+//   INVALID_ARGUMENT     an argument is wrong; the message has its name, value and allowed values
+//   NOT_FOUND            there is no such table
+//   ALREADY_EXISTS       the name or rank is taken
+//   DEADLINE_EXCEEDED    the message names the cause, such as the rank that has not ended the step
+//   UNAVAILABLE          the server or coordinator does not respond
+//   DATA_LOSS            the last replica of a partition is lost
+//   ABORTED              this worker's lease ended; the outcome of the operation is unknown
+//   RESOURCE_EXHAUSTED   no credit or lane became free by the deadline; the transport could not
+//                        register memory (for example RLIMIT_MEMLOCK); a server or the job is at
+//                        its memory limit; or another limit of the job ('verbena limits')
+//   CANCELLED            Cancel() or Close()
+//   FAILED_PRECONDITION  the client is closed, its lease has ended, or an observer pushes
+//   UNAUTHENTICATED      TLS verification failed, or only one side uses TLS; or the token is
+//                        missing or not valid. The message has the cause and the fix
+//   PERMISSION_DENIED    the token does not allow this job or this call
+#ifndef VERBENA_CLIENT_H_
+#define VERBENA_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "verbena/export.h"
+#include "verbena/half.h"
+#include "verbena/memory_kind.h"
+#include "verbena/rdma_options.h"
+#include "verbena/tls_options.h"
+#include "verbena/v1/cluster.pb.h"
+
+namespace verbena {
+
+// Kinds of memory: kHost, kPinned, kCuda.
+using rdma::MemoryKind;
+
+// Options of Connect(). `cluster` is required; the other defaults suit a job of one worker.
+struct ClientOptions {
+  std::string cluster = {};     // host:port of the coordinator
+  std::string job = "default";  // workers of one job share its tables and step clock
+  std::string name = {};        // shown to operators; default: host-pid
+  // Number of workers of the job, the same for all of them. Step 0 of sync tables and the clock of
+  // ssp tables wait until so many workers have joined.
+  uint32_t expected_workers = 1;
+  int rank = -1;          // -1: any free rank. Gradients are summed in rank order
+  bool observer = false;  // may pull from tables of any job; takes part in no step
+  // Transport of parameters and gradients: "shm" (same host), "verbs" (RDMA), "ofi" (libfabric over
+  // TCP) or "auto", which uses for each shard the first of these that works. With a named transport
+  // there is no fallback; Connect() fails with the reason if it is not available.
+  std::string transport = "auto";
+  RdmaOptions rdma = {};                       // for verbs
+  FabricOptions fabric = {};                   // for ofi
+  absl::Duration timeout = absl::Seconds(30);  // default deadline of every call
+  // The threads that process completions.
+  enum class Progress {
+    kBackground,  // threads in Wait(), and a background thread while no thread waits
+    kCaller,      // threads in Wait() only
+  } progress = Progress::kBackground;  // see Progress
+  // Staging memory in bytes, allocated on demand: so much for pulls into regions that shm cannot
+  // share and for looked-up rows, and so much again for pushed rows. For each GPU whose memory is
+  // used there are two further pools of this size, page-locked.
+  size_t staging_bytes = 16 << 20;
+  // TLS of the control plane; parameters and gradients are not encrypted. Setting `ca` turns TLS
+  // on: a server's certificate must be signed by one of these authorities and match the host name.
+  // `cert` and `key` identify this client where servers require it (mutual TLS).
+  TlsOptions tls = {};
+  // File with this job's token, where the cluster requires tokens. The client checks the file every
+  // second, so the token can be replaced. Connections to other hosts need TLS.
+  std::string token_file = {};
+};
+
+// Memory that the data plane can read and write. Destroying the last handle while operations use
+// the region closes their lanes, so that nothing accesses the memory afterwards; their requests are
+// resent without data. A default-constructed region is empty: it has no memory, and calls with it
+// end with INVALID_ARGUMENT.
+class VERBENA_EXPORT Region {
+ public:
+  // The first byte; a device address for kCuda; null when empty.
+  std::byte* data() const;
+  // data() as f32: size() / 4 numbers.
+  float* floats() const { return reinterpret_cast<float*>(data()); }
+  // data() as bf16 or f16: size() / 2 numbers. half.h converts them.
+  uint16_t* half_data() const { return reinterpret_cast<uint16_t*>(data()); }
+  // In bytes; 0 when empty.
+  size_t size() const;
+  // kHost when empty.
+  MemoryKind kind() const;
+  // Whether AllocateRegion() made it. Servers on this host share such memory over shm, so its data
+  // is not copied through staging.
+  bool allocated() const;
+
+ private:
+  friend class Client;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// A handle to a table of the cluster; copies refer to the same table. Destroying a handle does not
+// drop the table: see Client::DropTable(). A default-constructed handle is empty: it has no name
+// and 0 elements, and calls with it end with INVALID_ARGUMENT.
+class VERBENA_EXPORT Table {
+ public:
+  // The name in the specification. The reference is valid as long as this handle.
+  const std::string& name() const;
+  // Unique in the cluster and never reused; 0 when empty.
+  uint32_t id() const;
+  // The specification at creation, with defaults filled in.
+  const v1::TableSpec& spec() const;
+  // Whether this is an embedding table: it has rows by key instead of a shape.
+  bool embedding() const;
+  // Numbers in a row of an embedding table; 0 for a dense table.
+  uint32_t dim() const;
+  // The product of a dense table's shape; 0 for an embedding table.
+  uint64_t elements() const;
+  // Type of pulled parameters; DTYPE_UNSPECIFIED when empty. Servers keep and train all parameters
+  // in f32, and round them to the nearest value of this type.
+  v1::DType dtype() const;
+  // Type of pushed gradients; DTYPE_UNSPECIFIED when empty.
+  v1::DType gradient_dtype() const;
+  // Bytes of a pulled parameter: 4 for f32, 2 for bf16 and f16; 0 when empty.
+  size_t element_bytes() const;
+  // Bytes of a pushed gradient number: 4 for f32, 2 for bf16; 0 when empty.
+  size_t gradient_element_bytes() const;
+  // Bytes of all parameters as pulled: elements() * element_bytes().
+  size_t bytes() const;
+  // Bytes of a gradient of the whole table: elements() * gradient_element_bytes().
+  size_t gradient_bytes() const;
+  // Elements of a chunk; ranges start at a multiple of it. 0 for an embedding table.
+  uint32_t chunk_elements() const;
+
+ private:
+  friend class Client;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// A handle to an asynchronous operation. It is cheap to copy; copies refer to the same operation. A
+// default-constructed ticket is done, with FAILED_PRECONDITION.
+class VERBENA_EXPORT Ticket {
+ public:
+  // Waits until the operation has ended, at the latest at its deadline, and processes completions
+  // meanwhile. Returns the operation's status.
+  absl::Status Wait();
+  // The same, but waits for at most `at_most`. Then it returns DEADLINE_EXCEEDED ("still running"),
+  // and the operation continues.
+  absl::Status Wait(absl::Duration at_most);
+  // Whether the operation has ended. Does not process completions.
+  bool Done() const;
+  // The status of the ended operation; FAILED_PRECONDITION before.
+  absl::Status status() const;
+  // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
+  // BufferReleased().
+  void Cancel();
+  // Whether the library no longer reads or writes the region for this operation. This may be false
+  // for a while after a deadline or Cancel(); destroying the region ends the access at once. A push
+  // to a sync table with replicas releases its region when its step is committed, because after a
+  // failover it may be sent again.
+  bool BufferReleased() const;
+  // Calls `done` once with the operation's status, from a thread that processes completions, or at
+  // once from this thread if the operation has ended. `done` must not block. It may start
+  // operations; it must not close or destroy the client. Several callbacks may be added.
+  void OnDone(std::function<void(absl::Status)> done);
+
+ private:
+  friend class Client;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Options of calls about tables.
+struct CallOptions {
+  std::optional<absl::Duration> timeout;  // default: ClientOptions::timeout
+};
+
+// A range of a dense table, and its place in the region. The range starts at a chunk boundary, and
+// ends at one or at the end of the table. The offset is a multiple of the element's size:
+// Table::gradient_element_bytes() in a push, Table::element_bytes() in a pull.
+struct Range {
+  uint64_t first = 0;           // element of the table, a multiple of Table::chunk_elements()
+  uint64_t count = UINT64_MAX;  // elements; UINT64_MAX: to the end of the table
+  size_t region_offset = 0;     // bytes from the region's start to the first element
+};
+
+// Options of Push(), PushPull() and EndStep().
+struct PushOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // For regions on a GPU: the stream (cudaStream_t, CUstream) with the work that must come first,
+  // such as the kernels that write the gradient. The region is accessed after all work that was
+  // enqueued before this call; the stream does not wait. Default: the GPU's default stream.
+  void* stream = nullptr;
+};
+
+// Options of Pull().
+struct PullOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // The pull waits for this version or a later one. Default for sync: the number of steps that this
+  // worker has ended; for async: 0. For ssp it stands for this worker's clock; default: the clock
+  // at which the worker joined and the steps that it has ended since.
+  std::optional<uint64_t> min_version = {};
+  // As PushOptions::stream, with the work that still reads the region.
+  void* stream = nullptr;
+};
+
+// Options of PushRows().
+struct RowOptions {
+  size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+};
+
+// Options of Lookup().
+struct LookupOptions {
+  size_t region_offset = 0;                    // bytes to the first row; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // As PullOptions::min_version.
+  std::optional<uint64_t> min_version = {};
+};
+
+// How LookupBags() combines the rows of a bag.
+enum class BagMode : uint8_t {
+  kSum,    // the sum
+  kMean,   // the sum divided by the number of keys, or by the sum of the weights
+  kSqrtN,  // the sum divided by the square root of the number of keys, or of the sum of the squares
+           // of the weights
+};
+
+// Options of LookupBags().
+struct BagOptions {
+  BagMode mode = BagMode::kSum;  // how the rows of a bag are combined
+  // A factor for the row of each key; any float. Empty: all are 1.
+  absl::Span<const float> weights = {};
+  size_t region_offset = 0;                    // bytes to the first bag's sum; a multiple of 4
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // As PullOptions::min_version.
+  std::optional<uint64_t> min_version = {};
+};
+
+// Options of Prefetch().
+struct PrefetchOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+};
+
+// Options of Scan().
+struct ScanOptions {
+  // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
+  std::optional<absl::Duration> timeout = {};
+};
+
+// An iteration over the rows of an embedding table, made by Client::Scan(). Copies share one
+// position. A default-constructed scan is empty.
+//
+// **Thread safety**: one thread at a time.
+class VERBENA_EXPORT RowScan {
+ public:
+  // Reads the next n >= 1 rows, in no particular order. Sets *keys to n keys and *rows to
+  // n x Table::dim() f32, row after row, and returns true. At the end it returns false, and both
+  // are empty. After an error every call returns that error.
+  // INVALID_ARGUMENT: an argument is null. FAILED_PRECONDITION: the scan is empty, or the client is
+  // closed. NOT_FOUND: the table was dropped. Others as at the top of this file.
+  absl::StatusOr<bool> Next(std::vector<uint64_t>* keys, std::vector<float>* rows);
+
+ private:
+  friend class Client;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Counters of a client since it connected, and its current lanes.
+struct ClientStatistics {
+  uint64_t bytes_pushed = 0;    // of gradients, and of keys of rows; resent ones are not counted
+  uint64_t bytes_pulled = 0;    // of received parameters and rows
+  uint64_t pushes = 0;          // push requests: one for each chunk, or for each slot of rows
+  uint64_t pulls = 0;           // pull requests: one for each chunk, or for each slot of rows
+  uint64_t records_resent = 0;  // requests that were sent again after a lost lane or a refusal
+  uint64_t lanes_opened = 0;    // to all servers and shards
+  uint64_t lanes_lost = 0;      // lanes that ended before the client was closed
+  uint64_t credit_stalls = 0;   // times a request waited for a slot or an operation
+  uint64_t staged_bytes = 0;    // copied through staging: GPU memory, rows, memory without shm
+  // Part of bytes_pushed that servers read in place (shm, allocated regions).
+  uint64_t referenced_bytes = 0;
+  // Pushed and pulled bytes of GPU memory that the RDMA device accessed itself (GPUDirect).
+  uint64_t direct_bytes = 0;
+  uint64_t rail_moves = 0;  // times a partition of a table moved from one rail to another
+  // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
+  // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
+  std::vector<uint64_t> staleness;
+  // A connection to a shard.
+  struct Lane {
+    uint64_t server = 0;    // the server's incarnation
+    uint32_t shard = 0;     // number of the shard in that server
+    std::string transport;  // "shm", "verbs", "ofi"
+    std::string reason;     // why a better transport is not used; empty: there is none
+    std::string state;      // as in ARCHITECTURE.md: "open", "opening", ...
+    std::string device;     // this host's device, "mlx5_0:1"; empty: the transport has none
+    uint32_t rail = 0;      // index of the device or address in ClientOptions
+  };
+  // Current lanes.
+  std::vector<Lane> lanes;
+  // The path between a transport and the memory of a GPU.
+  struct GpuPath {
+    std::string gpu;        // "cuda:0 (NVIDIA H100 80GB HBM3)"
+    std::string transport;  // "verbs"
+    std::string device;     // "mlx5_0:1"; empty: the transport has none
+    std::string path;       // "dma-buf", "peer memory" (both GPUDirect) or "staging"
+    std::string reason;     // why a better path is not used; empty: there is none
+    std::string refusal;    // why some memory goes through staging in spite of `path`; else empty
+  };
+  std::vector<GpuPath> gpu_paths;  // of each pair of GPU and transport in use
+  // Transports that are not available in this process, with reasons: "verbs: no RDMA device ...".
+  std::vector<std::string> missing_transports;
+};
+
+// A worker or observer of a job.
+class VERBENA_EXPORT Client {
+ public:
+  // Joins the job; ends by options.timeout. INVALID_ARGUMENT: an option is wrong. UNAVAILABLE: the
+  // coordinator does not respond at `cluster`, or the named transport is not available.
+  // ALREADY_EXISTS: the rank is taken. FAILED_PRECONDITION: the job has all its workers, that rank
+  // has left the current run, or a file of options.tls is not usable. UNAUTHENTICATED: as at the
+  // top of this file.
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);
+  // Close().
+  ~Client();
+  // Leaves the job, which takes at most 1 s. Operations in flight end with CANCELLED, and all
+  // regions are released. Calls in other threads return; later calls end with FAILED_PRECONDITION.
+  // Handles stay valid. A second call has no effect. Must not be called from an OnDone() callback.
+  void Close();
+
+  // Creates the table, or opens the existing table if its specification is the same. A shape has 1
+  // to 8 dimensions and at most 2^40 elements. INVALID_ARGUMENT: a field is wrong. ALREADY_EXISTS:
+  // the existing table differs; the message names the first field. RESOURCE_EXHAUSTED: the job's
+  // limit of tables or memory. UNAVAILABLE: the coordinator does not respond or waits for servers,
+  // or the table is being restored.
+  absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, const CallOptions& options = {});
+  // Opens an existing table. NOT_FOUND: there is none. UNAVAILABLE: the coordinator does not
+  // respond, or the table is being restored.
+  absl::StatusOr<Table> OpenTable(std::string_view name, const CallOptions& options = {});
+  // Lists all tables of the cluster except those that are being restored. UNAVAILABLE: the
+  // coordinator does not respond.
+  absl::StatusOr<std::vector<v1::Table>> ListTables(const CallOptions& options = {});
+  // Drops the table of this name and its parameters. Operations of all workers on it end with
+  // NOT_FOUND. NOT_FOUND: there is none. UNAVAILABLE: the coordinator does not respond.
+  absl::Status DropTable(std::string_view name, const CallOptions& options = {});
+  // Drops this table, but not a later table of the same name.
+  absl::Status DropTable(const Table& table, const CallOptions& options = {});
+
+  // Allocates memory for gradients or parameters. kHost and kPinned: zeroed, page-aligned, shared
+  // with servers on this host. kPinned is page-locked for copies from and to GPUs. kCuda is memory
+  // of a GPU, not zeroed. kPinned and kCuda need the CUDA driver; `device` is the driver's number
+  // of the GPU. Rows of embedding tables need kHost or kPinned. INVALID_ARGUMENT: 0 bytes, or there
+  // is no such GPU. RESOURCE_EXHAUSTED: out of memory, or the limit of locked memory is too low.
+  // UNAVAILABLE: there is no driver, or the GPU failed.
+  absl::StatusOr<Region> AllocateRegion(size_t bytes, MemoryKind kind = MemoryKind::kHost,
+                                        int device = 0);
+  // Registers `bytes` bytes of the caller's memory, which must stay valid until the region is
+  // destroyed. kCuda: memory of that GPU; kPinned is treated as kHost. Errors as AllocateRegion();
+  // also INVALID_ARGUMENT: `data` is null, or does not belong to that GPU.
+  absl::StatusOr<Region> RegisterRegion(void* data, size_t bytes,
+                                        MemoryKind kind = MemoryKind::kHost, int device = 0);
+
+  // Pushes a gradient of `range.count` numbers of table.gradient_dtype() for this worker's open
+  // step. sync: done when the step is committed, so call EndStep() before waiting. async, ssp: done
+  // when the gradient is applied. The region is read until Ticket::BufferReleased().
+  //
+  // With a push_codec this call encodes the gradient, after adding the encoding error of earlier
+  // pushes of the same elements. The new error is kept in this client (f32, in host memory) for the
+  // next push, also if this push fails. It is not part of checkpoints. Therefore push the same
+  // elements in order and from one client. The region must be in host memory.
+  //
+  // INVALID_ARGUMENT: a handle is empty or belongs to another client; the range does not consist of
+  // whole chunks; the region is too small; the chunk was already pushed in this step; or the
+  // gradient has a NaN or infinity and the table rejects these. NOT_FOUND: the table was dropped.
+  // FAILED_PRECONDITION: this is an observer. RESOURCE_EXHAUSTED: too many operations are in
+  // flight. Others as at the top of this file.
+  Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
+              const PushOptions& options = {});
+  // Pulls parameters (numbers of table.dtype()) into the region; done when they are written. A
+  // parameter beyond the range of f16 is pulled as an infinity. With a pull_codec the parameters
+  // are sent encoded: the result is an approximation, the same for all pulls of that version
+  // (docs/codecs.md), and the region must be in host memory. Errors as Push().
+  Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
+              const PullOptions& options = {});
+  // Pushes, then pulls parameters that include the push. `range.region_offset` applies to both
+  // regions. They may be the same region if both element sizes are equal (else INVALID_ARGUMENT).
+  // sync: pulls version step + 1; if the range is the whole table, it also ends the step. Errors as
+  // Push().
+  Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,
+                  const Range& range = {}, const PushOptions& options = {});
+  // Ends this worker's open step of the table; elements without a push count as zero. The next step
+  // is open at once. sync: done when the step is committed on every partition.
+  // With clip_global_norm a step is committed when all workers have ended it on all tables of the
+  // job that have this option: create these tables before the first step, and end the step on each
+  // of them before waiting. FAILED_PRECONDITION (also from a PushPull() that ends the step): one of
+  // these tables is at another step. RESOURCE_EXHAUSTED: 64 ended steps are not committed yet.
+  // Others as Push().
+  Ticket EndStep(const Table& table, const PushOptions& options = {});
+
+  // Pushes gradients of rows. The gradient of keys[i] is `table.dim()` f32 at byte
+  // options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free.
+  // Gradients of a repeated key are summed in f32, in the order of `keys`. A missing row is
+  // created. A step may have any number of these pushes, and each counts once. sync: done when the
+  // step is committed on the partitions of these keys, so call EndStep() before waiting. async,
+  // ssp: done when the gradients are applied. The region is read until Ticket::BufferReleased(),
+  // which a deadline or Cancel() makes true at once. With a push_codec the sum of each row is
+  // encoded, and the encoding error is dropped. Without keys the operation is done at once.
+  //
+  // INVALID_ARGUMENT: more than 4194304 keys; a handle is empty or belongs to another client; the
+  // table is dense; the region is too small, or its offset is not a multiple of 4; or a gradient
+  // has a NaN or infinity and the table rejects these (then the rows of the same request and
+  // partition count as zero, others count). NOT_FOUND: the table was dropped. FAILED_PRECONDITION:
+  // this is an observer. RESOURCE_EXHAUSTED: too many operations are in flight; or a server or the
+  // job is at its memory limit and has no room for new rows (then no row of the same request and
+  // partition is applied, others are). DATA_LOSS: a partition of these keys is lost. Others as at
+  // the top of this file.
+  Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
+                  const RowOptions& options = {});
+  // Looks up rows; done when all are written. The row of keys[i] is written as `table.dim()` f32 to
+  // byte options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free,
+  // and they may repeat. A missing row is not created; its initial value is returned. With a
+  // pull_codec rows are sent encoded. Errors as PushRows(), except those of gradients and memory
+  // limits; after an error the contents of the region are unspecified.
+  Ticket Lookup(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
+                const LookupOptions& options = {});
+  // Looks up rows and combines them by bag on the servers, so that one vector for each bag is sent
+  // instead of all rows (like torch.nn.EmbeddingBag and TensorFlow's embedding_lookup_sparse). Bag
+  // i has the keys from keys[offsets[i]] up to keys[offsets[i + 1]], the last bag up to the end;
+  // offsets[0] is 0. Its vector is written as `table.dim()` f32 to byte
+  // options.region_offset + i * dim * 4 of the region. A key that is twice in a bag counts twice. A
+  // bag without keys, or with the divisor 0, is zero. Keys, offsets and weights are copied.
+  //
+  // The region is written when all bags have arrived, and not at all in case of an error. The order
+  // of summation depends on the placement of partitions, so results are bit-identical as long as
+  // the placement is the same. The client needs memory for the partial sums: at most one row for
+  // each key. Gradients of bags are pushed by row, with PushRows().
+  //
+  // INVALID_ARGUMENT: more than 4194304 keys or bags; no bag; offsets that do not start at 0, that
+  // decrease or exceed the number of keys; or the number of weights is not that of keys. Others as
+  // Lookup().
+  Ticket LookupBags(const Table& table, absl::Span<const uint64_t> keys,
+                    absl::Span<const uint64_t> offsets, const Region& sums,
+                    const BagOptions& options = {});
+  // Prefetches rows of a table with a cold tier (TableSpec::cold_tier): announces that these keys
+  // will be looked up or pushed soon, for example in the next batch, so that servers load their
+  // rows from disk into memory. It changes no result. Rows for which there is no room beside those
+  // of calls in flight are not loaded. Keys are copied; their order is free, and they may repeat.
+  // Keys without a row are ignored. Done when the servers have the announcement; at once for a
+  // table without a cold tier. Errors as Lookup().
+  Ticket Prefetch(const Table& table, absl::Span<const uint64_t> keys,
+                  const PrefetchOptions& options = {});
+  // Starts an iteration over all rows of an embedding table, on all servers at once. It is not a
+  // snapshot: concurrent pushes are visible in some rows and not in others. INVALID_ARGUMENT: the
+  // handle is empty or belongs to another client, or the table is dense. NOT_FOUND: the table was
+  // dropped. FAILED_PRECONDITION: the client is closed.
+  absl::StatusOr<RowScan> Scan(const Table& table, const ScanOptions& options = {});
+
+  // This worker's id, unique in the cluster and never reused; 0 when closed.
+  uint64_t incarnation() const;
+  // Its place in the order of summation; -1 for an observer, or when closed.
+  int rank() const;
+  // Identifies the current run of the job: the same for all its workers, and different from all
+  // other runs of any cluster. Less than 2^63; 0 when closed.
+  uint64_t run() const;
+  // Number of the job's live workers, without observers; 0 when closed.
+  uint32_t live_workers() const;
+  // All 0 when closed.
+  ClientStatistics statistics() const;
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace verbena
+
+#endif  // VERBENA_CLIENT_H_

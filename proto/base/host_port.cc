@@ -1,0 +1,45 @@
+#include "proto/base/host_port.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace verbena {
+
+absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address) {
+  const size_t scheme = address.find("://");
+  if (scheme != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT: leave out '",
+                                                   address.substr(0, scheme + 3), "'"));
+  }
+  const size_t colon = address.rfind(':');
+  HostAndPort result;
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address, "' is not HOST:PORT with a port from 0 to 65535"));
+  }
+  const std::string host = address.substr(0, colon);
+  result.host = WithoutBrackets(host);
+  // A colon in the host makes the start of the port ambiguous.
+  if (result.host.size() == host.size() && host.find(':') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", address,
+        "' is not HOST:PORT: an IPv6 address is written in brackets, as in [::1]:7000"));
+  }
+  result.port = static_cast<uint16_t>(port);
+  return result;
+}
+
+std::string WithoutBrackets(const std::string& host) {
+  if (host.size() <= 2 || host.front() != '[' || host.back() != ']') return host;
+  return host.substr(1, host.size() - 2);
+}
+
+std::string JoinHostPort(const std::string& host, uint16_t port) {
+  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
+                                             : absl::StrCat("[", host, "]:", port);
+}
+
+}  // namespace verbena

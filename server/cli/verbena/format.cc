@@ -1,0 +1,158 @@
+#include "server/cli/verbena/format.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/eviction_spec.h"
+#include "proto/spec/table_spec.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr size_t kMostHotKeys = 10;
+
+std::string Word(const std::string& name, std::string_view prefix, int number) {
+  if (name.size() <= prefix.size()) return absl::StrCat(number);
+  return absl::AsciiStrToLower(name.substr(prefix.size()));
+}
+
+}  // namespace
+
+std::string TypeWord(v1::DType dtype) {
+  return Word(v1::DType_Name(dtype), "DTYPE_", static_cast<int>(dtype));
+}
+
+std::string TypesWord(const v1::TableSpec& spec) {
+  const std::string parameters =
+      HasPullCodec(spec) ? CodecName(spec.pull_codec()) : TypeWord(spec.dtype());
+  const std::string gradients =
+      HasPushCodec(spec) ? CodecName(spec.push_codec()) : TypeWord(GradientDType(spec));
+  return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
+}
+
+std::string RowTypeWord(const v1::TableSpec& spec) {
+  if (spec.dim() == 0) return "none";
+  const bool unset = spec.row_dtype() == v1::DTYPE_UNSPECIFIED;
+  return absl::StrCat(TypeWord(unset ? v1::DTYPE_F32 : spec.row_dtype()),
+                      spec.stochastic_rounding() ? " stochastic" : "");
+}
+
+std::string AdmissionWord(const v1::TableSpec& spec) {
+  switch (spec.admission().kind()) {
+    case v1::Admission::MIN_COUNT:
+      return absl::StrCat("min_count ", spec.admission().min_count());
+    case v1::Admission::PROBABILITY:
+      return absl::StrCat("probability ", spec.admission().probability());
+    default:
+      return "always";
+  }
+}
+
+std::string EvictionWord(const v1::TableSpec& spec) {
+  const v1::Eviction& e = spec.eviction();
+  if (KindOf(e) == v1::Eviction::NEVER) return "never";
+  const std::string kind = absl::AsciiStrToLower(v1::Eviction::Kind_Name(e.kind()));
+  if (e.ttl() > 0) return absl::StrCat(kind, " ", e.ttl());
+  return e.max_rows() > 0 ? absl::StrCat(kind, " ", e.max_rows(), " rows")
+                          : absl::StrCat(kind, " ", e.max_bytes(), " bytes");
+}
+
+std::string TierWord(const v1::TableSpec& spec) {
+  if (spec.dim() == 0) return "none";
+  return HotBytes(spec) == 0 ? "memory" : absl::StrCat("cold over ", HotBytes(spec), " bytes");
+}
+
+v1::DType GradientDType(const v1::TableSpec& spec) {
+  return spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED ? v1::DTYPE_F32 : spec.gradient_dtype();
+}
+
+std::string ConsistencyWord(v1::Consistency consistency) {
+  return Word(v1::Consistency_Name(consistency), "CONSISTENCY_", static_cast<int>(consistency));
+}
+
+std::string ShapeWord(const v1::TableSpec& spec) {
+  return spec.dim() > 0 ? absl::StrCat("rows of ", spec.dim()) : ShapeString(spec);
+}
+
+namespace {
+
+// Null: the shard has nothing of it. Shards list tables in the order of their ids.
+const v1::TableStatistics* PartOf(const v1::Table& table, const v1::ShardStatistics& shard) {
+  const auto& parts = shard.tables();
+  const auto it = std::lower_bound(
+      parts.begin(), parts.end(), table.id(),
+      [](const v1::TableStatistics& part, uint32_t id) { return part.table() < id; });
+  return it != parts.end() && it->table() == table.id() ? &*it : nullptr;
+}
+
+}  // namespace
+
+TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
+  if (table.spec().dim() == 0) {
+    const DenseLayout layout = LayoutOf(table.spec());
+    return {layout.elements * layout.parameter_bytes, 0};
+  }
+  TableSize size;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      const v1::TableStatistics* part = PartOf(table, shard);
+      if (part == nullptr) continue;
+      size.bytes += part->parameter_bytes();
+      size.rows += part->rows();
+    }
+  }
+  return size;
+}
+
+std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& state,
+                                   double least) {
+  std::vector<HotKeyShare> keys;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      const v1::TableStatistics* part = PartOf(table, shard);
+      if (part == nullptr || part->sampled_keys() == 0) continue;
+      for (const v1::HotKey& key : part->hot_keys()) {
+        const double count =
+            key.count() > key.error() ? static_cast<double>(key.count() - key.error()) : 0.0;
+        const double share = count / static_cast<double>(part->sampled_keys());
+        if (share < least) continue;
+        keys.push_back({key.key(), server.server.name(), shard.shard(), std::min(share, 1.0)});
+      }
+    }
+  }
+  std::stable_sort(keys.begin(), keys.end(),
+                   [](const HotKeyShare& a, const HotKeyShare& b) { return a.share > b.share; });
+  if (keys.size() > kMostHotKeys) keys.resize(kMostHotKeys);
+  return keys;
+}
+
+std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state) {
+  std::map<uint64_t, LaneCounts> workers;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::LaneStatistics& lane : shard.lanes()) {
+        if (!lane.of_server()) ++workers[lane.worker()][lane.transport()];
+      }
+    }
+  }
+  return workers;
+}
+
+bool HasRows(const ClusterState& state) {
+  return std::any_of(state.view.tables().begin(), state.view.tables().end(),
+                     [](const v1::Table& table) { return table.spec().dim() > 0; });
+}
+
+int Observers(const v1::Job& job) {
+  return static_cast<int>(
+      std::count_if(job.members().begin(), job.members().end(),
+                    [](const v1::Worker& worker) { return worker.rank() < 0; }));
+}
+
+}  // namespace verbena::cli

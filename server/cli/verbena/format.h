@@ -1,0 +1,65 @@
+// Formats that the text and the JSON reports share.
+//
+// **Thread safety**: pure functions.
+#ifndef VERBENA_SERVER_CLI_VERBENA_FORMAT_H_
+#define VERBENA_SERVER_CLI_VERBENA_FORMAT_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/cli/verbena/cluster_state.h"
+
+namespace verbena::cli {
+
+// "CONSISTENCY_SYNC" as "sync"; a value that this build does not know as its number.
+std::string TypeWord(v1::DType dtype);
+// "bf16", or "bf16 / f32" if gradients have another type than parameters; codecs, if there are any.
+std::string TypesWord(const v1::TableSpec& spec);
+// "f32", "bf16", "bf16 stochastic"; "none" for a dense table.
+std::string RowTypeWord(const v1::TableSpec& spec);
+// "always", "min_count 3", "probability 0.25".
+std::string AdmissionWord(const v1::TableSpec& spec);
+// "never", "ttl_steps 1000", "lru 5000000 rows", "lfu 1000000 bytes".
+std::string EvictionWord(const v1::TableSpec& spec);
+// Which of its rows are in memory: "none" without rows.
+std::string TierWord(const v1::TableSpec& spec);
+std::string ConsistencyWord(v1::Consistency consistency);
+
+// f32 for a table that was made before there was a choice.
+v1::DType GradientDType(const v1::TableSpec& spec);
+
+// "[100, 10]" for a dense table, "rows of 16" for an embedding table.
+std::string ShapeWord(const v1::TableSpec& spec);
+
+// Size of a table's parameters, without optimizer state. For an embedding table: the sum of its
+// servers' reports.
+struct TableSize {
+  uint64_t bytes = 0;
+  uint64_t rows = 0;  // of an embedding table
+};
+TableSize SizeOf(const v1::Table& table, const ClusterState& state);
+
+// A key of an embedding table, and a lower bound of its share in the requests to the table on its
+// shard.
+struct HotKeyShare {
+  uint64_t key = 0;
+  std::string server;
+  uint32_t shard = 0;
+  double share = 0;
+};
+// Keys with a share of `least` or more, by share; at most ten.
+std::vector<HotKeyShare> HotKeysOf(const v1::Table& table, const ClusterState& state, double least);
+
+// Open lanes of each worker by transport.
+using LaneCounts = std::map<std::string, uint64_t>;
+std::map<uint64_t, LaneCounts> LanesOfWorkers(const ClusterState& state);
+
+bool HasRows(const ClusterState& state);  // an embedding table
+
+int Observers(const v1::Job& job);  // members that only pull
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_FORMAT_H_

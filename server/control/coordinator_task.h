@@ -1,0 +1,123 @@
+// Driver task of the coordinator, with its inbox.
+//
+// **Thread safety**: inbox().Post(), Post(), status() and access() from any thread; the rest by the
+// owner thread.
+#ifndef VERBENA_SERVER_CONTROL_COORDINATOR_TASK_H_
+#define VERBENA_SERVER_CONTROL_COORDINATOR_TASK_H_
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rdma/base/clock.h"
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/store.h"
+#include "server/executor/driver.h"
+#include "server/executor/fair_queue.h"
+#include "server/executor/inbox.h"
+
+namespace verbena::server {
+
+class CoordinatorTask final : public Machine {
+ public:
+  CoordinatorTask(std::unique_ptr<Store> store, std::unique_ptr<Coordinator> coordinator)
+      : store_(std::move(store)), coordinator_(std::move(coordinator)) {
+    PublishAccess();
+  }
+
+  Inbox& inbox() { return inbox_; }
+  // Posts a call of `caller` (a token's id, or a host). It runs after the inbox's closures, in turn
+  // with the calls of other callers (FairQueue::Post()). UNAVAILABLE: too many calls wait.
+  absl::Status Post(const std::string& caller, Inbox::Closure& closure, FairQueue::Refuse refuse) {
+    absl::Status status = calls_.Post(caller, closure, std::move(refuse));
+    if (status.ok()) inbox_.Post([] {});  // wakes the owner
+    return status;
+  }
+  // Runs all waiting closures; only without a driver.
+  void Drain() {
+    inbox_.RunOnce();
+    while (calls_.RunOne()) {
+    }
+  }
+  // Null once retired; closures that were posted later must check.
+  Coordinator* coordinator() { return coordinator_.get(); }
+  // Ends the office: waiting calls are answered with UNAVAILABLE. After the driver has stopped.
+  void Retire() {
+    coordinator_.reset();
+    store_.reset();
+    Drain();
+  }
+
+  bool RunOnce() override {
+    // One call a turn: heartbeats, which are in the inbox, wait for no more than one.
+    bool worked = inbox_.RunOnce();
+    worked |= calls_.RunOne();
+    worked |= coordinator_->RunOnce();
+    if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
+    return worked;
+  }
+  // The coordinator's status: not OK once it refuses all calls.
+  absl::Status status() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return status_;
+  }
+  // The coordinator's access() for other threads; null: calls need no tokens. A token that has
+  // ended may still be valid here: the coordinator authorizes each call again.
+  std::shared_ptr<const v1::AccessRules> access() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return access_;
+  }
+  // Before the answer to a call that may have changed tokens; by the owner.
+  void PublishAccess() {
+    const uint64_t revision = coordinator_->view().revision();
+    if (published_ == revision) return;
+    published_ = revision;
+    const v1::AccessRules* rules = coordinator_->access();
+    if (rules == nullptr || (access_ != nullptr && SameTokens(*rules, *access_))) return;
+    auto copy = std::make_shared<const v1::AccessRules>(*rules);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    access_ = std::move(copy);
+  }
+  bool Arm() override { return calls_.empty() && inbox_.Arm(); }
+  void Disarm() override { inbox_.Disarm(); }
+  void AppendDescriptors(std::vector<int>* fds) const override {
+    if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
+  }
+  int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
+
+ private:
+  static bool SameTokens(const v1::AccessRules& a, const v1::AccessRules& b) {
+    return std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(), b.tokens().end(),
+                      [](const v1::Token& x, const v1::Token& y) {
+                        return x.id() == y.id() && x.ended() == y.ended();
+                      });
+  }
+  void NoteRefusal() {
+    refuses_ = true;
+    // Once a process life.
+    spdlog::error("{}", std::string(coordinator_->status().message()));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    status_ = coordinator_->status();
+  }
+
+  const MonotonicClock clock_;
+  Inbox inbox_;
+  FairQueue calls_{&clock_};
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Coordinator> coordinator_;
+  bool refuses_ = false;
+  std::optional<uint64_t> published_;  // the view's revision then
+  mutable std::mutex mutex_;
+  absl::Status status_;                            // guarded by mutex_
+  std::shared_ptr<const v1::AccessRules> access_;  // guarded by mutex_; set by the owner
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_CONTROL_COORDINATOR_TASK_H_

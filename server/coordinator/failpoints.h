@@ -1,0 +1,38 @@
+// Failpoints that tests switch on to show that their checks find these faults.
+//
+// **Thread safety**: written only while no coordinator and no member runs.
+#ifndef VERBENA_SERVER_COORDINATOR_FAILPOINTS_H_
+#define VERBENA_SERVER_COORDINATOR_FAILPOINTS_H_
+
+#include "proto/base/failpoint.h"
+
+namespace verbena::server {
+
+struct CoordinatorPlantedBugs {
+  Failpoint count_pauses;       // leases run on while the coordinator does not
+  Failpoint make_late_changes;  // of configurations, however long its requester has been dead
+  Failpoint hand_over_unheard;  // by a leaving server, to a follower that may be dead
+  Failpoint believe_workers;    // a worker's word alone proves that the state is too old
+  Failpoint reuse_ids;          // each term gives out the ids that follow in the loaded state
+  // changes are made before servers have confirmed that it is new
+  Failpoint trusts_loaded_state;
+  Failpoint wait_for_polls;   // a server's view comes by a poll alone, which may be lost
+  Failpoint take_uncompared;  // a server requests a view without the newest state that it has seen
+  Failpoint drop_by_name;     // a drop by id drops the table with the same name
+  Failpoint replace_at_once;  // a table is dropped before its replacement is loaded
+  Failpoint keep_ranks;       // a rank beyond the expected ones is never free again
+  Failpoint drop_used;        // a table is dropped under workers that joined meanwhile
+  Failpoint reuse_generations;   // a job that has ended begins with its first generation again
+  Failpoint answer_all_polls;    // heartbeats wait until all polls are answered
+  Failpoint cold_tier_anywhere;  // a table's rows go to a disk that a server does not have
+};
+
+// All false outside tests.
+inline CoordinatorPlantedBugs& coordinator_planted_bugs() {
+  static CoordinatorPlantedBugs bugs;
+  return bugs;
+}
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_COORDINATOR_FAILPOINTS_H_

@@ -1,0 +1,66 @@
+// A job's members in the latest view: which workers count in a step, which may push.
+//
+// **Thread safety**: one owner thread.
+//
+// A rank slot: empty (its worker has not joined: waited for), live, or departed (not waited for).
+#ifndef VERBENA_SHARD_PARTITION_MEMBERS_H_
+#define VERBENA_SHARD_PARTITION_MEMBERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "verbena/v1/cluster.pb.h"
+
+namespace verbena::shard {
+
+class Members {
+ public:
+  static constexpr uint32_t kNoIndex = UINT32_MAX;
+  struct Member {
+    int32_t rank;    // -1: an observer. async jobs: may be expected() or more (joined late)
+    uint32_t index;  // dense, reused after the worker is gone; kNoIndex: an observer
+  };
+
+  enum class Change : uint8_t {
+    kNone,       // also where observers have joined: nothing is kept of them
+    kObservers,  // some have left
+    kMembers,
+    kGeneration,  // everything per step is void
+  };
+  Change Update(const v1::Job& job);
+  // The view has no such job (any more).
+  Change Clear();
+
+  bool known() const { return known_; }
+  uint32_t generation() const { return generation_; }
+  // Null: not a member.
+  const Member* Find(uint64_t incarnation) const {
+    const auto it = members_.find(incarnation);
+    return it == members_.end() ? nullptr : &it->second;
+  }
+  uint32_t expected() const { return static_cast<uint32_t>(slots_.size()); }
+  bool departed(uint32_t rank) const { return slots_[rank].departed; }
+  // The live incarnation of a rank; 0: none.
+  uint64_t owner(uint32_t rank) const { return slots_[rank].incarnation; }
+  // The worker that has an index; 0: none.
+  uint64_t index_owner(uint32_t index) const { return index_owners_[index]; }
+  uint32_t indices() const { return static_cast<uint32_t>(index_owners_.size()); }
+
+ private:
+  struct Slot {
+    uint64_t incarnation = 0;
+    bool departed = false;
+    bool operator==(const Slot&) const = default;
+  };
+
+  bool known_ = false;
+  uint32_t generation_ = 0;
+  std::vector<Slot> slots_;
+  std::vector<uint64_t> index_owners_;
+  absl::flat_hash_map<uint64_t, Member> members_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_PARTITION_MEMBERS_H_

@@ -1,0 +1,92 @@
+// Storage of a training loop's parameters: a cluster, or (for reference) this process.
+//
+// Push, EndStep and Pull start operations on buffers the store owns; Wait() ends them all.
+//
+//     store->Pull(i) ...; store->Wait();                       parameters() are the initial ones
+//     fill gradient(); store->Push(i) ...; store->EndStep(); store->Pull(i) ...; store->Wait();
+//
+// Embedding tables have operations of their own on rows() (row_store.h); EndStep() ends their step
+// too, and Wait() waits for their pushes too, but not for lookups.
+//
+// **Thread safety**: one thread.
+//
+// Invariants:
+//  1. Between a Push or Pull and the Wait() that ends it, the caller leaves the buffer alone.
+#ifndef VERBENA_WORKER_STORES_PARAMETER_STORE_H_
+#define VERBENA_WORKER_STORES_PARAMETER_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/models/layout.h"
+#include "worker/stores/row_store.h"
+
+namespace verbena::worker {
+
+enum class Consistency { kSync, kSsp, kAsync };
+enum class NumberType { kF32, kBf16, kF16 };
+
+// How the tables of a model are trained.
+struct TrainingSpec {
+  Consistency consistency = Consistency::kSync;
+  uint32_t staleness = 0;          // ssp
+  std::string optimizer = "adam";  // one that the servers know
+  double rate = 0.01;
+  std::optional<double> weight_decay = std::nullopt;  // none: the optimizer's default
+  double clip_global_norm = 0;                        // of a step, over all tables; 0: none
+  uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
+  uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
+  uint64_t seed = 1;            // of the initial parameters
+  // Type of dense tables between workers and servers: of pulled parameters and pushed gradients.
+  NumberType dtype = NumberType::kF32;
+  NumberType gradient_dtype = NumberType::kF32;  // not kF16
+  std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
+  std::string pull_codec = "none";               // CodecNamed(): with it dtype is kF32
+  uint32_t min_count = 1;                        // pushes of a key until it has a row
+  NumberType row_dtype = NumberType::kF32;       // of an embedding table, on the servers
+  uint64_t max_rows = 0;                         // of an embedding table; 0: all stay
+  uint64_t hot_bytes = 0;                        // of an embedding table; 0: all rows in memory
+};
+
+struct StoreStatistics {
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_pulled = 0;
+  std::string transport;  // the transport in use
+};
+
+class ParameterStore {
+ public:
+  virtual ~ParameterStore() = default;
+
+  virtual const Layout& layout() const = 0;
+  // Identifies this run of the job: the same for all of its workers, different for every other run.
+  // 0: the workers begin together, and no worker joins later.
+  virtual uint64_t run() const { return 0; }
+  // Arenas laid out by layout().
+  virtual float* gradient() = 0;
+  virtual float* parameters() = 0;
+  // Buffers on each of the model's GPUs, if there are any. A push sends the sum of the GPUs'
+  // gradients, and a pull writes to each GPU, for all tensors but counters. parameters() are then a
+  // copy made by Wait().
+  virtual absl::Span<float* const> device_gradients() const { return {}; }
+  virtual absl::Span<float* const> device_parameters() const { return {}; }
+
+  virtual void Push(size_t tensor) = 0;
+  virtual void EndStep() = 0;  // of every tensor and embedding table
+  virtual void Pull(size_t tensor) = 0;
+  // The first error of the operations started since the last Wait().
+  virtual absl::Status Wait() = 0;
+
+  // Never null; a model without embedding tables has none here.
+  virtual RowStore* rows() = 0;
+
+  virtual StoreStatistics statistics() const = 0;
+};
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_STORES_PARAMETER_STORE_H_

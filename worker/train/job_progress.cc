@@ -1,0 +1,199 @@
+#include "worker/train/job_progress.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace verbena::worker {
+namespace {
+
+// Integers below 2^24 are exact in f32, and so are their differences.
+constexpr int kDigitBits = 21;
+constexpr uint64_t kFewestRanks = 64;
+
+}  // namespace
+
+uint64_t JobProgress::Ranks(uint64_t workers) {
+  return std::max(kFewestRanks, std::bit_ceil(workers));
+}
+
+Tensor JobProgress::StepsTensor(uint64_t workers) {
+  return {.name = "steps", .shape = {Ranks(workers) + 1, kRow}, .counter = true};
+}
+
+Tensor JobProgress::StopTensor() { return {.name = "stop", .shape = {kDigits}, .counter = true}; }
+
+JobProgress::JobProgress(ParameterStore* store, const JobProgressOptions& options)
+    : store_(*store), options_(options) {}
+
+void JobProgress::Write(uint64_t number, float* digits, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t digit = number >> (i * kDigitBits) & ((1 << kDigitBits) - 1);
+    digits[i] = static_cast<float>(digit);
+  }
+}
+
+uint64_t JobProgress::Read(const float* digits, size_t count) {
+  uint64_t number = 0;
+  for (size_t i = 0; i < count; ++i) {
+    number += static_cast<uint64_t>(std::max(0L, std::lround(digits[i]))) << (i * kDigitBits);
+  }
+  return number;
+}
+
+JobProgress::Row JobProgress::RowOf(const Counts& counts) {
+  Row row = {};
+  Write(counts.made, &row[0]);
+  Write(counts.at_start, &row[3]);
+  Write(counts.run, &row[6]);
+  Write(counts.number, &row[9], 2);
+  Write(counts.workers, &row[11], 1);
+  return row;
+}
+
+JobProgress::Counts JobProgress::CountsOf(uint64_t rank) const {
+  const float* row = PulledRow(rank);
+  return {.made = Read(row),
+          .at_start = Read(row + 3),
+          .run = Read(row + 6),
+          .number = Read(row + 9, 2),
+          .workers = Read(row + 11, 1)};
+}
+
+JobProgress::Row JobProgress::RowOf(const ResumedSettings& settings) {
+  Row row = {};
+  Write(settings.batch, &row[0], 2);
+  Write(settings.seed, &row[2], 4);
+  Write(settings.data_bytes, &row[6]);
+  Write(settings.data_hash, &row[9]);
+  return row;
+}
+
+std::optional<ResumedSettings> JobProgress::SettingsKept() const {
+  const float* row = PulledRow(Ranks(options_.workers));
+  const ResumedSettings kept = {.batch = Read(row, 2),
+                                .seed = Read(row + 2, 4),
+                                .data_bytes = Read(row + 6),
+                                .data_hash = Read(row + 9)};
+  if (kept.batch == 0) return std::nullopt;
+  return kept;
+}
+
+const float* JobProgress::Pulled(size_t tensor) const {
+  return store_.parameters() + store_.layout().offset(tensor);
+}
+
+const float* JobProgress::PulledRow(uint64_t row) const {
+  return Pulled(*options_.steps_tensor) + row * kRow;
+}
+
+float* JobProgress::Gradient(size_t tensor) const {
+  return store_.gradient() + store_.layout().offset(tensor);
+}
+
+uint64_t JobProgress::StepsOf(const Counts& run) const {
+  uint64_t most = 0, shares = 0, rest = 0;
+  for (uint64_t rank = 0; rank < Ranks(options_.workers); ++rank) {
+    const Counts counts = CountsOf(rank);
+    if (counts.number != run.number) continue;
+    most = std::max(most, counts.made);
+    shares += counts.made / run.workers;
+    rest += counts.made % run.workers;
+  }
+  return run.at_start + (options_.together ? most : shares + rest / run.workers);
+}
+
+uint64_t JobProgress::Begin() {
+  if (options_.stop_tensor) {
+    std::copy_n(Pulled(*options_.stop_tensor), kDigits, stop_at_start_.begin());
+    stops_run_ = options_.run == 0 ? Read(stop_at_start_.data()) + 1 : options_.run;
+  }
+  if (!options_.steps_tensor) return 0;
+  Counts newest;
+  for (uint64_t rank = 0; rank < Ranks(options_.workers); ++rank) {
+    const Counts counts = CountsOf(rank);
+    if (counts.number > newest.number && counts.workers > 0) newest = counts;
+  }
+  std::copy_n(PulledRow(options_.rank), kRow, row_.begin());
+  std::copy_n(PulledRow(Ranks(options_.workers)), kRow, settings_row_.begin());
+  resumed_ = SettingsKept();
+  if (options_.run != 0 && newest.run == options_.run) {
+    // Another worker of this run has begun, or this one had before it was started again.
+    const Counts own = CountsOf(options_.rank);
+    counted_ = newest;
+    counted_.made = own.number == newest.number ? own.made : 0;
+  } else {
+    counted_ = {.at_start = newest.number == 0 ? 0 : StepsOf(newest),
+                .run = options_.run,
+                .number = newest.number + 1,
+                .workers = options_.workers};
+  }
+  return counted_.at_start;
+}
+
+absl::Status JobProgress::CheckResumed() const {
+  if (!resumed_) return absl::OkStatus();
+  const auto differs = [](const char* option, uint64_t kept, uint64_t given) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--resume: ", option, " is ", given, ", and the run that is resumed had ", kept,
+        ", so its examples would not go on where it was; give ", option, " ", kept,
+        ", or train these tables on without --resume, which counts steps from 0"));
+  };
+  const ResumedSettings& given = options_.settings;
+  if (given.batch != 0 && given.batch != resumed_->batch) {
+    return differs("--batch", resumed_->batch, given.batch);
+  }
+  if (given.batch != 0 && given.seed != resumed_->seed) {
+    return differs("--seed", resumed_->seed, given.seed);
+  }
+  return absl::OkStatus();
+}
+
+std::string JobProgress::DataDifference() const {
+  const ResumedSettings& given = options_.settings;
+  if (!resumed_ || resumed_->data_bytes == 0 || given.data_bytes == 0) return "";
+  if (resumed_->data_bytes != given.data_bytes) {
+    return absl::StrCat("--data has ", given.data_bytes, " bytes, and the run that is resumed had ",
+                        resumed_->data_bytes);
+  }
+  if (resumed_->data_hash == given.data_hash) return "";
+  return absl::StrCat(
+      "--data has other contents, or --input-memory gives another order, than the run that is "
+      "resumed had (checksums ",
+      absl::Hex(given.data_hash, absl::kZeroPad16), " and ",
+      absl::Hex(resumed_->data_hash, absl::kZeroPad16), ")");
+}
+
+void JobProgress::Push(bool stop) {
+  if (options_.steps_tensor) {
+    float* gradient = Gradient(*options_.steps_tensor);
+    std::fill_n(gradient, (Ranks(options_.workers) + 1) * kRow, 0.0f);
+    const auto push = [&](uint64_t row, const Row& next, Row* pushed) {
+      for (size_t i = 0; i < kRow; ++i) gradient[row * kRow + i] = (*pushed)[i] - next[i];
+      *pushed = next;
+    };
+    ++counted_.made;
+    push(options_.rank, RowOf(counted_), &row_);
+    if (options_.rank == 0 && options_.settings.batch != 0) {
+      push(Ranks(options_.workers), RowOf(options_.settings), &settings_row_);
+    }
+  }
+  if (!options_.stop_tensor) return;
+  float* gradient = Gradient(*options_.stop_tensor);
+  std::fill_n(gradient, kDigits, 0.0f);
+  if (!stop || asked_) return;
+  asked_ = true;
+  std::array<float, kDigits> word;
+  Write(stops_run_, word.data());
+  for (size_t i = 0; i < kDigits; ++i) gradient[i] = stop_at_start_[i] - word[i];
+}
+
+bool JobProgress::stopped() const {
+  if (!options_.stop_tensor) return false;
+  const float* now = Pulled(*options_.stop_tensor);
+  return Read(now) == stops_run_ || !std::equal(now, now + kDigits, stop_at_start_.begin());
+}
+
+}  // namespace verbena::worker

@@ -1,0 +1,98 @@
+#include "worker/train/report.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "proto/base/json.h"
+#include "worker/train/validation.h"
+
+namespace verbena::worker {
+namespace {
+
+double SamplesPerSecond(const Totals& totals) {
+  return totals.seconds > 0 ? static_cast<double>(totals.samples) / totals.seconds : 0;
+}
+
+// The types of dense tables, unless all are f32.
+std::string TypesText(const Options& options) {
+  if (AllF32(options)) return "";
+  const auto sent = [](const std::string& codec, const std::string& type) {
+    return codec == "none" ? type : codec;
+  };
+  return absl::StrCat(", parameters ", sent(options.pull_codec, options.dtype), ", gradients ",
+                      sent(options.push_codec, options.gradient_dtype));
+}
+
+std::string Json(const Options& options, const Report& report) {
+  const Totals& totals = report.totals;
+  JsonWriter json;
+  json.Add("samples_per_s", SamplesPerSecond(totals));
+  json.Add("loss", totals.loss);
+  json.Add("bytes_pushed", totals.bytes_pushed);
+  json.Add("bytes_pulled", totals.bytes_pulled);
+  json.Add("steps", totals.steps);
+  json.Add("samples", totals.samples);
+  json.Add("seconds", totals.seconds);
+  json.Add("workers", uint64_t{options.workers});
+  json.Add("workers_lost", report.workers_lost);
+  json.Add("format", options.format);
+  if (options.format != "text") json.Add("model", ModelOf(options));
+  json.Add("consistency", options.consistency);
+  json.Add("dtype", options.dtype);
+  json.Add("gradient_dtype", options.gradient_dtype);
+  json.Add("push_codec", options.push_codec);
+  json.Add("pull_codec", options.pull_codec);
+  json.Add("optimizer", options.optimizer);
+  json.Add("transport", report.transport);
+  if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);
+  if (report.quality) {
+    json.Add("test_examples", report.quality->examples);
+    json.Add("auc", report.quality->auc);
+    json.Add("accuracy", report.quality->accuracy);
+    json.Add("bits_per_byte", report.quality->bits_per_byte);
+  }
+  if (report.parameters_hash) {
+    json.Add("parameters_xxh64", absl::StrFormat("%016x", *report.parameters_hash));
+  }
+  return json.ToString() + "\n";
+}
+
+}  // namespace
+
+std::string FormatReport(const Options& options, const Report& report) {
+  if (options.json) return Json(options, report);
+  const Totals& totals = report.totals;
+  std::string text = absl::StrFormat(
+      "trained %d steps in %.1f s with %d workers (%s, %s%s): %.0f samples/s, loss %.4f, pushed "
+      "%.1f MB, pulled %.1f MB\n",
+      totals.steps, totals.seconds, options.workers, options.consistency, report.transport,
+      TypesText(options), SamplesPerSecond(totals), totals.loss,
+      static_cast<double>(totals.bytes_pushed) / 1e6,
+      static_cast<double>(totals.bytes_pulled) / 1e6);
+  if (report.stopped_early) text += "stopped early: validation no longer got better\n";
+  if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");
+  if (report.quality) {
+    const Quality& quality = *report.quality;
+    absl::StrAppendFormat(&text, "on %d test %s:", quality.examples,
+                          quality.bits_per_byte ? "bytes" : "examples");
+    absl::StrAppend(&text, QualityText(quality), "\n");
+  }
+  if (report.parameters_hash) {
+    absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);
+  }
+  return text;
+}
+
+bool WriteResult(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) {
+    return true;
+  }
+  std::fprintf(stderr, "verbena-train: cannot write the result to standard output: %s\n",
+               std::strerror(errno));
+  return false;
+}
+
+}  // namespace verbena::worker

@@ -1,0 +1,343 @@
+#include "worker/train/worker_process.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/base/unread_output.h"
+#include "worker/data/data_identity.h"
+#include "worker/models/load_model.h"
+#include "worker/stores/client_store.h"
+#include "worker/stores/local_store.h"
+#include "worker/train/channel.h"
+#include "worker/train/progress.h"
+#include "worker/train/random.h"
+#include "worker/train/report.h"
+#include "worker/train/trainer.h"
+
+namespace verbena::worker {
+namespace {
+
+// Written by a signal handler: lock-free, as [support.signal] demands.
+std::atomic<bool> g_stop = false;
+std::atomic<int> g_signal = 0;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+// Between two progress messages; a step may take microseconds.
+constexpr double kProgressSeconds = 0.1;
+constexpr int kStopCheckMs = 100;
+
+ClusterOptions ClusterOptionsOf(const Options& options) {
+  ClusterOptions cluster;
+  cluster.cluster = options.cluster;
+  cluster.job = options.job;
+  cluster.transport = options.transport;
+  cluster.rdma = options.rdma;
+  cluster.rdma.gpu_direct = options.gpu_direct == "off"        ? GpuDirectUse::kOff
+                            : options.gpu_direct == "required" ? GpuDirectUse::kRequired
+                                                               : GpuDirectUse::kAuto;
+  cluster.fabric = options.fabric;
+  cluster.tls = options.tls;
+  cluster.token_file = options.token_file;
+  cluster.rank = options.rank;
+  cluster.resume = options.resume;
+  cluster.workers = options.workers;
+  cluster.timeout = absl::Seconds(options.timeout);
+  cluster.stop = &g_stop;
+  return cluster;
+}
+
+// Less than 2^63. With an order by windows, the window is part of the identity with which a run
+// resumes.
+uint64_t HashOf(const DataIdentity& data, const InputOrder& order, uint64_t examples) {
+  return order.window >= examples ? data.hash : Mix(data.hash ^ Mix(order.window)) >> 1;
+}
+
+TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
+  TrainOptions train;
+  train.workers = options.workers;
+  train.rank = static_cast<uint64_t>(std::max(options.rank, 0));
+  train.steps = StepsOf(options, model.examples());
+  train.batch = BatchOf(options);
+  train.seed = options.seed;
+  // Nothing is read ahead of a step that has to see the one before.
+  train.prefetch = options.consistency != "sync";
+  train.validate_every = options.validate_every;
+  train.validate_examples = options.validate_examples;
+  train.early_stop = options.early_stop;
+  // Tables that go with the run are not gone on with.
+  train.count_steps = !options.job.empty() && !options.drop_tables;
+  train.separate_steps = options.consistency != "sync";
+  train.resume = options.resume;
+  if (train.count_steps && train.rank == 0) {
+    const DataIdentity data = IdentityOf(options.data);
+    train.data_bytes = data.bytes;
+    train.data_hash = HashOf(data, model.order(), model.examples());
+  }
+  return train;
+}
+
+void Say(const Options& options, const std::string& what) {
+  // One write, so that lines of several workers do not mix.
+  const std::string line =
+      absl::StrFormat("worker %d (pid %d) %s\n", std::max(options.rank, 0), getpid(), what);
+  WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
+}
+
+void PauseSelf(const Options& options, const std::string& where) {
+  Say(options, "paused " + where);
+  if (options.pause_until.empty()) {
+    raise(SIGSTOP);
+    return;
+  }
+  // The client's own thread goes on meanwhile.
+  while (access(options.pause_until.c_str(), F_OK) != 0 && !g_stop.load()) {
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+}
+
+// Adds hooks for tests: a log of steps, and pauses that SIGCONT or a file ends.
+TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
+                   std::function<void(const std::string&)> note) {
+  const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
+  TrainHooks hooks;
+  hooks.stop = &g_stop;
+  hooks.warn = note;
+  hooks.validated = [say = std::move(note)](const Validation& validation) {
+    say(ValidationText(validation));
+  };
+  hooks.after_step = [&options, pauses, next = std::move(after_step)](const Totals& totals) {
+    next(totals);
+    if (options.log_steps) Say(options, absl::StrCat("step ", totals.steps));
+    if (pauses && static_cast<int64_t>(totals.steps) == options.pause_after_step) {
+      PauseSelf(options, absl::StrCat("after step ", totals.steps));
+    }
+  };
+  if (pauses && options.pause_in_step >= 0) {
+    hooks.mid_step = [&options](uint64_t step) {
+      if (static_cast<int64_t>(step) == options.pause_in_step) {
+        PauseSelf(options, absl::StrCat("in step ", step));
+      }
+    };
+  }
+  return hooks;
+}
+
+struct Trained {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<ParameterStore> store;
+  TrainResult result;
+};
+
+// Pulls the tables' last parameters, with this worker's own last step in them, and hashes them if
+// the options ask for it. Counts the bytes of this pull, so that a run's totals equal the servers'
+// counts.
+absl::StatusOr<std::optional<uint64_t>> Settle(const Options& options, Trained* trained) {
+  ParameterStore* store = trained->store.get();
+  if (absl::Status status = PullAll(store); !status.ok()) return status;
+  std::optional<uint64_t> hash;
+  if (options.checksum) {
+    const absl::StatusOr<uint64_t> hashed = HashModel(trained->model.get(), store);
+    if (!hashed.ok()) return hashed.status();
+    hash = *hashed;
+  }
+  trained->result.totals.bytes_pulled = store->statistics().bytes_pulled;
+  return hash;
+}
+
+// On the test data, if there is any.
+absl::StatusOr<std::optional<Quality>> Test(const Options& options, Trained* trained) {
+  Model* model = trained->model.get();
+  if (!model->has_test()) return std::optional<Quality>();
+  // Rows have their present values, so the dense parameters beside them must have, too.
+  const float* parameters =
+      model->tables().empty() ? trained->result.average.data() : trained->store->parameters();
+  const absl::StatusOr<Quality> quality =
+      EvaluateModel(options, model, trained->store->rows(), parameters);
+  if (!quality.ok()) return quality.status();
+  if (absl::Status status = CheckConverged(*quality); !status.ok()) return status;
+  return *quality;
+}
+
+absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options,
+                                                          const Model& model,
+                                                          const TrainOptions& train) {
+  const Layout layout = StoreLayout(model, train);
+  const TrainingSpec spec = TrainingSpecOf(options, train.steps);
+  if (options.local) {
+    absl::StatusOr<std::unique_ptr<LocalStore>> store =
+        LocalStore::Create(layout, spec, model.tables());
+    if (!store.ok()) return store.status();
+    return *std::move(store);
+  }
+  ClusterOptions cluster = ClusterOptionsOf(options);
+  cluster.devices.assign(model.devices().begin(), model.devices().end());
+  absl::StatusOr<std::unique_ptr<ClientStore>> store =
+      ClientStore::Connect(cluster, layout, model.tables(), spec);
+  if (!store.ok()) return store.status();
+  return *std::move(store);
+}
+
+absl::StatusOr<Trained> TrainOnce(const Options& options,
+                                  const std::function<void(uint64_t steps)>& started,
+                                  const std::function<void(const Totals&)>& after_step,
+                                  const std::function<void(const std::string&)>& note) {
+  Trained trained;
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options, &g_stop);
+  if (!model.ok()) return model.status();
+  trained.model = *std::move(model);
+  const TrainOptions train = TrainOptionsOf(options, *trained.model);
+  absl::StatusOr<std::unique_ptr<ParameterStore>> store = OpenStore(options, *trained.model, train);
+  if (!store.ok()) return store.status();
+  trained.store = *std::move(store);
+  started(train.steps);
+  absl::StatusOr<TrainResult> result =
+      Train(trained.model.get(), trained.store.get(), train, HooksOf(options, after_step, note));
+  if (!result.ok()) return result.status();
+  trained.result = *std::move(result);
+  return trained;
+}
+
+void OnStopSignal(int signal) {
+  g_signal.store(signal);
+  g_stop.store(true);
+}
+
+std::string Describe(const absl::Status& status) { return std::string(status.message()); }
+
+// Whether the launcher wants the evaluation.
+bool WaitForOrder(int channel) {
+  for (;;) {
+    pollfd waiting = {channel, POLLIN, 0};
+    const int n = poll(&waiting, 1, kStopCheckMs);
+    if (g_stop.load()) return false;
+    if (n <= 0) continue;
+    const absl::StatusOr<ChannelMessage> order = ReceiveMessage(channel);
+    return order.ok() && order->kind == ChannelMessage::Kind::kEvaluate;
+  }
+}
+
+ChannelMessage EvaluateForLauncher(const Options& options, Trained trained) {
+  ChannelMessage message;
+  const absl::StatusOr<std::optional<uint64_t>> hash = Settle(options, &trained);
+  message.totals = trained.result.totals;
+  absl::Status status = hash.status();
+  if (status.ok()) {
+    message.parameters_hash = hash->value_or(0);
+    const absl::StatusOr<std::optional<Quality>> quality = Test(options, &trained);
+    status = quality.status();
+    if (quality.ok() && *quality) message.quality = **quality;
+  }
+  if (options.drop_tables) {
+    if (auto* cluster = dynamic_cast<ClientStore*>(trained.store.get())) {
+      status.Update(cluster->DropTables());
+    }
+  }
+  message.kind = status.ok() ? ChannelMessage::Kind::kQuality : ChannelMessage::Kind::kFailed;
+  message.SetText(Describe(status));
+  return message;
+}
+
+}  // namespace
+
+const std::atomic<bool>* InstallStopHandler() {
+  struct sigaction action = {};
+  action.sa_handler = &OnStopSignal;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  return &g_stop;
+}
+
+int StopSignal() { return g_signal.load(); }
+
+int RunLaunchedWorker(const Options& options) {
+  InstallStopHandler();
+  ChannelMessage progress;
+  double sent_at = 0;
+  absl::StatusOr<Trained> trained = TrainOnce(
+      options,
+      [&](uint64_t steps) {
+        progress.planned_steps = steps;
+        (void)SendMessage(options.channel, progress);
+      },
+      [&](const Totals& totals) {
+        if (totals.seconds - sent_at < kProgressSeconds) return;
+        sent_at = totals.seconds;
+        progress.totals = totals;
+        // A launcher that is gone has sent its signal, or its exit does.
+        (void)SendMessage(options.channel, progress);
+      },
+      [&](const std::string& line) {
+        ChannelMessage note = progress;
+        note.kind = ChannelMessage::Kind::kNote;
+        note.SetText(line);
+        (void)SendMessage(options.channel, note);
+      });
+  if (StopSignal() != 0) return 128 + StopSignal();
+  ChannelMessage message;
+  message.planned_steps = progress.planned_steps;
+  if (!trained.ok()) {
+    message.kind = ChannelMessage::Kind::kFailed;
+    message.totals = progress.totals;
+    message.SetText(Describe(trained.status()));
+    (void)SendMessage(options.channel, message);
+    return kExitFailure;
+  }
+  message.kind = ChannelMessage::Kind::kTrained;
+  message.totals = trained->result.totals;
+  message.stopped_early = trained->result.stopped_early;
+  message.SetTransport(trained->store->statistics().transport);
+  if (!SendMessage(options.channel, message).ok()) return kExitFailure;
+  if (!WaitForOrder(options.channel)) return StopSignal() != 0 ? 128 + StopSignal() : kExitOk;
+  message = EvaluateForLauncher(options, *std::move(trained));
+  if (!SendMessage(options.channel, message).ok()) return kExitFailure;
+  return message.kind == ChannelMessage::Kind::kQuality ? kExitOk : kExitFailure;
+}
+
+int RunSeparateWorker(const Options& options) {
+  InstallStopHandler();
+  std::unique_ptr<Progress> progress;
+  absl::StatusOr<Trained> trained = TrainOnce(
+      options,
+      [&](uint64_t steps) {
+        progress = std::make_unique<Progress>(stderr, isatty(STDERR_FILENO) == 1, steps);
+      },
+      [&](const Totals& totals) { progress->Update(totals); },
+      [&](const std::string& line) { progress->Note(line); });
+  Report report;
+  absl::Status status = trained.status();
+  if (status.ok()) {
+    progress->Finish(trained->result.totals);
+    report.transport = trained->store->statistics().transport;
+    report.stopped_early = trained->result.stopped_early;
+    const absl::StatusOr<std::optional<uint64_t>> hash = Settle(options, &*trained);
+    report.totals = trained->result.totals;
+    status = hash.status();
+    if (hash.ok()) report.parameters_hash = *hash;
+  }
+  if (status.ok()) {
+    const absl::StatusOr<std::optional<Quality>> quality = Test(options, &*trained);
+    status = quality.status();
+    if (quality.ok()) report.quality = *quality;
+  }
+  progress.reset();  // ends a live line
+  if (StopSignal() != 0) return 128 + StopSignal();
+  if (!status.ok()) {
+    std::fprintf(stderr, "verbena-train: %s\n", Describe(status).c_str());
+    return kExitFailure;
+  }
+  return WriteResult(FormatReport(options, report)) ? kExitOk : kExitFailure;
+}
+
+}  // namespace verbena::worker

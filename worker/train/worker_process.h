@@ -1,0 +1,26 @@
+// One worker: loads the data, joins the job, trains, and tests the result.
+//
+// **Thread safety**: the main thread of its process.
+#ifndef VERBENA_WORKER_TRAIN_WORKER_PROCESS_H_
+#define VERBENA_WORKER_TRAIN_WORKER_PROCESS_H_
+
+#include <atomic>
+
+#include "worker/train/options.h"
+
+namespace verbena::worker {
+
+// Set by SIGINT and SIGTERM once InstallStopHandler() was called, with the signal's number in
+// *StopSignal().
+const std::atomic<bool>* InstallStopHandler();
+int StopSignal();
+
+// A worker that a launcher started: reports over options.channel. Returns the exit status.
+int RunLaunchedWorker(const Options& options);
+
+// A worker on its own (--rank, --local): progress on stderr, the result on stdout.
+int RunSeparateWorker(const Options& options);
+
+}  // namespace verbena::worker
+
+#endif  // VERBENA_WORKER_TRAIN_WORKER_PROCESS_H_
