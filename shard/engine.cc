@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 
 namespace verbena::shard {
 namespace {
@@ -13,71 +13,42 @@ constexpr size_t kHotKeysReported = 10;
 // A replica that found no memory is tried again after a lease or two.
 constexpr uint32_t kMomentSeconds = 30;
 
+// The step that all of the table that is this shard's has had.
+uint64_t StepOf(const EngineCore& e, const PartitionedTable& table) {
+  if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return 0;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t slice = 0; slice < table.slices(); ++slice) {
+    if (!table.ready(slice) || !e.partitions[table.life(slice).partition].ours) continue;
+    least = std::min(least, table.version(slice));
+  }
+  return least == UINT64_MAX ? 0 : least;
+}
+
 }  // namespace
 
-Engine::Impl::Impl(EngineOptions o)
-    : options(std::move(o)),
-      pool(options.allocator != nullptr ? options.allocator : &heap, options.spare_buffers,
-           &sink.counters.resident_bytes),
-      cold(options.cold_store),
-      log(&pool, &sink, options.replica_log) {
-  sink.log = &log;
-  if (options.commit_observer) {
-    sink.commit_observer = [this](const Commit& commit) { Observe(commit); };
-  }
-  group_status.reserve(kMaxGroups);
-  await_slices.reserve(kMaxGroups);
-}
-
-// Buffers of incomplete records go back to the pool, like those of tables and the log.
-Engine::Impl::~Impl() {
-  for (uint32_t p = 0; p < copies.size(); ++p) ForgetCopy(p);
-}
-
-void Engine::Impl::Observe(Commit commit) const {
-  const DenseTable* dense = tables.at(commit.table).dense.table.get();
-  const uint32_t partition = dense != nullptr ? dense->partition_of(commit.chunk) : commit.chunk;
-  commit.server = options.server;
-  commit.epoch = partitions[partition].ours ? partitions[partition].epoch : 0;
-  options.commit_observer(commit);
-}
-
-void Engine::Impl::RetryBlocked() {
-  if (sink.blocked == 0) return;
-  for (auto& [id, state] : tables) {
-    if (state.consistency != nullptr) state.consistency->Retry();
-  }
-}
-
-void Engine::Impl::FollowRoom() {
-  if (!log.TakeRoom()) return;
-  room = true;
-  RetryBlocked();
-}
-
 bool Engine::TakeRoom() {
-  impl_->FollowRoom();
-  return std::exchange(impl_->room, false);
+  core_->FollowRoom();
+  return std::exchange(core_->room, false);
 }
 
 void Engine::SetSeconds(uint32_t seconds) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   e.seconds = seconds;
   if (std::exchange(e.refusals_seen, e.sink.counters.memory_refusals) !=
       e.sink.counters.memory_refusals) {
     e.refused_seconds = seconds;
   }
-  for (auto& [id, state] : impl_->tables) {
+  for (auto& [id, state] : core_->tables) {
     if (state.rows.table != nullptr) state.rows.table->SetSeconds(seconds);
   }
 }
 
 void Engine::Unpin(uint64_t pin) {
-  if (impl_->pool.Unpin(pin)) impl_->RetryBlocked();
+  if (core_->pool.Unpin(pin)) core_->RetryBlocked();
 }
 
 void Engine::ForgetLane(uint32_t lane) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   const auto forget = [&](const Event& event) {
     if (event.token.lane != lane) return false;
     if (event.kind == Event::Kind::kPullReady) e.pool.Unpin(event.view.pin);
@@ -95,16 +66,16 @@ void Engine::ForgetLane(uint32_t lane) {
 }
 
 void Engine::ReturnReads(uint32_t lane, absl::FunctionRef<bool(uint32_t)> which) {
-  for (auto& [id, state] : impl_->tables) {
+  for (auto& [id, state] : core_->tables) {
     if (state.table != nullptr) state.parking->ReturnReads(lane, which);
   }
 }
 
 bool Engine::TakeEvents(std::vector<Event>* events) {
-  if (impl_->cold.has_store()) impl_->RunCold();
-  impl_->FollowRoom();
-  impl_->pool.FollowShortages();
-  std::vector<Event>& pending = impl_->sink.events;
+  if (core_->cold.has_store()) core_->cold_events.Run();
+  core_->FollowRoom();
+  core_->pool.FollowShortages();
+  std::vector<Event>& pending = core_->sink.events;
   if (pending.empty()) return false;
   events->insert(events->end(), std::make_move_iterator(pending.begin()),
                  std::make_move_iterator(pending.end()));
@@ -113,11 +84,11 @@ bool Engine::TakeEvents(std::vector<Event>* events) {
 }
 
 EngineCounters Engine::counters() const {
-  const Impl& e = *impl_;
+  const EngineCore& e = *core_;
   EngineCounters counters = e.sink.counters;
   counters.replica_log_bytes = e.log.bytes();
-  counters.tables_placed = e.tables_placed;
-  counters.tables_followed = e.tables_followed;
+  counters.tables_placed = e.placement.placed();
+  counters.tables_followed = e.placement.followed();
   counters.memory_refused =
       e.refused_seconds != 0 && e.seconds - e.refused_seconds <= kMomentSeconds;
   for (const auto& [id, state] : e.tables) {
@@ -132,23 +103,13 @@ EngineCounters Engine::counters() const {
   return counters;
 }
 
-uint64_t Engine::Impl::StepOf(const PartitionedTable& table) const {
-  if (table.spec().consistency() != v1::CONSISTENCY_SYNC) return 0;
-  uint64_t least = UINT64_MAX;
-  for (uint32_t slice = 0; slice < table.slices(); ++slice) {
-    if (!table.ready(slice) || !partitions[table.life(slice).partition].ours) continue;
-    least = std::min(least, table.version(slice));
-  }
-  return least == UINT64_MAX ? 0 : least;
-}
-
 std::vector<TableStatistics> Engine::tables() const {
   std::vector<TableStatistics> tables;
-  for (const auto& [id, state] : impl_->tables) {
+  for (const auto& [id, state] : core_->tables) {
     if (state.table == nullptr) continue;
     const PartitionedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
-                      table.counters(), impl_->StepOf(table)});
+                      table.counters(), StepOf(*core_, table)});
     tables.back().restoring = state.restore != nullptr;
     tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {
@@ -159,15 +120,30 @@ std::vector<TableStatistics> Engine::tables() const {
   return tables;
 }
 
-std::vector<JobStatistics> Engine::jobs() const {
-  std::vector<JobStatistics> jobs;
-  for (const auto& [name, account] : impl_->accounts) {
-    jobs.push_back({name, account.bytes(), account.job().limit()});
-  }
-  return jobs;
-}
+std::vector<JobStatistics> Engine::jobs() const { return core_->jobs.Statistics(); }
 
-Engine::Engine(EngineOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+absl::Status Engine::ApplyView(const v1::ClusterView& view,
+                               absl::Span<const v1::ViewChange> changes) {
+  return core_->view.Apply(view, changes);
+}
+bool Engine::RetryStarved(const v1::ClusterView& view, absl::Status* applied) {
+  return core_->view.RetryStarved(view, applied);
+}
+bool Engine::HasStarved() const { return core_->placement.HasStarved(); }
+
+Replicas& Engine::replicas() { return core_->replicas; }
+const Replicas& Engine::replicas() const { return core_->replicas; }
+Proofs& Engine::proofs() { return core_->proofs; }
+Copies& Engine::copies() { return core_->copies; }
+const Copies& Engine::copies() const { return core_->copies; }
+Checkpoints& Engine::checkpoints() { return core_->checkpoints; }
+const Checkpoints& Engine::checkpoints() const { return core_->checkpoints; }
+Restores& Engine::restores() { return core_->restores; }
+const Restores& Engine::restores() const { return core_->restores; }
+ColdEvents& Engine::cold() { return core_->cold_events; }
+const ColdEvents& Engine::cold() const { return core_->cold_events; }
+
+Engine::Engine(EngineOptions options) : core_(std::make_unique<EngineCore>(std::move(options))) {}
 Engine::~Engine() = default;
 
 }  // namespace verbena::shard

@@ -41,7 +41,7 @@
 //     commit and no place in a queue waits for it.
 // 11. A checkpoint has each partition at one moment, whatever is applied meanwhile. For a sync
 //     table it is the moment after exactly `step` steps. For other tables it contains all pushes
-//     that were acknowledged before BeginCheckpoint(), and of each worker all pushes up to one
+//     that were acknowledged before Checkpoints::Begin(), and of each worker all pushes up to one
 //     sequence and none behind it. An apply waits for a checkpoint only while that has no memory
 //     left, and pieces are in flight or can be taken.
 // 12. In a table with a cold tier no number and no order of applies depends on which rows are in
@@ -341,6 +341,14 @@ struct EngineOptions {
   ColdStore* cold_store = nullptr;
 };
 
+class Checkpoints;
+class ColdEvents;
+class Copies;
+class Proofs;
+class Replicas;
+class Restores;
+struct EngineCore;
+
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -387,87 +395,22 @@ class Engine {
   // kWrongStep: these totals cannot contain all of its parts.
   GroupsOutcome Totals(const GroupsRequest& request, const NormTotals& totals);
 
-  // ---- replicas (engine_replicas.cc) ----
-  // Moves records for replicas to the end of *records, about `most` at most. Returns whether there
-  // were any, or more can be taken at once. May make more records: data that a learner has not
-  // received yet.
-  bool TakeReplicas(std::vector<ReplicaRecord>* records, size_t most);
-  // Call when a replica has answered the record: its memory, and that of records before it, is not
-  // read any more. kOk, kDuplicate: the replica has it, and all before it. Events may follow.
-  void ReplicaAnswered(const CopyId& from, uint32_t partition, uint64_t sequence,
-                       ReplyStatus status);
-  // No memory of records for that replica is read any more; records that it still needs will be
-  // sent again.
-  void ReplicasLost(const CopyId& copy);
-  // Free memory of the replica's server. Call with each of its answers, before ReplicaAnswered().
-  void SetCopyRoom(const CopyId& copy, const CopyRoom& room);
-  // The free memory that this server, with replicas, reports to primaries.
-  CopyRoom RoomForCopies() const;
-  // Records that the partition's replica has not answered are to be sent again.
-  void ResendReplicas(uint32_t partition);
   // Whether requests that were answered no_room may be tried again: there is room, or a view has
   // changed their result. Call it after everything else that may make room, TakeEvents() last.
   bool TakeRoom();
-  // Compares followers with this primary: adds records for the next about `bytes` of contents, of
-  // one partition at most, in turn. A partition whose applies wait for its follower is tried again,
-  // and skipped after some attempts. False: no partition has a follower now.
-  bool AuditFollowers(uint64_t bytes);
-  // Whether the partition's replica, if it was a learner, has all it needs to be a follower.
-  bool CaughtUp(uint32_t partition) const;
-  // Whether its replica is a learner that has not everything yet.
-  bool Learns(uint32_t partition) const;
-  // The replica has the record of an apply that failed here, so it has to be copied again.
-  bool ReplicaDiffers(uint32_t partition) const;
-  // On a replica: takes a record of the partition's primary. kOk, kDuplicate: it is applied (or, if
-  // it is a part, kept). kNotReady: the view here is older than the record, or has no such table.
-  // kWrongEpoch: the view is newer. kSequenceGap: a record or part before it is missing.
-  // kResourceExhausted: no memory for now. kMemoryLimit: no memory for its rows or chunks.
-  // kDataLoss: the replica differs from its primary. Others: it can never be applied.
-  Answer Replicate(const CopyId& from, const Record& record, absl::Span<const std::byte> payload);
-  // The partitions that have a replica, or are one.
-  std::vector<CopyStatus> copies() const;
 
-  // ---- checkpoints (engine_checkpoint.cc) ----
-  // Begins a checkpoint of the given tables, for partitions whose primary this shard is.
-  // OUT_OF_RANGE: a sync table is past its step. *newest gets, also after success, the step of each
-  // table's farthest slice, 0 for tables that are not sync. A slice that is not at its step yet is
-  // saved when it is, before it changes again. FAILED_PRECONDITION: a table has lost partitions,
-  // has no memory for some, or is in another checkpoint. NOT_FOUND: unknown table.
-  // INVALID_ARGUMENT: id or tables. After an error nothing has begun.
-  absl::Status BeginCheckpoint(const PartitionCheckpointRequest& request,
-                               std::vector<uint64_t>* newest);
-  // Takes the next piece. False: none now; there may be later unless progress is complete or
-  // aborted. Go on to take and release pieces whatever else is waited for, because applies may wait
-  // for them.
-  bool TakePiece(uint64_t save, CheckpointPiece* piece);
-  // Call when the piece is not read any more, also for a save that has ended. Events may follow.
-  void ReleasePiece(uint64_t save, uint64_t piece);
-  // NOT_FOUND: no such save, or it has ended. A new epoch, another primary, the end of a table or
-  // of its job's generation give up the partitions that have not been taken whole.
-  absl::StatusOr<CheckpointProgress> checkpoint_progress(uint64_t save) const;
-  // The pieces taken are durable, and may be the base of other checkpoints.
-  void CommitCheckpoint(uint64_t save);
-  // Drops pieces that were not taken. Pieces in flight still have to be released.
-  void AbortCheckpoint(uint64_t save);
-  const CheckpointCounters& checkpoint_counters() const;
-
-  // ---- restores (engine_restore.cc) ----
-  // For a table that the view marks as being restored. Its workers are answered kNotReady until the
-  // view changes that, when every shard's progress is complete. Parts that are not finished here by
-  // then are lost (kDataLoss). A partition that has moved has to be loaded again as a whole.
-  // Replicas receive the loaded data. Errors of all four: NOT_FOUND: unknown table.
-  // FAILED_PRECONDITION: it is not being restored, or its restore has not begun, or has begun with
-  // other arguments. Loading: INVALID_ARGUMENT: not of the table's shape. RESOURCE_EXHAUSTED: no
-  // memory for rows. UNAVAILABLE: replicas, or writes of cold rows, lag behind; retry. Rows
-  // continue at `loaded`, which begins as RowsLoaded(). Without it, a call after a failed one loads
-  // all of its rows again.
-  absl::Status BeginRestore(const RestoreRequest& request);
-  absl::Status RestoreElements(const ElementsToRestore& elements);
-  absl::Status RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded = nullptr);
-  // All that is this shard's was loaded. FAILED_PRECONDITION also: something is missing. May be
-  // called again.
-  absl::Status FinishRestore(uint32_t table);
-  absl::StatusOr<RestoreProgress> restore_progress(uint32_t table) const;
+  // ---- parts, each with an interface of its own ----
+  Replicas& replicas();  // elsewhere, of this shard's partitions (replica/replicas.h)
+  const Replicas& replicas() const;
+  Proofs& proofs();  // comparisons of these with their primary (replica/proofs.h)
+  Copies& copies();  // replicas that this shard has (replica/copies.h)
+  const Copies& copies() const;
+  Checkpoints& checkpoints();  // checkpoint/checkpoints.h
+  const Checkpoints& checkpoints() const;
+  Restores& restores();  // checkpoint/restores.h
+  const Restores& restores() const;
+  ColdEvents& cold();  // rows that are not in memory (cold_events.h)
+  const ColdEvents& cold() const;
 
   // The time in seconds since an origin that all servers share: for rows that are dropped by age.
   void SetSeconds(uint32_t seconds);
@@ -483,13 +426,6 @@ class Engine {
   bool TakeEvents(std::vector<Event>* events);
 
   EngineCounters counters() const;
-  // Counters of tables with a cold tier.
-  ColdCounters cold_counters() const;
-  // Why rows could not be read, in words, since the last call: their partitions answer kDataLoss.
-  std::vector<std::string> TakeColdErrors();
-  // Why nothing can be written to the cold store now; requests that wait for rows may wait for
-  // long.
-  absl::Status cold_health() const;
   // By id; without tables that cannot be served here. Takes memory: not for the hot path.
   std::vector<TableStatistics> tables() const;
   // By name; those that have tables or limits, or still have memory. Not for the hot path either.
@@ -497,8 +433,7 @@ class Engine {
 
  private:
   friend struct EngineInspector;  // tests
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<EngineCore> core_;
 };
 
 }  // namespace verbena::shard

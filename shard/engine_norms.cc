@@ -1,13 +1,15 @@
 // Requests of sync steps that commit in two phases.
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 #include "shard/partition/norms.h"
 
 namespace verbena::shard {
+namespace {
 
-ReplyStatus Engine::Impl::FindNorms(uint64_t worker, uint32_t table, TableState** state,
-                                    shard::Norms** norms) {
+// EngineCore::Find() for a table whose steps need norms over several chunks.
+ReplyStatus FindNorms(EngineCore& e, uint64_t worker, uint32_t table, TableState** state,
+                      shard::Norms** norms) {
   const Members::Member* member = nullptr;
-  const ReplyStatus status = Find(worker, table, state, &member);
+  const ReplyStatus status = e.Find(worker, table, state, &member);
   if (status != ReplyStatus::kOk) return status;
   if (member->rank < 0) return ReplyStatus::kPermissionDenied;
   DenseConsistency* consistency = (*state)->dense.consistency.get();
@@ -15,11 +17,13 @@ ReplyStatus Engine::Impl::FindNorms(uint64_t worker, uint32_t table, TableState*
   return *norms == nullptr ? ReplyStatus::kMalformed : ReplyStatus::kOk;
 }
 
+}  // namespace
+
 PullOutcome Engine::Norms(const NormsRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   shard::Norms* norms = nullptr;
-  const ReplyStatus found = e.FindNorms(request.worker, request.table, &state, &norms);
+  const ReplyStatus found = FindNorms(e, request.worker, request.table, &state, &norms);
   PullOutcome outcome;
   outcome.answer.status = found;
   e.group_status.assign(request.groups.size(), found);
@@ -44,10 +48,10 @@ PullOutcome Engine::Norms(const NormsRequest& request) {
 }
 
 GroupsOutcome Engine::Totals(const GroupsRequest& request, const NormTotals& totals) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   shard::Norms* norms = nullptr;
-  const ReplyStatus found = e.FindNorms(request.worker, request.table, &state, &norms);
+  const ReplyStatus found = FindNorms(e, request.worker, request.table, &state, &norms);
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   GroupsOutcome outcome;
   e.group_status.clear();

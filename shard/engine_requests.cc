@@ -2,92 +2,14 @@
 #include <algorithm>
 
 #include "shard/codec/codec.h"
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 #include "shard/failpoints.h"
 
 namespace verbena::shard {
+namespace {
 
-ReplyStatus Worse(ReplyStatus a, ReplyStatus b) {
-  const auto bad = [](ReplyStatus s) {
-    return s == ReplyStatus::kDuplicate ? ReplyStatus::kOk : s;
-  };
-  return std::max(bad(a), bad(b));
-}
-
-ReplyStatus Engine::Impl::Find(uint64_t worker, uint32_t table, TableState** state,
-                               const Members::Member** member) {
-  const auto it = tables.find(table);
-  if (it == tables.end()) {
-    return table > highest_table ? ReplyStatus::kNotReady : ReplyStatus::kUnknownTable;
-  }
-  *state = &it->second;
-  if (it->second.table == nullptr) return ReplyStatus::kUnavailable;
-  if (it->second.restore != nullptr) return ReplyStatus::kNotReady;
-  const Members& members = it->second.job->members;
-  *member = members.Find(worker);
-  if (*member != nullptr) return ReplyStatus::kOk;
-  if (!failpoints().expire_other_jobs) {
-    // Reads are all that an observer may do, and no read looks at the index.
-    static constexpr Members::Member kReader = {-1, UINT32_MAX};
-    if (readers.contains(worker)) {
-      *member = &kReader;
-      return ReplyStatus::kOk;
-    }
-    if (IsMember(worker)) return ReplyStatus::kOtherJob;
-  }
-  return members.known() ? ReplyStatus::kExpired : ReplyStatus::kNotReady;
-}
-
-bool Engine::Impl::IsMember(uint64_t incarnation) const {
-  return std::any_of(jobs.begin(), jobs.end(), [&](const auto& job) {
-    return job.second.members.Find(incarnation) != nullptr;
-  });
-}
-
-ReplyStatus Engine::Impl::FindLocalPartition(const TableState& state, const Group& group,
-                                             uint32_t* slice) const {
-  if (group.partition >= partitions.size()) return ReplyStatus::kOutOfRange;
-  const PartitionInfo& p = partitions[group.partition];
-  if ((!p.ours || p.epoch != group.epoch) && !failpoints().ignore_epoch) {
-    return ReplyStatus::kWrongEpoch;
-  }
-  // A view that is as new as this one has the loss, and its owner asks for nothing here: the
-  // caller's is newer, and has the table reset.
-  if (state.placement[group.partition].lost) {
-    return failpoints().lost_by_old_view ? ReplyStatus::kDataLoss : ReplyStatus::kNotReady;
-  }
-  *slice = state.table->slice_of(group.partition);
-  if (*slice != PartitionedTable::kNone) {
-    switch (state.table->life(*slice).state) {
-      case PartitionedTable::LocalPartitionState::kReady:
-        return ReplyStatus::kOk;
-      case PartitionedTable::LocalPartitionState::kGone:
-        return ReplyStatus::kDataLoss;
-      default:
-        break;
-    }
-  }
-  if (state.starved) return ReplyStatus::kResourceExhausted;
-  return *slice == PartitionedTable::kNone ? ReplyStatus::kOk : ReplyStatus::kNotReady;
-}
-
-ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
-                                    uint32_t* chunk) const {
-  uint32_t slice = 0;
-  const ReplyStatus status = FindLocalPartition(state, group, &slice);
-  if (status != ReplyStatus::kOk) return status;
-  const DenseTable* table = state.dense.table.get();
-  if (table == nullptr) return ReplyStatus::kOutOfRange;  // an embedding table has no chunks
-  if (group.index >= table->layout().chunks() ||
-      table->partition_of(group.index) != group.partition) {
-    return ReplyStatus::kOutOfRange;
-  }
-  *chunk = table->local_chunk(group.index);
-  return *chunk == PartitionedTable::kNone ? ReplyStatus::kNotReady : ReplyStatus::kOk;
-}
-
-ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTable& table,
-                                       const DenseTable::Chunk& chunk) const {
+ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
+                         const DenseTable::Chunk& chunk) {
   if (request.dtype != table.push_type()) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
@@ -102,63 +24,42 @@ ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTa
   return formed ? ReplyStatus::kOk : ReplyStatus::kMalformed;
 }
 
-// A sync push does not make a record; its step's commit does, and waits for room itself.
-bool Engine::Impl::LacksRoom(const TableState& state, absl::Span<const Group> groups) {
-  if (state.table->spec().consistency() == v1::CONSISTENCY_SYNC) return false;
-  return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
-    return g.partition < partitions.size() && log.mode(g.partition) != ReplicaLog::Mode::kAlone &&
-           log.Replicated(g.partition, state.table->id()) && !log.HasRoom(g.partition);
-  });
-}
-
-PushOutcome Engine::Impl::Push(const PushRequest& request) {
+PushOutcome PushTo(EngineCore& e, const PushRequest& request) {
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   uint32_t chunk = 0;
-  ReplyStatus status = Find(request.worker, request.table, &state, &member);
+  ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk && member->rank < 0) status = ReplyStatus::kPermissionDenied;
-  if (status == ReplyStatus::kOk) status = FindChunk(*state, request.group, &chunk);
+  if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
   if (status == ReplyStatus::kOk) {
     const DenseTable& table = *state->dense.table;
     status = CheckPayload(request, table, table.chunk(chunk));
   }
-  if (status == ReplyStatus::kOk) status = CheckCopies(request.group.partition);
+  if (status == ReplyStatus::kOk) status = e.CheckCopies(request.group.partition);
   if (status != ReplyStatus::kOk) return {false, false, {status, 0, 0}};
-  if (LacksRoom(*state, {&request.group, 1})) {
+  if (e.LacksRoom(*state, {&request.group, 1})) {
     return {false, false, {ReplyStatus::kResourceExhausted, 0, 0}, true};
   }
   const PushOutcome outcome = state->dense.consistency->Push(request, *member, chunk);
   if (outcome.held || outcome.answer.status == ReplyStatus::kOk) {
-    sink.Pushed(request.payload.size(), &state->table->counters());
+    e.sink.Pushed(request.payload.size(), &state->table->counters());
   }
   return outcome;
 }
 
-void Engine::Impl::CountAnswer(ReplyStatus status) {
-  EngineCounters& c = sink.counters;
-  switch (status) {
-    case ReplyStatus::kOk:
-    case ReplyStatus::kNonFinite:  // counted where it was found
-      return;
-    case ReplyStatus::kDuplicate:
-      ++c.duplicates;
-      return;
-    default:
-      ++c.refused;
-  }
-}
+}  // namespace
 
 PushOutcome Engine::Push(const PushRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   e.log.Ask(&request.token);
-  PushOutcome outcome = e.Push(request);
+  PushOutcome outcome = PushTo(e, request);
   outcome.replicating = e.log.EndRequest(outcome.answer, {&outcome.answer.status, 1});
   if (!outcome.held && !outcome.no_room) e.CountAnswer(outcome.answer.status);
   return outcome;
 }
 
 PullOutcome Engine::Pull(const PullRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   uint32_t chunk = 0;
@@ -201,19 +102,8 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   return outcome;
 }
 
-GroupsOutcome Engine::Impl::RefuseGroups(size_t groups, ReplyStatus status) {
-  group_status.assign(groups, status);
-  CountAnswer(status);
-  return {false, false, {status, 0, 0}, group_status};
-}
-
-GroupsOutcome Engine::Impl::NoRoom(size_t groups) {
-  group_status.assign(groups, ReplyStatus::kResourceExhausted);
-  return {false, false, {ReplyStatus::kResourceExhausted, 0, 0}, group_status, true};
-}
-
 GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
@@ -244,7 +134,7 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
 }
 
 GroupsOutcome Engine::Await(const GroupsRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   const ReplyStatus found = e.Find(request.worker, request.table, &state, &member);

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "shard/codec/codec.h"
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
+#include "shard/table/row_lookahead.h"
 
 namespace verbena::shard {
 namespace {
@@ -50,33 +51,12 @@ uint64_t KeysOf(absl::Span<const Group> groups) {
   return keys;
 }
 
-}  // namespace
-
-ReplyStatus Engine::Impl::FindRows(uint64_t worker, uint32_t table, TableState** state,
-                                   const Members::Member** member) {
-  const ReplyStatus status = Find(worker, table, state, member);
-  if (status != ReplyStatus::kOk) return status;
-  return (*state)->rows.table == nullptr ? ReplyStatus::kOutOfRange : ReplyStatus::kOk;
-}
-
-ReplyStatus Engine::Impl::FindKeys(const TableState& state, const Group& group,
-                                   absl::Span<const uint64_t> keys, uint32_t* slice) const {
-  const ReplyStatus status = FindLocalPartition(state, group, slice);
-  if (status != ReplyStatus::kOk) return status;
-  if (*slice == PartitionedTable::kNone) return ReplyStatus::kNotReady;
-  const uint32_t table = state.table->id();
-  const auto count = static_cast<uint32_t>(partitions.size());
-  for (const uint64_t key : keys) {
-    if (PartitionOfKey(table, key, count) != group.partition) return ReplyStatus::kOutOfRange;
-  }
-  return ReplyStatus::kOk;
-}
-
-void Engine::Impl::LookAhead(const TableState& state, absl::Span<const Group> groups,
-                             absl::Span<const uint64_t> keys, RowLookahead* ahead) const {
+// Adds the keys of those groups that are served here, which will be looked for in turn.
+void LookAhead(const EngineCore& e, const TableState& state, absl::Span<const Group> groups,
+               absl::Span<const uint64_t> keys, RowLookahead* ahead) {
   for (const Group& group : groups) {
     uint32_t slice = PartitionedTable::kNone;
-    const bool ours = FindLocalPartition(state, group, &slice) == ReplyStatus::kOk;
+    const bool ours = e.FindLocalPartition(state, group, &slice) == ReplyStatus::kOk;
     if (ours && slice != PartitionedTable::kNone) {
       ahead->Add(&state.rows.table->rows(slice), keys.first(std::min(group.count, kAheadOfGroup)));
     }
@@ -84,12 +64,14 @@ void Engine::Impl::LookAhead(const TableState& state, absl::Span<const Group> gr
   }
 }
 
-bool Engine::Impl::TakeRows(const PushRowsRequest& request, EmbeddingTable* table, Buffer* decoded,
-                            absl::Span<const float>* rows) {
+// Pushed rows as f32: in place, or decoded to scratch that the caller returns. False: no memory
+// for that.
+bool TakeRows(EngineCore& e, const PushRowsRequest& request, EmbeddingTable* table, Buffer* decoded,
+              absl::Span<const float>* rows) {
   const size_t keys = request.keys.size(), dim = table->dim();
   *rows = {reinterpret_cast<const float*>(request.rows.data()), keys * dim};
   if (request.dtype == ElementType::kF32 || keys == 0) return true;
-  *decoded = pool.TakeScratch(keys * table->row_bytes(), table->account());
+  *decoded = e.pool.TakeScratch(keys * table->row_bytes(), table->account());
   if (decoded->data == nullptr) return false;
   auto* to = reinterpret_cast<float*>(decoded->data);
   *rows = {to, keys * dim};
@@ -101,22 +83,34 @@ bool Engine::Impl::TakeRows(const PushRowsRequest& request, EmbeddingTable* tabl
   return true;
 }
 
+PullOutcome RefuseLookup(EngineCore& e, size_t groups, ReplyStatus status) {
+  e.group_status.assign(groups, status);
+  e.CountAnswer(status);
+  PullOutcome outcome;
+  outcome.answer.status = status;
+  outcome.group_status = e.group_status;
+  return outcome;
+}
+
+}  // namespace
+
 GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   const uint64_t keys = KeysOf(request.groups);
   if (found == ReplyStatus::kOk) found = CheckPush(request, *state->rows.table, keys);
-  if (found == ReplyStatus::kOk && (!e.ReplicateGrowing(*state, request.groups, request.keys) ||
-                                    e.LacksRoom(*state, request.groups))) {
+  if (found == ReplyStatus::kOk &&
+      (!e.catch_up.ReplicateGrowing(*state, request.groups, request.keys) ||
+       e.LacksRoom(*state, request.groups))) {
     return e.NoRoom(request.groups.size());
   }
   Buffer decoded;
   absl::Span<const float> rows_left;
   if (found == ReplyStatus::kOk &&
-      !e.TakeRows(request, state->rows.table.get(), &decoded, &rows_left)) {
+      !TakeRows(e, request, state->rows.table.get(), &decoded, &rows_left)) {
     found = ReplyStatus::kResourceExhausted;
   }
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
@@ -128,7 +122,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   outcome.answer.version = UINT64_MAX;
   e.group_status.clear();
   RowLookahead ahead;
-  e.LookAhead(*state, request.groups, request.keys, &ahead);
+  LookAhead(e, *state, request.groups, request.keys, &ahead);
   uint32_t guesses[kAheadOfGroup];
   e.log.Ask(&request.token);
   for (const Group& group : request.groups) {
@@ -166,24 +160,15 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   return outcome;
 }
 
-PullOutcome Engine::Impl::RefuseLookup(size_t groups, ReplyStatus status) {
-  group_status.assign(groups, status);
-  CountAnswer(status);
-  PullOutcome outcome;
-  outcome.answer.status = status;
-  outcome.group_status = group_status;
-  return outcome;
-}
-
 PullOutcome Engine::Lookup(const LookupRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk) {
     found = CheckLookup(request, *state->rows.table, KeysOf(request.groups));
   }
-  if (found != ReplyStatus::kOk) return e.RefuseLookup(request.groups.size(), found);
+  if (found != ReplyStatus::kOk) return RefuseLookup(e, request.groups.size(), found);
   PullOutcome outcome;
   absl::Span<const uint64_t> keys_left = request.keys;
   e.group_status.clear();
@@ -203,7 +188,7 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
           return rules.Readable(worker, slice, min_version, answer);
         });
     if (outcome.kind != PullOutcome::Kind::kAnswer) return outcome;
-    return e.RefuseLookup(request.groups.size(), outcome.answer.status);
+    return RefuseLookup(e, request.groups.size(), outcome.answer.status);
   }
   e.CountAnswer(outcome.answer.status);
   outcome.group_status = e.group_status;
@@ -211,7 +196,7 @@ PullOutcome Engine::Lookup(const LookupRequest& request) {
 }
 
 GroupsOutcome Engine::Prefetch(const PrefetchRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
@@ -237,7 +222,7 @@ GroupsOutcome Engine::Prefetch(const PrefetchRequest& request) {
 }
 
 PullOutcome Engine::Scan(const ScanRequest& request) {
-  Impl& e = *impl_;
+  EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
   uint32_t slice = 0;

@@ -8,6 +8,7 @@
 #include "proto/spec/table_spec.h"
 #include "proto/wire/routing.h"
 #include "server/nanoseconds.h"
+#include "shard/checkpoint/checkpoints.h"
 
 namespace verbena::server {
 ShardCheckpoints::ShardCheckpoints(ShardCheckpointsOptions options, const Clock* clock,
@@ -74,7 +75,7 @@ absl::StatusOr<v1::BeginCheckpointResponse> ShardCheckpoints::Begin(
   wanted.piece_bytes = kPieceBytes;
   v1::BeginCheckpointResponse response;
   std::vector<uint64_t> newest;
-  const absl::Status begun = world.engine->BeginCheckpoint(wanted, &newest);
+  const absl::Status begun = world.engine->checkpoints().Begin(wanted, &newest);
   for (const uint64_t step : newest) response.add_newest(step);
   if (absl::IsOutOfRange(begun)) {
     response.set_too_late(true);
@@ -83,7 +84,7 @@ absl::StatusOr<v1::BeginCheckpointResponse> ShardCheckpoints::Begin(
   if (absl::IsFailedPrecondition(begun)) return WithCheckpoints(begun);
   if (!begun.ok()) return begun;
   if (request.only_look()) {
-    world.engine->AbortCheckpoint(request.checkpoint());
+    world.engine->checkpoints().Abort(request.checkpoint());
     return response;
   }
 
@@ -125,7 +126,7 @@ bool ShardCheckpoints::TakePieces(Save* save, int64_t now) {
   bool worked = false;
   shard::CheckpointPiece piece;
   while (save->out < kPiecesOut && save->next_piece_ns <= now &&
-         save->engine->TakePiece(save->id, &piece)) {
+         save->engine->checkpoints().Take(save->id, &piece)) {
     worked = true;
     ++save->out;
     save->taken_bytes += piece.bytes();
@@ -151,7 +152,7 @@ void ShardCheckpoints::WritePiece(Save* save, const shard::CheckpointPiece& piec
 void ShardCheckpoints::Written(uint64_t id, uint64_t piece, const absl::Status& status) {
   // Kept as long as a piece is out.
   Save& save = saves_.at(id);
-  save.engine->ReleasePiece(id, piece);
+  save.engine->checkpoints().Release(id, piece);
   --save.out;
   if (!status.ok()) Fail(&save, status);
 }
@@ -160,14 +161,14 @@ void ShardCheckpoints::Fail(Save* save, absl::Status status) {
   if (!save->status.ok() || save->result.done()) return;
   Log(absl::StrCat("save ", save->id, " failed: ", status.message()));
   save->status = std::move(status);
-  save->engine->AbortCheckpoint(save->id);
+  save->engine->checkpoints().Abort(save->id);
 }
 
 // Also after it is written: until this call the engine keeps the checkpoint, and begins no other of
 // its tables.
 void ShardCheckpoints::GiveUp(Save* save, absl::Status status) {
   if (save->ended) return;
-  if (save->result.done()) save->engine->AbortCheckpoint(save->id);
+  if (save->result.done()) save->engine->checkpoints().Abort(save->id);
   Fail(save, std::move(status));
   save->ended = true;
 }
@@ -175,7 +176,7 @@ void ShardCheckpoints::GiveUp(Save* save, absl::Status status) {
 bool ShardCheckpoints::Advance(Save* save) {
   if (!save->status.ok() || save->finishing) return false;
   const absl::StatusOr<shard::CheckpointProgress> progress =
-      save->engine->checkpoint_progress(save->id);
+      save->engine->checkpoints().progress(save->id);
   if (!progress.ok() || !progress->status.ok()) {
     // A table that was dropped, a partition that moved: another try may do better.
     const absl::Status why = progress.ok() ? progress->status : progress.status();
@@ -246,7 +247,7 @@ absl::Status ShardCheckpoints::End(const v1::EndCheckpointRequest& request) {
   if (it == saves_.end()) return absl::OkStatus();
   Save& save = it->second;
   if (request.committed() && save.result.done()) {
-    save.engine->CommitCheckpoint(save.id);
+    save.engine->checkpoints().Commit(save.id);
     save.ended = true;
   } else {
     GiveUp(&save, absl::CancelledError("its caller gave it up"));

@@ -8,6 +8,7 @@
 #include "server/checkpoint/files/failpoints.h"
 #include "server/checkpoint/files/manifest.h"
 #include "server/nanoseconds.h"
+#include "shard/checkpoint/restores.h"
 
 namespace verbena::server {
 namespace {
@@ -66,7 +67,7 @@ absl::Status ShardRestores::Begin(const v1::BeginRestoreRequest& request,
   for (const auto& [partition, epoch] : restore.epochs) read.ours[partition] = true;
   for (const v1::RestoreTable& table : request.tables()) {
     shard::RestoreRequest wanted{.table = table.table(), .applies = table.applies()};
-    if (absl::Status status = restore.engine->BeginRestore(wanted); !status.ok()) return status;
+    if (absl::Status status = restore.engine->restores().Begin(wanted); !status.ok()) return status;
     restore.tables.push_back(wanted);
     read.tables.push_back({.name = table.name(), .id = table.table()});
   }
@@ -139,7 +140,7 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, Read* read) const
     for (size_t i = kApplies + 1; i < columns.size(); ++i) {
       rows.state.push_back(Floats(columns[i]));
     }
-    return restore.engine->RestoreRows(rows, &read->loaded);
+    return restore.engine->restores().LoadRows(rows, &read->loaded);
   }
   shard::ElementsToRestore elements;
   elements.table = table;
@@ -151,7 +152,7 @@ absl::Status ShardRestores::LoadWindow(const Restore& restore, Read* read) const
   size_t next = 1;
   if (window.master) elements.master = Floats(columns[next++]);
   for (; next < columns.size(); ++next) elements.state.push_back(Floats(columns[next]));
-  return restore.engine->RestoreElements(elements);
+  return restore.engine->restores().LoadElements(elements);
 }
 
 void ShardRestores::AtEnd(Restore* restore, Read* read) {
@@ -191,9 +192,9 @@ bool ShardRestores::Finish(Restore* restore, int64_t now) {
   }
   bool complete = true;
   for (const shard::RestoreRequest& table : restore->tables) {
-    absl::Status status = restore->engine->FinishRestore(table.table);
+    absl::Status status = restore->engine->restores().Finish(table.table);
     absl::StatusOr<shard::RestoreProgress> progress =
-        restore->engine->restore_progress(table.table);
+        restore->engine->restores().progress(table.table);
     if (status.ok()) status = progress.status();
     if (status.ok() && progress->complete()) continue;
     complete = false;

@@ -7,6 +7,7 @@
 #include "proto/wire/operations.h"
 #include "proto/wire/record_check.h"
 #include "server/executor/shard_executor_impl.h"
+#include "shard/cold_events.h"
 
 namespace verbena::server {
 
@@ -264,7 +265,7 @@ bool ShardExecutor::Impl::DrainEngine() {
   }
   Answering(nullptr);
   if (options.cold_store != nullptr) {
-    for (const std::string& error : engine->TakeColdErrors()) Log(error);
+    for (const std::string& error : engine->cold().TakeErrors()) Log(error);
   }
   return worked;
 }

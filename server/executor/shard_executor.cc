@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/executor/shard_executor_impl.h"
+#include "shard/checkpoint/checkpoints.h"
+#include "shard/cold_events.h"
 
 namespace verbena::server {
 
@@ -243,8 +245,8 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters = s.counters;
   if (s.engine != nullptr) {
     snapshot.counters.engine = s.engine->counters();
-    snapshot.counters.saves = s.engine->checkpoint_counters();
-    snapshot.counters.cold = s.engine->cold_counters();
+    snapshot.counters.saves = s.engine->checkpoints().counters();
+    snapshot.counters.cold = s.engine->cold().counters();
     snapshot.tables = s.engine->tables();
   }
   snapshot.jobs = s.JobSnapshots();

@@ -7,6 +7,8 @@
 #include "proto/wire/record_check.h"
 #include "server/executor/shard_executor_impl.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 
 namespace verbena::server {
 
@@ -59,7 +61,7 @@ void ShardExecutor::Impl::Beacon(Lane* lane, const ShardLane::Arrival& record) {
 // Before its primary makes rows it knows whether there is room for them here.
 void ShardExecutor::Impl::ReportRoom(ShardLane::Answer* answer) const {
   if (engine == nullptr) return;
-  const shard::CopyRoom room = engine->RoomForCopies();
+  const shard::CopyRoom room = engine->copies().Room();
   if (room.bytes == UINT64_MAX) return;
   answer->detail = 1 + static_cast<uint32_t>(std::min<uint64_t>(room.bytes >> 10, UINT32_MAX - 1));
   answer->version = room.limit;
@@ -113,7 +115,7 @@ void ShardExecutor::Impl::Refuse(Lane* lane, const ShardLane::Arrival& record, R
 std::vector<v1::ReplicaStatistics> ShardExecutor::Impl::ReplicaStatistics() const {
   std::vector<v1::ReplicaStatistics> statistics;
   if (engine == nullptr) return statistics;
-  for (const shard::CopyStatus& copy : engine->copies()) {
+  for (const shard::CopyStatus& copy : engine->replicas().Status()) {
     v1::ReplicaStatistics& out = statistics.emplace_back();
     out.set_partition(copy.partition);
     out.set_sequence(copy.sequence);

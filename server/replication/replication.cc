@@ -9,6 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/nanoseconds.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/proofs.h"
+#include "shard/replica/replicas.h"
 
 namespace verbena::server {
 namespace {
@@ -98,7 +101,7 @@ void Replication::FollowCopies() {
       ++it;
       continue;
     }
-    engine_->ReplicasLost(CopyOf(it->first));
+    engine_->replicas().Lost(CopyOf(it->first));
     it = peers_.erase(it);
   }
   for (const PeerId& id : wanted) peers_[id];
@@ -110,7 +113,7 @@ void Replication::FollowCopies() {
 bool Replication::Send() {
   if (engine_ == nullptr || !leases_.active()) return false;
   bool worked = false;
-  while (engine_->TakeReplicas(&records_, kTakeAtOnce)) {
+  while (engine_->replicas().Take(&records_, kTakeAtOnce)) {
     worked = true;
     for (shard::ReplicaRecord& record : records_) {
       // Refused records are sent again first; these come again with them.
@@ -195,7 +198,7 @@ void Replication::OnDead(const PeerId& id) {
   peer.out.clear();
   peer.queue.clear();
   peer.offset = 0;
-  if (engine_ != nullptr) engine_->ReplicasLost(CopyOf(id));
+  if (engine_ != nullptr) engine_->replicas().Lost(CopyOf(id));
 }
 
 void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply) {
@@ -205,7 +208,7 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   if (it == peer->second.out.end()) return;
   const Out out = std::move(it->second);
   peer->second.out.erase(it);
-  if (engine_ != nullptr) engine_->SetCopyRoom(CopyOf(id), RoomOf(reply));
+  if (engine_ != nullptr) engine_->replicas().SetRoom(CopyOf(id), RoomOf(reply));
   if (!out.groups.empty()) {
     for (size_t i = 0; i < out.groups.size() && i < reply.group_count; ++i) {
       if (reply.group_status[i] == ReplyStatus::kOk) {
@@ -228,7 +231,7 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
       OnRefused(&peer->second, out.partition, reply.status);
     }
   }
-  if (out.last) engine_->ReplicaAnswered(CopyOf(id), out.partition, out.sequence, reply.status);
+  if (out.last) engine_->replicas().Answered(CopyOf(id), out.partition, out.sequence, reply.status);
   // Also after the answer to a part: the rest of its record may have been dropped here.
   if (PartOf(out) == nullptr) ReleaseUnsent(id, out.partition);
   if (!out.last) return;
@@ -252,7 +255,7 @@ void Replication::ReleaseUnsent(const PeerId& copy, uint32_t partition) {
       std::any_of(peer.queue.begin(), peer.queue.end(), queued)) {
     return;
   }
-  engine_->ReplicaAnswered(CopyOf(copy), partition, UINT64_MAX, ReplyStatus::kNotReady);
+  engine_->replicas().Answered(CopyOf(copy), partition, UINT64_MAX, ReplyStatus::kNotReady);
 }
 
 void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) {
@@ -270,7 +273,8 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
     ++refused_;
     // Later refusals before the retry belong to the same turn.
     part.refusal = status;
-    if (status == ReplyStatus::kMemoryLimit && !engine_->Learns(partition)) ++counters_.no_memory;
+    if (status == ReplyStatus::kMemoryLimit && !engine_->replicas().Learns(partition))
+      ++counters_.no_memory;
     if (part.refusals++ == 0) part.refused_since = clock_->NowNanos();
     // The record was ahead of the other side's view, or one was lost: retry soon.
     part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
@@ -290,7 +294,7 @@ bool Replication::ResendRefused(int64_t now) {
     part.refused = false;
     --refused_;
     ++counters_.resent;
-    engine_->ResendReplicas(p);
+    engine_->replicas().Resend(p);
     worked = true;
   }
   return worked;
@@ -299,7 +303,7 @@ bool Replication::ResendRefused(int64_t now) {
 shard::Answer Replication::OnRecord(const PeerId& from, const Record& record,
                                     absl::Span<const std::byte> payload) {
   if (engine_ == nullptr) return {ReplyStatus::kNotReady, 0, 0};
-  const shard::Answer answer = engine_->Replicate(CopyOf(from), record, payload);
+  const shard::Answer answer = engine_->copies().Replicate(CopyOf(from), record, payload);
   if (answer.status == ReplyStatus::kOk) ++counters_.applied_records;
   if (answer.status == ReplyStatus::kDataLoss) {
     ReplicaHeader header;
@@ -353,7 +357,7 @@ bool Replication::RunTimers(int64_t now) {
   worked |= ResendRefused(now);
   if (next_audit_ns_ <= now) {
     next_audit_ns_ = Later(now, options_.audit.interval_ns);
-    worked |= engine_->AuditFollowers(options_.audit.turn_bytes);
+    worked |= engine_->proofs().AuditFollowers(options_.audit.turn_bytes);
   }
   if (next_ask_ns_ <= now) {
     next_ask_ns_ = now + leases_.lease_ns() / 16;
@@ -396,7 +400,7 @@ void Replication::LookForWaiting(int64_t now) {
 
 GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
   const Part& part = parts_[partition];
-  if (part.broken || engine_->ReplicaDiffers(partition)) return GiveUp::kDiffers;
+  if (part.broken || engine_->replicas().Differs(partition)) return GiveUp::kDiffers;
   const auto peer = peers_.find(part.copy);
   if (part.waits_since == kNever || peer == peers_.end()) return GiveUp::kNo;
   const int64_t lease = leases_.lease_ns();
@@ -408,7 +412,7 @@ GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
   }
   // It will have room when something goes there, not by itself: nobody waits for that.
   if (part.refused && part.refusal == ReplyStatus::kMemoryLimit) {
-    const bool learner = engine_->Learns(partition);
+    const bool learner = engine_->replicas().Learns(partition);
     const bool long_enough = part.refusals >= patience.fewest_turns &&
                              now - part.refused_since >= lease / patience.no_memory_parts;
     return learner || long_enough ? GiveUp::kNoMemory : GiveUp::kNo;
@@ -443,7 +447,7 @@ void Replication::Reconfigure(int64_t now) {
     w.change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
     if (w.why != GiveUp::kNo) {
       w.change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
-    } else if (learner && engine_->CaughtUp(p.id())) {
+    } else if (learner && engine_->replicas().CaughtUp(p.id())) {
       w.change.set_kind(v1::ConfigurationChange::ADMIT);
     } else {
       continue;

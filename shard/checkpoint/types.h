@@ -1,7 +1,7 @@
 // Plain data of checkpoints and restores of a shard's tables, between the engine and its caller.
 //
 // **Thread safety**: plain data. The memory of a piece stays unchanged, for any thread to read,
-// until Engine::ReleasePiece().
+// until Checkpoints::Release().
 #ifndef VERBENA_SHARD_CHECKPOINT_TYPES_H_
 #define VERBENA_SHARD_CHECKPOINT_TYPES_H_
 
@@ -54,7 +54,7 @@ struct CheckpointPiece {
     kRows,
     kEnd,  // these were all. Without content
   };
-  uint64_t id = 0;  // for ReleasePiece()
+  uint64_t id = 0;  // for Checkpoints::Release()
   Kind kind = Kind::kEnd;
   uint32_t table = 0;
   uint32_t partition = 0;
@@ -146,7 +146,7 @@ struct RowsToRestore {
   std::vector<absl::Span<const float>> state;  // as a piece has them; none: zero
 };
 
-// How far a RowsToRestore is loaded. Engine::RestoreRows() returns UNAVAILABLE where it cannot
+// How far a RowsToRestore is loaded. Restores::LoadRows() returns UNAVAILABLE where it cannot
 // continue now, and continues from there in the next call with this. Each call that loads something
 // makes progress, however little of a tiered table is in memory.
 struct RowsLoaded {

@@ -69,13 +69,13 @@ class ReplicaLog {
     ~Owner() = default;
   };
 
-  // How far a replica has been compared with this primary (engine_replicas.cc).
+  // How far a replica has been compared with this primary (proofs.h).
   struct Proof {
     uint32_t table = 0;
     uint32_t chunk = 0;  // next local chunk of the table
     uint32_t row = 0;    // next row of the slice
   };
-  // How far a learner has received the content from before its time (engine_replicas.cc).
+  // How far a learner has received the content from before its time (catch_up.h).
   struct Cursor {
     // A slice that the learner has been sent (kBeginPartition), and not yet all of its contents.
     struct LocalPartition {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
@@ -28,7 +28,7 @@ struct EngineInspector {
     return std::any_of(p.held_reads.begin(), p.held_reads.end(),
                        [&](const auto& held) { return held.second > p.acked; });
   }
-  static const Engine::Impl& Impl(const Engine& engine) { return *engine.impl_; }
+  static const EngineCore& Core(const Engine& engine) { return *engine.core_; }
 
   // Bytes of the records that one source made.
   struct Use {
@@ -232,20 +232,20 @@ void SavedChunks(const shard::DenseTable& table, uint32_t slice, TableContent* c
 }  // namespace
 
 std::string DescribeReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
-  const auto& p = EngineInspector::Impl(primary);
-  const auto& c = EngineInspector::Impl(copy);
+  const auto& p = EngineInspector::Core(primary);
+  const auto& c = EngineInspector::Core(copy);
   if (partition >= p.partitions.size() || partition >= c.partitions.size()) return "no view";
   return absl::StrCat("revisions ", p.revision, " and ", c.revision, ", last record ",
                       p.log.last(partition), ", acknowledged ", p.log.acknowledged(partition),
                       ", in the log ", EngineInspector::Pending(p.log, partition),
-                      ", the copy is at ", c.copies[partition].sequence,
-                      c.copies[partition].begun ? "" : " and has not begun",
-                      c.copies[partition].learning ? " and learns" : "");
+                      ", the copy is at ", c.copies.sequence(partition),
+                      c.copies.begun(partition) ? "" : " and has not begun",
+                      c.copies.learning(partition) ? " and learns" : "");
 }
 
 ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
-  const auto& p = EngineInspector::Impl(primary);
-  const auto& c = EngineInspector::Impl(copy);
+  const auto& p = EngineInspector::Core(primary);
+  const auto& c = EngineInspector::Core(copy);
   ReplicaComparison result;
   if (p.revision != c.revision || partition >= p.partitions.size()) return result;
   if (!p.log.leads(partition) || !c.partitions[partition].copy || p.log.learning(partition)) {
@@ -253,8 +253,8 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
   }
   const uint64_t last = p.log.last(partition);
   if (EngineInspector::Pending(p.log, partition) > 0) return result;
-  if (!c.copies[partition].begun || c.copies[partition].learning ||
-      p.log.acknowledged(partition) != last || c.copies[partition].sequence != last) {
+  if (!c.copies.begun(partition) || c.copies.learning(partition) ||
+      p.log.acknowledged(partition) != last || c.copies.sequence(partition) != last) {
     return result;
   }
   result.comparable = true;
@@ -272,7 +272,7 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
 }
 
 std::string ReplicaLogExcess(const Engine& engine) {
-  const shard::ReplicaLog& log = EngineInspector::Impl(engine).log;
+  const shard::ReplicaLog& log = EngineInspector::Core(engine).log;
   const shard::ReplicaLogLimits& limits = log.limits();
   std::vector<EngineInspector::Uses> partitions;
   EngineInspector::Uses all;
@@ -302,18 +302,18 @@ std::string ReplicaLogExcess(const Engine& engine) {
 }
 
 std::optional<uint32_t> PartitionWithHeldReads(const Engine& engine) {
-  const auto& impl = EngineInspector::Impl(engine);
-  for (uint32_t p = 0; p < impl.partitions.size(); ++p) {
-    if (impl.partitions[p].ours && EngineInspector::Holds(impl.log, p)) return p;
+  const auto& core = EngineInspector::Core(engine);
+  for (uint32_t p = 0; p < core.partitions.size(); ++p) {
+    if (core.partitions[p].ours && EngineInspector::Holds(core.log, p)) return p;
   }
   return std::nullopt;
 }
 
-uint64_t RevisionOf(const Engine& engine) { return EngineInspector::Impl(engine).revision; }
+uint64_t RevisionOf(const Engine& engine) { return EngineInspector::Core(engine).revision; }
 
 std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uint32_t table,
                                    uint32_t partition) {
-  const auto& p = EngineInspector::Impl(primary);
+  const auto& p = EngineInspector::Core(primary);
   const auto it = p.tables.find(table);
   if (p.revision != revision || it == p.tables.end() || it->second.rows.table == nullptr ||
       !p.log.leads(partition)) {
@@ -331,7 +331,7 @@ std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uin
 
 std::map<uint32_t, TableContent> ReadTable(const Engine& primary, uint32_t table) {
   std::map<uint32_t, TableContent> content;
-  const auto& p = EngineInspector::Impl(primary);
+  const auto& p = EngineInspector::Core(primary);
   const auto it = p.tables.find(table);
   if (it == p.tables.end() || it->second.table == nullptr) return content;
   const TableState& state = it->second;

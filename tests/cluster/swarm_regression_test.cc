@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "shard/checkpoint/restores.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/cluster/replica_compare.h"
 #include "tests/cluster/sim_inputs.h"
 #include "tests/cluster/swarm.h"
@@ -33,14 +36,15 @@ struct Pair {
   }
   v1::Partition* partition() { return primary.view.mutable_partitions(0); }
   // Nothing is answered yet.
-  void Take() { primary.engine->TakeReplicas(&records, 64); }
+  void Take() { primary.engine->replicas().Take(&records, 64); }
   bool Deliver() {
     for (const ReplicaRecord& record : std::exchange(records, {})) {
       const ReplicaBytes bytes(record);
-      const Answer answer = copy.engine->Replicate({kServer, 0}, bytes.record(), bytes.payload());
+      const Answer answer =
+          copy.engine->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload());
       if (answer.status == ReplyStatus::kDataLoss) return false;  // it is no copy of its primary
       REQUIRE(answer.status == ReplyStatus::kOk);
-      primary.engine->ReplicaAnswered(record.to, 0, record.group.sequence, answer.status);
+      primary.engine->replicas().Answered(record.to, 0, record.group.sequence, answer.status);
     }
     return true;
   }
@@ -73,7 +77,7 @@ bool NewTableReachesLearner() {
     pair.Take();
   }
   if (!pair.Deliver()) return false;
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   *pair.partition()->add_followers() = pair.partition()->learners(0);
   pair.partition()->clear_learners();
   pair.partition()->set_configuration(3);
@@ -171,7 +175,7 @@ std::string ExcessOfCatchUp(uint64_t limit) {
     if (failpoints().unbounded_log) pair.primary.Push(0, 0, ++sequence, 1.0f);
     if (!failpoints().unbounded_log) REQUIRE(pair.Deliver());
   }
-  REQUIRE((failpoints().unbounded_log || pair.primary.engine->CaughtUp(0)));
+  REQUIRE((failpoints().unbounded_log || pair.primary.engine->replicas().CaughtUp(0)));
   return "";
 }
 
@@ -218,7 +222,7 @@ std::vector<float> ServedAfterReset(uint64_t epochs) {
     pair.Take();
     REQUIRE(pair.Deliver());
   }
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   pair.copy.view = pair.primary.view;
   v1::Partition* partition = pair.copy.view.mutable_partitions(0);
   partition->clear_learners();
@@ -261,14 +265,14 @@ bool CopyKeepsWhatWasRestored() {
   elements.applies = 1;
   RestoreRequest request;
   request.table = kTable;
-  REQUIRE(pair.primary.engine->BeginRestore(request).ok());
+  REQUIRE(pair.primary.engine->restores().Begin(request).ok());
   for (int i = 0; i < 4; ++i) {
-    (void)pair.primary.engine->RestoreElements(elements);
-    (void)pair.primary.engine->FinishRestore(kTable);
+    (void)pair.primary.engine->restores().LoadElements(elements);
+    (void)pair.primary.engine->restores().Finish(kTable);
     pair.Take();
     REQUIRE(pair.Deliver());
   }
-  REQUIRE(pair.primary.engine->restore_progress(kTable)->complete());
+  REQUIRE(pair.primary.engine->restores().progress(kTable)->complete());
   pair.partition()->clear_followers();
   pair.partition()->set_primary(kCopy);
   pair.partition()->set_epoch(2);

@@ -1,6 +1,7 @@
 // What gives a save up, what is refused, and that neither disturbs training or what is being read.
 #include <catch2/catch.hpp>
 
+#include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
 
 namespace verbena::shard {
@@ -32,11 +33,11 @@ TEST_CASE("save: too late a step is refused with the one to choose") {
   rig.SetGoal(4);
   REQUIRE(rig.Finish());
   std::vector<uint64_t> newest;
-  CHECK(rig.engine(0).BeginCheckpoint(Of(plan, 1, 3), &newest).code() ==
+  CHECK(rig.engine(0).checkpoints().Begin(Of(plan, 1, 3), &newest).code() ==
         absl::StatusCode::kOutOfRange);
   CHECK(newest == std::vector<uint64_t>{4});
-  CHECK_FALSE(rig.engine(0).checkpoint_progress(1).ok());
-  CHECK(rig.engine(0).BeginCheckpoint(Of(plan, 1, newest[0]), &newest).ok());
+  CHECK_FALSE(rig.engine(0).checkpoints().progress(1).ok());
+  CHECK(rig.engine(0).checkpoints().Begin(Of(plan, 1, newest[0]), &newest).ok());
   CHECK(newest == std::vector<uint64_t>{4});
 }
 
@@ -46,7 +47,7 @@ TEST_CASE("save: what cannot be saved is refused") {
   Engine& engine = rig.engine(0);
   std::vector<uint64_t> newest;
   const auto code = [&](const PartitionCheckpointRequest& r) {
-    return engine.BeginCheckpoint(r, &newest).code();
+    return engine.checkpoints().Begin(r, &newest).code();
   };
   CHECK(code(Of(plan, 0, 0)) == absl::StatusCode::kInvalidArgument);
   PartitionCheckpointRequest twice = Of(plan, 1, 0);
@@ -61,9 +62,9 @@ TEST_CASE("save: what cannot be saved is refused") {
   REQUIRE(code(Of(plan, 1, 0)) == absl::StatusCode::kOk);
   CHECK(code(Of(plan, 1, 0)) == absl::StatusCode::kInvalidArgument);
   CHECK(code(Of(plan, 2, 0)) == absl::StatusCode::kFailedPrecondition);
-  engine.AbortCheckpoint(1);
+  engine.checkpoints().Abort(1);
   CHECK(code(Of(plan, 2, 0)) == absl::StatusCode::kOk);
-  engine.AbortCheckpoint(2);
+  engine.checkpoints().Abort(2);
   rig.view().mutable_tables(0)->add_lost_partitions(
       PartitionOfChunk(plan.table, 0, plan.partitions));
   rig.ApplyView();
@@ -82,11 +83,11 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
   request.piece_bytes = 1;
   std::vector<uint64_t> newest;
   Engine& engine = rig.engine(0);
-  REQUIRE(engine.BeginCheckpoint(request, &newest).ok());
+  REQUIRE(engine.checkpoints().Begin(request, &newest).ok());
   // Some is out, some was changed before it is taken.
   std::vector<CheckpointPiece> out;
   CheckpointPiece piece;
-  while (out.size() < 2 && engine.TakePiece(1, &piece)) out.push_back(piece);
+  while (out.size() < 2 && engine.checkpoints().Take(1, &piece)) out.push_back(piece);
   std::vector<std::vector<std::byte>> content;
   for (const CheckpointPiece& p : out)
     content.emplace_back(p.parameters.begin(), p.parameters.end());
@@ -113,7 +114,7 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
       rig.view().clear_tables();
   }
   rig.ApplyView();
-  const absl::StatusOr<CheckpointProgress> progress = engine.checkpoint_progress(1);
+  const absl::StatusOr<CheckpointProgress> progress = engine.checkpoints().progress(1);
   REQUIRE(progress.ok());
   CHECK(progress->aborted >= 1);
   CHECK_FALSE(progress->status.ok());
@@ -122,7 +123,7 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
         (what == 4 ? absl::StatusCode::kNotFound : absl::StatusCode::kAborted));
   if (what != 1) {
     CHECK(progress->aborted == progress->slices);
-    CHECK_FALSE(engine.TakePiece(1, &piece));
+    CHECK_FALSE(engine.checkpoints().Take(1, &piece));
   }
   // What is out stays as it was: somebody reads it.
   if (what == 0) {
@@ -131,14 +132,14 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
   for (size_t i = 0; i < out.size(); ++i) {
     CHECK(std::equal(content[i].begin(), content[i].end(), out[i].parameters.begin()));
   }
-  engine.AbortCheckpoint(1);
-  CHECK_FALSE(engine.checkpoint_progress(1).ok());
+  engine.checkpoints().Abort(1);
+  CHECK_FALSE(engine.checkpoints().progress(1).ok());
   for (size_t i = 0; i < out.size(); ++i) {
     CHECK(std::equal(content[i].begin(), content[i].end(), out[i].parameters.begin()));
-    engine.ReleasePiece(1, out[i].id);
+    engine.checkpoints().Release(1, out[i].id);
   }
-  CHECK(engine.checkpoint_counters().memory_bytes == 0);
-  CHECK(engine.checkpoint_counters().aborted == 1);
+  CHECK(engine.checkpoints().counters().memory_bytes == 0);
+  CHECK(engine.checkpoints().counters().aborted == 1);
   if (what == 0) {
     rig.SetGoal(10);
     CHECK(rig.Finish());
@@ -160,7 +161,7 @@ TEST_CASE("save: given up at random, it changes nothing and leaves no memory beh
       rig.Act();
       rig.ActCheckpoint();
     }
-    for (size_t e = 0; e < rig.engines(); ++e) rig.engine(e).AbortCheckpoint(rig.id());
+    for (size_t e = 0; e < rig.engines(); ++e) rig.engine(e).checkpoints().Abort(rig.id());
     for (uint32_t i = 0; i < 40; ++i) rig.Act();  // while pieces are out
     rig.ReleaseAll();
     REQUIRE(rig.Finish());
@@ -170,7 +171,7 @@ TEST_CASE("save: given up at random, it changes nothing and leaves no memory beh
     REQUIRE(twin.Finish());
     REQUIRE(rig.CheckpointIdle() == twin.CheckpointIdle());
     for (size_t e = 0; e < rig.engines(); ++e) {
-      REQUIRE(rig.engine(e).checkpoint_counters().memory_bytes == 0);
+      REQUIRE(rig.engine(e).checkpoints().counters().memory_bytes == 0);
     }
   }
 }
@@ -184,20 +185,20 @@ TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece i
   PartitionCheckpointRequest request = Of(plan, 1, 0);
   request.memory_bytes = 0;
   std::vector<uint64_t> newest;
-  REQUIRE(engine.BeginCheckpoint(request, &newest).ok());
+  REQUIRE(engine.checkpoints().Begin(request, &newest).ok());
   // With nothing in use one chunk may be kept, whatever the limit.
   rig.SetGoal(2);
   for (int i = 0; i < 50; ++i) rig.Act();
   CHECK_FALSE(rig.Done());
-  CHECK(engine.checkpoint_counters().kept_chunks == 1);
-  CHECK(engine.checkpoint_counters().waits == 1);
+  CHECK(engine.checkpoints().counters().kept_chunks == 1);
+  CHECK(engine.checkpoints().counters().waits == 1);
   // First what is waited for.
   CheckpointPiece piece;
-  REQUIRE(engine.TakePiece(1, &piece));
+  REQUIRE(engine.checkpoints().Take(1, &piece));
   CHECK(piece.chunk == 1);
   for (int i = 0; i < 50; ++i) rig.Act();
   CHECK_FALSE(rig.Done());
-  engine.ReleasePiece(1, piece.id);
+  engine.checkpoints().Release(1, piece.id);
   for (int i = 0; i < 50; ++i) rig.Act();
   CHECK(rig.Done());
 }
@@ -209,13 +210,13 @@ TEST_CASE("save: by default there is memory for all that training can change of 
   PartitionCheckpointRequest request = Of(plan, 1, 0);
   request.memory_bytes = std::nullopt;
   std::vector<uint64_t> newest;
-  REQUIRE(engine.BeginCheckpoint(request, &newest).ok());
+  REQUIRE(engine.checkpoints().Begin(request, &newest).ok());
   rig.SetGoal(3);
   for (int i = 0; i < 500 && !rig.Done(); ++i) rig.Act();
   CHECK(rig.Done());
-  const CheckpointProgress progress = *engine.checkpoint_progress(1);
-  CHECK(engine.checkpoint_counters().kept_chunks > 1);
-  CHECK(engine.checkpoint_counters().waits == 0);
+  const CheckpointProgress progress = *engine.checkpoints().progress(1);
+  CHECK(engine.checkpoints().counters().kept_chunks > 1);
+  CHECK(engine.checkpoints().counters().waits == 0);
   // Everything was changed, and is kept.
   CHECK(progress.memory_limit == PartitionCheckpointRequest::kRowMemory + progress.memory_bytes);
 }
@@ -227,11 +228,11 @@ TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere
   CheckpointRig rig(plan);
   Engine& engine = rig.engine(0);
   std::vector<uint64_t> newest;
-  REQUIRE(engine.BeginCheckpoint(Of(plan, 1, 0), &newest).ok());
+  REQUIRE(engine.checkpoints().Begin(Of(plan, 1, 0), &newest).ok());
   std::vector<CheckpointPiece> out;
   std::vector<std::vector<std::byte>> parameters;
   CheckpointPiece piece;
-  while (engine.TakePiece(1, &piece)) {
+  while (engine.checkpoints().Take(1, &piece)) {
     if (piece.kind == PieceKind::kEnd) continue;
     out.push_back(piece);
     parameters.emplace_back(piece.parameters.begin(), piece.parameters.end());
@@ -239,14 +240,14 @@ TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere
   REQUIRE(out.size() == 3);
   rig.SetGoal(4);
   CHECK(rig.Finish());
-  CHECK(engine.checkpoint_counters().kept_chunks == 3);
-  CHECK(engine.checkpoint_counters().waits == 0);
+  CHECK(engine.checkpoints().counters().kept_chunks == 3);
+  CHECK(engine.checkpoints().counters().waits == 0);
   for (size_t i = 0; i < out.size(); ++i) {
     CHECK(std::equal(parameters[i].begin(), parameters[i].end(), out[i].parameters.begin()));
     CHECK(out[i].state[0] == std::vector<float>(out[i].count, 0));
-    engine.ReleasePiece(1, out[i].id);
+    engine.checkpoints().Release(1, out[i].id);
   }
-  CHECK(engine.checkpoint_progress(1)->complete());
+  CHECK(engine.checkpoints().progress(1)->complete());
 }
 
 TEST_CASE("save: what a copy was told of waits for memory, and what comes behind it too") {
@@ -279,7 +280,7 @@ TEST_CASE("save: what a copy was told of waits for memory, and what comes behind
   PartitionCheckpointRequest request = Of(plan, 1, 0);
   request.memory_bytes = 0;
   std::vector<uint64_t> newest;
-  REQUIRE(engine.BeginCheckpoint(request, &newest).ok());
+  REQUIRE(engine.checkpoints().Begin(request, &newest).ok());
   rig.DeliverAll();  // one of the two rows can be kept
   CHECK(rig.Newest() == 1);
   for (v1::Partition& p : *rig.view().mutable_partitions()) p.clear_followers();
@@ -287,14 +288,14 @@ TEST_CASE("save: what a copy was told of waits for memory, and what comes behind
   CHECK(push(3, absl::MakeConstSpan(keys).subspan(2)) == ReplyStatus::kResourceExhausted);
   CheckpointPiece piece;
   uint32_t rows = 0;
-  while (engine.TakePiece(1, &piece)) {
+  while (engine.checkpoints().Take(1, &piece)) {
     for (const uint32_t applies : piece.row_applies) CHECK(applies == 1);
     rows += static_cast<uint32_t>(piece.keys.size());
     if (piece.kind == CheckpointPiece::Kind::kEnd) {
       REQUIRE(piece.prefix.size() == 1);
       CHECK(piece.prefix[0].sequence == 1);
     }
-    engine.ReleasePiece(1, piece.id);
+    engine.checkpoints().Release(1, piece.id);
   }
   CHECK(rows == 2);
   CHECK(rig.Newest() == 2);

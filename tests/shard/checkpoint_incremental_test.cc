@@ -1,6 +1,7 @@
 // Checkpoints of the rows that have changed since another: with it they are all rows.
 #include <catch2/catch.hpp>
 
+#include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
 
 namespace verbena::shard {
@@ -40,9 +41,9 @@ void CheckpointAll(CheckpointRig* rig, const PartitionCheckpointRequest& request
 void End(CheckpointRig* rig, bool committed) {
   for (size_t e = 0; e < rig->engines(); ++e) {
     if (committed) {
-      rig->engine(e).CommitCheckpoint(rig->id());
+      rig->engine(e).checkpoints().Commit(rig->id());
     } else {
-      rig->engine(e).AbortCheckpoint(rig->id());
+      rig->engine(e).checkpoints().Abort(rig->id());
     }
   }
 }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "shard/checkpoint/checkpoints.h"
+#include "shard/checkpoint/restores.h"
 #include "verbena/half.h"
 
 namespace verbena::shard {
@@ -134,11 +136,11 @@ absl::Status CheckpointRig::Begin(PartitionCheckpointRequest request, uint64_t* 
   absl::Status status;
   for (const auto& engine : engines_) {
     std::vector<uint64_t> here;
-    status.Update(engine->BeginCheckpoint(request, &here));
+    status.Update(engine->checkpoints().Begin(request, &here));
     for (const uint64_t step : here) *newest = std::max(*newest, step);
   }
   if (!status.ok()) {
-    for (const auto& engine : engines_) engine->AbortCheckpoint(id_);
+    for (const auto& engine : engines_) engine->checkpoints().Abort(id_);
   }
   return status;
 }
@@ -200,7 +202,7 @@ void CheckpointRig::Collect(const CheckpointPiece& piece, Saved* saved) {
 
 void CheckpointRig::ActCheckpoint() {
   const size_t e = Pick(static_cast<uint32_t>(engines_.size()));
-  const absl::StatusOr<CheckpointProgress> progress = engines_[e]->checkpoint_progress(id_);
+  const absl::StatusOr<CheckpointProgress> progress = engines_[e]->checkpoints().progress(id_);
   if (progress.ok()) {
     most_memory = std::max(most_memory, progress->memory_bytes);
   }
@@ -210,15 +212,15 @@ void CheckpointRig::ActCheckpoint() {
     out_.pop_back();
     // Only now: until here nothing of it may change.
     Collect(out.piece, &saved_);
-    engines_[out.engine]->ReleasePiece(id_, out.piece.id);
+    engines_[out.engine]->checkpoints().Release(id_, out.piece.id);
     return;
   }
   CheckpointPiece piece;
-  if (out_.size() < 6 && engines_[e]->TakePiece(id_, &piece)) out_.push_back({e, piece});
+  if (out_.size() < 6 && engines_[e]->checkpoints().Take(id_, &piece)) out_.push_back({e, piece});
 }
 
 void CheckpointRig::ReleaseAll() {
-  for (const OutPiece& out : out_) engines_[out.engine]->ReleasePiece(id_, out.piece.id);
+  for (const OutPiece& out : out_) engines_[out.engine]->checkpoints().Release(id_, out.piece.id);
   out_.clear();
 }
 
@@ -230,7 +232,7 @@ std::vector<CheckpointPiece> CheckpointRig::Out() const {
 
 bool CheckpointRig::CheckpointComplete() {
   return out_.empty() && std::all_of(engines_.begin(), engines_.end(), [&](const auto& engine) {
-           const absl::StatusOr<CheckpointProgress> progress = engine->checkpoint_progress(id_);
+           const absl::StatusOr<CheckpointProgress> progress = engine->checkpoints().progress(id_);
            return progress.ok() && progress->complete();
          });
 }
@@ -256,7 +258,7 @@ Saved CheckpointRig::CheckpointIdle() {
   request.tables.push_back({plan.table, sync() ? Newest() : 0, 0, false});
   request.piece_bytes = 100000;
   const uint64_t id = id_;
-  for (const auto& engine : engines_) engine->CommitCheckpoint(id_);
+  for (const auto& engine : engines_) engine->checkpoints().Commit(id_);
   absl::Status begun = Begin(request, &newest);
   if (begun.code() == absl::StatusCode::kOutOfRange) {
     request.tables[0].step = newest;
@@ -266,13 +268,13 @@ Saved CheckpointRig::CheckpointIdle() {
   Saved saved;
   for (const auto& engine : engines_) {
     CheckpointPiece piece;
-    while (engine->TakePiece(id_, &piece)) {
+    while (engine->checkpoints().Take(id_, &piece)) {
       Collect(piece, &saved);
-      engine->ReleasePiece(id_, piece.id);
+      engine->checkpoints().Release(id_, piece.id);
     }
   }
   if (!CheckpointComplete()) error = "an idle save does not end";
-  for (const auto& engine : engines_) engine->AbortCheckpoint(id_);
+  for (const auto& engine : engines_) engine->checkpoints().Abort(id_);
   saved_ = before;
   id_ = id;
   return saved;
@@ -288,7 +290,7 @@ void CheckpointRig::Load(const Saved& saved, ElementType dtype, uint64_t version
   const auto check = [&](const absl::Status& status) {
     if (!status.ok()) error = std::string(status.message());
   };
-  for (const auto& engine : engines_) check(engine->BeginRestore(begin));
+  for (const auto& engine : engines_) check(engine->restores().Begin(begin));
   for (const auto& [first, chunk] : saved.chunks) {
     for (uint32_t done = 0; done < chunk.count;) {
       const uint32_t n = 1 + Pick(chunk.count - done);
@@ -307,7 +309,7 @@ void CheckpointRig::Load(const Saved& saved, ElementType dtype, uint64_t version
         if (state) elements.state.push_back(absl::MakeSpan(array).subspan(done, n));
       }
       elements.applies = state ? chunk.applies : 0;
-      for (const auto& engine : engines_) check(engine->RestoreElements(elements));
+      for (const auto& engine : engines_) check(engine->restores().LoadElements(elements));
       done += n;
     }
   }
@@ -336,8 +338,9 @@ void CheckpointRig::Load(const Saved& saved, ElementType dtype, uint64_t version
     }
     for (const auto& engine : engines_) {
       RowsLoaded at;
-      absl::Status loaded = engine->RestoreRows(rows, &at);
-      for (; plan.cold && absl::IsUnavailable(loaded); loaded = engine->RestoreRows(rows, &at)) {
+      absl::Status loaded = engine->restores().LoadRows(rows, &at);
+      for (; plan.cold && absl::IsUnavailable(loaded);
+           loaded = engine->restores().LoadRows(rows, &at)) {
         TakeEvents();  // rows that were loaded go to the cold store, or to copies
         if (plan.copies) Deliver();
       }
@@ -348,7 +351,7 @@ void CheckpointRig::Load(const Saved& saved, ElementType dtype, uint64_t version
 
 absl::Status CheckpointRig::FinishRestore() {
   absl::Status status;
-  for (const auto& engine : engines_) status.Update(engine->FinishRestore(plan.table));
+  for (const auto& engine : engines_) status.Update(engine->restores().Finish(plan.table));
   return status;
 }
 

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/checkpoint_rig.h"
 #include "tests/shard/replica_bytes.h"
 #include "verbena/half.h"
@@ -150,7 +152,7 @@ void CheckpointRig::Deliver() {
   std::vector<ReplicaRecord> records;
   for (size_t e = 0; e < engines_.size(); ++e) {
     records.clear();
-    engines_[e]->TakeReplicas(&records, 4);
+    engines_[e]->replicas().Take(&records, 4);
     links_[e].insert(links_[e].end(), records.begin(), records.end());
   }
   std::deque<ReplicaRecord>& link = links_[Pick(static_cast<uint32_t>(engines_.size()))];
@@ -160,7 +162,7 @@ void CheckpointRig::Deliver() {
   const CopyId from = {kServer + r.group.partition % engines_.size(), 0};
   const ReplicaBytes bytes(r);
   const Answer answer =
-      engines_[r.to.server - kServer]->Replicate(from, bytes.record(), bytes.payload());
+      engines_[r.to.server - kServer]->copies().Replicate(from, bytes.record(), bytes.payload());
   if (answer.status == ReplyStatus::kResourceExhausted && plan.cold) {
     link.push_front(r);  // its cold store is behind
     return TakeEvents();
@@ -168,8 +170,8 @@ void CheckpointRig::Deliver() {
   if (answer.status != ReplyStatus::kOk) {
     error = "a copy answers " + std::string(ReplyStatusName(answer.status));
   }
-  engines_[from.server - kServer]->ReplicaAnswered(r.to, r.group.partition, r.group.sequence,
-                                                   answer.status);
+  engines_[from.server - kServer]->replicas().Answered(r.to, r.group.partition, r.group.sequence,
+                                                       answer.status);
 }
 
 void CheckpointRig::DeliverAll() {

@@ -1,6 +1,7 @@
 // What is saved while training goes on is the state at the boundary, exactly; and training goes on.
 #include <catch2/catch.hpp>
 
+#include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
 
 namespace verbena::shard {
@@ -35,7 +36,7 @@ TEST_CASE("save: a sync table is saved as of exactly its step, under traffic") {
       fprintf(stderr, "done %d complete %d error %s newest %lu step %lu\n", rig.Done(),
               rig.CheckpointComplete(), rig.error.c_str(), rig.Newest(), step);
       for (size_t e = 0; e < rig.engines(); ++e) {
-        auto p = *rig.engine(e).checkpoint_progress(rig.id());
+        auto p = *rig.engine(e).checkpoints().progress(rig.id());
         fprintf(stderr, "slices %u waiting %u ended %u aborted %u out %u mem %lu\n", p.slices,
                 p.waiting, p.ended, p.aborted, p.out, p.memory_bytes);
       }
@@ -46,10 +47,10 @@ TEST_CASE("save: a sync table is saved as of exactly its step, under traffic") {
     // Nor does a save change anything.
     REQUIRE(rig.CheckpointIdle() == StateAt(plan, std::max<uint64_t>(12, step)));
     for (size_t e = 0; e < rig.engines(); ++e) {
-      kept += rig.engine(e).checkpoint_counters().kept_chunks +
-              rig.engine(e).checkpoint_counters().kept_rows;
-      waits += rig.engine(e).checkpoint_counters().waits;
-      REQUIRE(rig.engine(e).checkpoint_counters().memory_bytes == 0);
+      kept += rig.engine(e).checkpoints().counters().kept_chunks +
+              rig.engine(e).checkpoints().counters().kept_rows;
+      waits += rig.engine(e).checkpoints().counters().waits;
+      REQUIRE(rig.engine(e).checkpoints().counters().memory_bytes == 0);
     }
   }
   CHECK(kept > 100);
@@ -78,9 +79,9 @@ TEST_CASE("save: async and ssp tables are saved as they are when it begins") {
       if (slice != now.slices.end()) REQUIRE(slice->second.prefix.at(at.first) == sequence);
     }
     for (size_t e = 0; e < rig.engines(); ++e) {
-      kept += rig.engine(e).checkpoint_counters().kept_chunks +
-              rig.engine(e).checkpoint_counters().kept_rows;
-      waits += rig.engine(e).checkpoint_counters().waits;
+      kept += rig.engine(e).checkpoints().counters().kept_chunks +
+              rig.engine(e).checkpoints().counters().kept_rows;
+      waits += rig.engine(e).checkpoints().counters().waits;
     }
   }
   CHECK(kept > 100);

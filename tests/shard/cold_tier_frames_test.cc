@@ -3,6 +3,10 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "shard/checkpoint/checkpoints.h"
+#include "shard/cold_events.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/tiered_rows.h"
@@ -23,7 +27,7 @@ TEST_CASE("with more partitions a lookup may want more rows than there was memor
   RowFixture f(o);
   for (int p = 1; p < 8; ++p) f.view.mutable_partitions(p)->set_primary(kServer + 1);
   REQUIRE(f.Apply().ok());
-  CHECK(f.engine->cold_counters().hot_limit_bytes == 32 * kContent);
+  CHECK(f.engine->cold().counters().hot_limit_bytes == 32 * kContent);
   const std::vector<uint64_t> keys = f.KeysIn(0, 200);
   uint64_t sequence = 0;
   PushEach(&f, 0, keys, &sequence);
@@ -35,7 +39,7 @@ TEST_CASE("with more partitions a lookup may want more rows than there was memor
   REQUIRE(f.Apply().ok());
   f.view.mutable_tables(0)->clear_lost_partitions();
   REQUIRE(f.Apply().ok());
-  REQUIRE(f.engine->cold_counters().hot_limit_bytes == 256 * kContent);
+  REQUIRE(f.engine->cold().counters().hot_limit_bytes == 256 * kContent);
   REQUIRE(f.Lookup(kFirstWorker, {keys.begin(), keys.begin() + 100}, 0, 1, 5).kind ==
           Kind::kDeferred);
   const std::vector<Event> events = Drain(&f);
@@ -73,7 +77,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
   std::vector<uint64_t> many;
   for (uint64_t key = 1000; key < 1350; ++key) many.push_back(key);
   CHECK(commit(many) == Status::kMemoryLimit);
-  const ColdCounters cold = f.engine->cold_counters();
+  const ColdCounters cold = f.engine->cold().counters();
   CHECK(cold.hot_bytes < 450 * content);
   CHECK(cold.hot_limit_bytes == cold.hot_bytes);
   CHECK(commit(many) == Status::kMemoryLimit);
@@ -82,7 +86,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
     CHECK(commit({many.end() - half, many.end()}) == Status::kOk);
     CHECK(commit({many.begin(), many.begin() + half}) == Status::kOk);
   }
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().waiting == 0);
   CHECK(store.misses == 0);
 }
 
@@ -117,7 +121,7 @@ TEST_CASE("who waits for frames of a partition that leaves gets them") {
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kPullReady);
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().waiting == 0);
 }
 
 TEST_CASE("rows that are dropped while they are to be saved need not come to memory") {
@@ -135,7 +139,7 @@ TEST_CASE("rows that are dropped while they are to be saved need not come to mem
   save.memory_bytes = 1 << 20;
   save.tables.push_back({kTable, 0, 0, false});
   std::vector<uint64_t> newest;
-  REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
+  REQUIRE(f.engine->checkpoints().Begin(save, &newest).ok());
   const Rows hot = {{keys.back(), f.Filled(1)}};
   for (int i = 0; i < 60; ++i) {
     const GroupsOutcome out = f.Push(0, 0, ++sequence, hot);
@@ -144,12 +148,12 @@ TEST_CASE("rows that are dropped while they are to be saved need not come to mem
     f.Events();
   }
   CHECK(f.engine->tables()[0].counters.evicted_rows >= 40);
-  CHECK(f.engine->cold_counters().hot_bytes <= 20 * kContent);
+  CHECK(f.engine->cold().counters().hot_bytes <= 20 * kContent);
   // They are saved as they were.
   uint64_t saved = 0;
-  for (CheckpointPiece piece; f.engine->TakePiece(1, &piece);) {
+  for (CheckpointPiece piece; f.engine->checkpoints().Take(1, &piece);) {
     if (piece.kind == CheckpointPiece::Kind::kRows) saved += piece.count;
-    f.engine->ReleasePiece(1, piece.id);
+    f.engine->checkpoints().Release(1, piece.id);
   }
   CHECK(saved == rows.size());
 }
@@ -215,17 +219,17 @@ TEST_CASE("who is to learn a partition that has lost rows never has all of it") 
   store.lose_all = lost;
   f.Lookup(kFirstWorker, {0, 1}, 0, 1, 5);
   Drain(&f);
-  CHECK(f.engine->TakeColdErrors().size() == (lost ? 1 : 0));
+  CHECK(f.engine->cold().TakeErrors().size() == (lost ? 1 : 0));
   AddLearner(&f);
   REQUIRE(f.Apply().ok());
   for (int i = 0; i < 100; ++i) {
     std::vector<ReplicaRecord> records;
-    f.engine->TakeReplicas(&records, 8);
+    f.engine->replicas().Take(&records, 8);
     for (const ReplicaRecord& r : records) {
-      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, Status::kOk);
+      f.engine->replicas().Answered(r.to, 0, r.group.sequence, Status::kOk);
     }
   }
-  CHECK(f.engine->CaughtUp(0) == !lost);
+  CHECK(f.engine->replicas().CaughtUp(0) == !lost);
 }
 
 TEST_CASE("pushes are answered while a copy learns, whether their rows are in memory or not") {
@@ -238,8 +242,8 @@ TEST_CASE("pushes are answered while a copy learns, whether their rows are in me
   AddLearner(&f);
   REQUIRE(f.Apply().ok());
   std::vector<ReplicaRecord> records;
-  f.engine->TakeReplicas(&records, 100);  // all of it, but the end, which waits for answers
-  REQUIRE_FALSE(f.engine->CaughtUp(0));
+  f.engine->replicas().Take(&records, 100);  // all of it, but the end, which waits for answers
+  REQUIRE_FALSE(f.engine->replicas().CaughtUp(0));
   uint32_t later = 0;
   for (int i = 0; i < 40; ++i) {
     // The same twice: the second time it is there. Now and then before the first is.
@@ -259,9 +263,9 @@ TEST_CASE("pushes are answered while a copy learns, whether their rows are in me
 void ShipAll(RowFixture* f) {
   for (int i = 0; i < 100; ++i) {
     std::vector<ReplicaRecord> records;
-    f->engine->TakeReplicas(&records, 8);
+    f->engine->replicas().Take(&records, 8);
     for (const ReplicaRecord& r : records) {
-      f->engine->ReplicaAnswered(r.to, 0, r.group.sequence, Status::kOk);
+      f->engine->replicas().Answered(r.to, 0, r.group.sequence, Status::kOk);
     }
   }
 }
@@ -275,7 +279,7 @@ TEST_CASE("regression: a new run reads cold rows only when their follower has th
   AddLearner(&f);
   REQUIRE(f.Apply().ok());
   ShipAll(&f);
-  REQUIRE(f.engine->CaughtUp(0));
+  REQUIRE(f.engine->replicas().CaughtUp(0));
   v1::Partition* partition = f.view.mutable_partitions(0);
   partition->mutable_followers()->Swap(partition->mutable_learners());
   REQUIRE(f.Apply().ok());
@@ -299,7 +303,7 @@ TEST_CASE("regression: a new run reads cold rows only when their follower has th
     CHECK(e.answer.status == Status::kNotReady);
   }
   CHECK(f.engine->counters().deferred == 0);
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().waiting == 0);
   CHECK(f.Scan(0, 100).empty());
   ShipAll(&f);
   for (const uint64_t key : {0, 1}) {
@@ -325,18 +329,19 @@ TEST_CASE("a server without a cold store is no copy of a tiered table") {
   Status refused = Status::kOk;
   for (int i = 0; i < 100 && refused == Status::kOk; ++i) {
     std::vector<ReplicaRecord> records;
-    f.engine->TakeReplicas(&records, 8);
+    f.engine->replicas().Take(&records, 8);
     for (const ReplicaRecord& r : records) {
       const ReplicaBytes bytes(r);
-      const Answer answer = copy.engine->Replicate({kServer, 0}, bytes.record(), bytes.payload());
+      const Answer answer =
+          copy.engine->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload());
       copy.Events();
-      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, answer.status);
+      f.engine->replicas().Answered(r.to, 0, r.group.sequence, answer.status);
       refused = answer.status;
       if (refused != Status::kOk) break;
     }
   }
   CHECK(refused == (has_store ? Status::kOk : Status::kNotReady));
-  CHECK(f.engine->CaughtUp(0) == has_store);
+  CHECK(f.engine->replicas().CaughtUp(0) == has_store);
 }
 
 }  // namespace cold_tier_frames_test

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "shard/cold_events.h"
 #include "shard/failpoints.h"
 #include "tests/shard/checkpoint_rig.h"
 #include "tests/shard/fake_cold_store.h"
@@ -69,7 +70,7 @@ class TwinRun {
     CHECK(a.refused_keys == b.refused_keys);
     CHECK(store_.misses == 0);
     CHECK(tiered_->engine->counters().deferred == 0);
-    const ColdCounters cold = tiered_->engine->cold_counters();
+    const ColdCounters cold = tiered_->engine->cold().counters();
     CHECK(cold.waiting == 0);
     CHECK(cold.failures == 0);
     reads += cold.reads;
@@ -330,7 +331,8 @@ class TwinRun {
   void Settle() {
     for (int i = 0; i < 100000; ++i) {
       Pump();
-      if (deferred_ == 0 && store_.idle() && tiered_->engine->cold_counters().waiting == 0) return;
+      if (deferred_ == 0 && store_.idle() && tiered_->engine->cold().counters().waiting == 0)
+        return;
     }
     FAIL("something is never done");
   }
@@ -467,7 +469,7 @@ TEST_CASE("a tiered table is saved as of exactly its step, and restored, as one 
     // When rows were pushed is not saved: others may be dropped.
     if (plan.eviction.kind() == v1::Eviction::KIND_UNSPECIFIED)
       REQUIRE(other.CheckpointIdle().rows == whole.rows);
-    for (size_t e = 0; e < rig.engines(); ++e) reads += rig.engine(e).cold_counters().reads;
+    for (size_t e = 0; e < rig.engines(); ++e) reads += rig.engine(e).cold().counters().reads;
   }
   CHECK(reads > 1000);
 }

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "shard/cold_events.h"
 #include "tests/shard/tiered_rows.h"
 
 namespace verbena::shard {
@@ -25,8 +26,8 @@ TEST_CASE("rows that were intended are there when they are looked up") {
   REQUIRE(f.Lookup(kFirstWorker, From(0, 6), 0, 3, 9).kind == Kind::kDeferred);
   f.engine->ForgetLane(3);
   Drain(&f);
-  const uint64_t waits = f.engine->cold_counters().waits;
-  const uint64_t reads = f.engine->cold_counters().reads;
+  const uint64_t waits = f.engine->cold().counters().waits;
+  const uint64_t reads = f.engine->cold().counters().reads;
   // Of those without a row nothing is read.
   std::vector<uint64_t> keys = From(40, 6);
   keys.push_back(1000);
@@ -36,12 +37,12 @@ TEST_CASE("rows that were intended are there when they are looked up") {
   CHECK(std::vector<Status>(out.group_status.begin(), out.group_status.end()) ==
         std::vector<Status>{Status::kOk});
   CHECK(Drain(&f).empty());
-  CHECK(f.engine->cold_counters().reads == reads + 6);
-  CHECK(f.engine->cold_counters().intended == 6);
+  CHECK(f.engine->cold().counters().reads == reads + 6);
+  CHECK(f.engine->cold().counters().intended == 6);
   const PullOutcome lookup = f.Lookup(kFirstWorker, keys, 0);
   REQUIRE(lookup.kind == Kind::kReady);
   f.engine->Unpin(lookup.view.pin);
-  CHECK(f.engine->cold_counters().waits == waits);
+  CHECK(f.engine->cold().counters().waits == waits);
   CHECK(f.engine->tables()[0].rows == 100);
 }
 
@@ -55,9 +56,9 @@ TEST_CASE("what is in memory already and was intended stays there longer") {
     f.Prefetch(kFirstWorker, From(key, 3));
     CHECK(Drain(&f).empty());
   }
-  const uint64_t reads = f.engine->cold_counters().reads;
+  const uint64_t reads = f.engine->cold().counters().reads;
   CHECK(f.Lookup(kFirstWorker, kept, 0).kind == Kind::kReady);
-  CHECK(f.engine->cold_counters().reads == reads);
+  CHECK(f.engine->cold().counters().reads == reads);
 }
 
 TEST_CASE("prefetches wait for who waits: they take no frame that a lookup could have") {
@@ -66,7 +67,7 @@ TEST_CASE("prefetches wait for who waits: they take no frame that a lookup could
   Fill(&f, 100);
   TwoWait(&f, &store);
   CHECK(f.Prefetch(kFirstWorker, From(30, 5)).answer.status == Status::kOk);
-  CHECK(f.engine->cold_counters().intended == 0);
+  CHECK(f.engine->cold().counters().intended == 0);
   store.stopped = false;
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 2);
@@ -75,7 +76,7 @@ TEST_CASE("prefetches wait for who waits: they take no frame that a lookup could
     f.engine->Unpin(e.view.pin);
   }
   Drain(&f);
-  CHECK(f.engine->cold_counters().intended == 5);
+  CHECK(f.engine->cold().counters().intended == 5);
   CHECK(f.Lookup(kFirstWorker, From(30, 5), 0).kind == Kind::kReady);
 }
 
@@ -85,13 +86,13 @@ TEST_CASE("of more rows than there is room for, those that are too many are left
   Fill(&f, 400);
   store.stopped = true;
   for (uint64_t key = 0; key < 300; key += 100) f.Prefetch(kFirstWorker, From(key, 100));
-  ColdCounters cold = f.engine->cold_counters();
+  ColdCounters cold = f.engine->cold().counters();
   CHECK(cold.dropped_prefetches > 250);
   CHECK(store.queued_reads() <= 8);
   CHECK(cold.hot_rows <= 20);
   store.stopped = false;
   CHECK(Drain(&f).empty());
-  cold = f.engine->cold_counters();
+  cold = f.engine->cold().counters();
   CHECK(cold.intended + cold.dropped_prefetches == 300);
   CHECK(cold.hot_rows <= 20);
   CHECK(cold.waiting == 0);
@@ -120,7 +121,7 @@ TEST_CASE("prefetches go with their partition, and the engine with them") {
   REQUIRE(f.Apply().ok());
   store.stopped = false;
   Drain(&f);
-  CHECK(f.engine->cold_counters().intended == 0);
+  CHECK(f.engine->cold().counters().intended == 0);
   f.view.mutable_partitions(0)->set_primary(kServer);
   f.view.mutable_partitions(0)->set_epoch(3);
   f.view.mutable_tables(0)->add_lost_partitions(0);
@@ -130,7 +131,7 @@ TEST_CASE("prefetches go with their partition, and the engine with them") {
   // Nothing is there any more.
   CHECK(f.Prefetch(kFirstWorker, From(30, 5)).answer.status == Status::kOk);
   Drain(&f);
-  CHECK(f.engine->cold_counters().intended == 0);
+  CHECK(f.engine->cold().counters().intended == 0);
 }
 
 TEST_CASE("a prefetch is refused group by group, as a lookup's would be") {

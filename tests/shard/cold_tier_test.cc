@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "shard/checkpoint/checkpoints.h"
+#include "shard/cold_events.h"
 #include "tests/shard/tiered_rows.h"
 
 namespace verbena::shard {
@@ -25,7 +27,7 @@ TEST_CASE("memory of a tiered table is its share, however many rows there are") 
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 400);
-  const ColdCounters cold = f.engine->cold_counters();
+  const ColdCounters cold = f.engine->cold().counters();
   CHECK(cold.hot_limit_bytes == 16 * 16);
   CHECK(cold.hot_bytes <= 20 * 16);
   CHECK(cold.hot_rows <= 16);
@@ -43,7 +45,7 @@ TEST_CASE("a lookup of cold rows waits for them, and is answered once") {
   const PullOutcome out = f.Lookup(kFirstWorker, From(0, 6), 0, 3, 9);
   REQUIRE(out.kind == Kind::kDeferred);
   CHECK(f.engine->counters().deferred == 1);
-  CHECK(f.engine->cold_counters().waiting == 1);
+  CHECK(f.engine->cold().counters().waiting == 1);
   const std::vector<Event> events = Drain(&f);
   REQUIRE(events.size() == 1);
   CHECK(events[0].kind == Event::Kind::kPullReady);
@@ -114,12 +116,12 @@ TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
   REQUIRE(events.size() == (how == 0 ? 0 : 1));
   if (how != 0) CHECK(events[0].kind == Event::Kind::kPullFailed);
   CHECK(f.engine->counters().deferred == 0);
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().waiting == 0);
   if (how == 3) return;
   // Nothing is left pinned: others get on.
   f.Push(0, 0, sequence + 1, {{50, f.Filled(1)}, {51, f.Filled(1)}});
   Drain(&f);
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().waiting == 0);
   for (uint64_t key = 0; key < 96; key += 8) {
     const PullOutcome out = f.Lookup(kFirstWorker, From(key, 8), 0);
     if (out.kind == Kind::kReady) continue;
@@ -173,7 +175,7 @@ TEST_CASE("when nothing can be written, what is in memory works, and nothing is 
   RowFixture f(Tiered(&store));
   uint64_t sequence = Fill(&f, 100);
   store.full = true;
-  CHECK(f.engine->cold_health().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(f.engine->cold().health().code() == absl::StatusCode::kResourceExhausted);
   // All frames become changed ones, which have nowhere to go: what needs another one is refused.
   std::vector<uint64_t> refused;
   for (uint64_t key = 0; key < 60; ++key) {
@@ -188,8 +190,8 @@ TEST_CASE("when nothing can be written, what is in memory works, and nothing is 
     }
   }
   CHECK(refused.size() > 20);
-  CHECK(f.engine->cold_counters().hot_rows <= 20);
-  CHECK(f.engine->cold_counters().waiting == 0);
+  CHECK(f.engine->cold().counters().hot_rows <= 20);
+  CHECK(f.engine->cold().counters().waiting == 0);
   store.full = false;
   Drain(&f);
   for (const uint64_t key : refused) {
@@ -224,9 +226,9 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
     save.id = 1;
     save.tables.push_back({kTable, 0, 0, false});
     std::vector<uint64_t> newest;
-    REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
+    REQUIRE(f.engine->checkpoints().Begin(save, &newest).ok());
     CheckpointPiece piece;
-    CHECK_FALSE(f.engine->TakePiece(1, &piece));
+    CHECK_FALSE(f.engine->checkpoints().Take(1, &piece));
   }
   const std::vector<Event> events = Drain(&f);
   store.lose_all = false;
@@ -238,10 +240,10 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
     REQUIRE(events.size() == 1);
     CHECK((*events[0].group_status)[0] == Status::kDataLoss);
   } else if (who == 3) {
-    CHECK(f.engine->checkpoint_progress(1)->status.code() == absl::StatusCode::kDataLoss);
-    f.engine->AbortCheckpoint(1);
+    CHECK(f.engine->checkpoints().progress(1)->status.code() == absl::StatusCode::kDataLoss);
+    f.engine->checkpoints().Abort(1);
   }
-  const std::vector<std::string> errors = f.engine->TakeColdErrors();
+  const std::vector<std::string> errors = f.engine->cold().TakeErrors();
   REQUIRE(errors.size() == 1);
   CHECK_THAT(errors[0], Catch::Contains("table 7 \"rows\", partition 0: the row of key ") &&
                             Catch::Contains("block checksum mismatch"));
@@ -259,13 +261,13 @@ TEST_CASE("a partition that leaves leaves its frames, and the share follows") {
   RowFixture f(o);
   std::vector<uint64_t> sequence(2);
   for (uint32_t p = 0; p < 2; ++p) PushEach(&f, p, f.KeysIn(p, 80), &sequence[p]);
-  CHECK(f.engine->cold_counters().hot_limit_bytes == 64 * 16);
+  CHECK(f.engine->cold().counters().hot_limit_bytes == 64 * 16);
   f.view.mutable_partitions(1)->set_primary(kServer + 1);
   f.view.mutable_partitions(1)->set_epoch(2);
   REQUIRE(f.Apply().ok());
   for (int n = 0; n < 10; ++n) f.Events();
-  CHECK(f.engine->cold_counters().hot_limit_bytes == 32 * 16);
-  CHECK(f.engine->cold_counters().hot_bytes < 40 * 16);
+  CHECK(f.engine->cold().counters().hot_limit_bytes == 32 * 16);
+  CHECK(f.engine->cold().counters().hot_bytes < 40 * 16);
   CHECK(f.Scan(0, 1000).size() == 80);
   CHECK(store.misses == 0);
 }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -83,13 +85,14 @@ class Pair {
     std::vector<ReplicaRecord> records;
     for (int round = 0; round < 100; ++round) {
       records.clear();
-      f.engine->TakeReplicas(&records, 1000);
+      f.engine->replicas().Take(&records, 1000);
       if (records.empty()) break;
       for (const ReplicaRecord& r : records) {
         const ReplicaBytes bytes(r);
-        const Status status = copy->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
-        f.engine->SetCopyRoom(kCopyId, copy->RoomForCopies());
-        f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+        const Status status =
+            copy->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+        f.engine->replicas().SetRoom(kCopyId, copy->copies().Room());
+        f.engine->replicas().Answered(r.to, 0, r.group.sequence, status);
         if (worst == Status::kOk) worst = status;
       }
     }
@@ -148,7 +151,7 @@ TEST_CASE("regression: rows that the follower has no room for are refused, and a
 
   // There is room again.
   pair.memory.limit *= 2;
-  pair.f.engine->SetCopyRoom(kCopyId, pair.copy->RoomForCopies());
+  pair.f.engine->replicas().SetRoom(kCopyId, pair.copy->copies().Room());
   REQUIRE(pair.Push({keys[0], keys[next]}).answer.status == Status::kOk);
   REQUIRE(pair.Ship() == Status::kOk);
   CHECK(pair.RowsOf(*pair.copy) == next + 1);
@@ -234,21 +237,21 @@ TEST_CASE("a learner begins only where there is room for its rows") {
   pair.memory.limit = uint64_t{1} << 20;
   pair.AddCopy(/*learner=*/true);
   std::vector<ReplicaRecord> records;
-  pair.f.engine->TakeReplicas(&records, 1);
+  pair.f.engine->replicas().Take(&records, 1);
   const ReplicaBytes begin(records[0]);
-  CHECK(pair.copy->Replicate({kServer, 0}, begin.record(), begin.payload()).status ==
+  CHECK(pair.copy->copies().Replicate({kServer, 0}, begin.record(), begin.payload()).status ==
         Status::kMemoryLimit);
   CHECK(pair.memory.used == 0);
   // Nothing else is taken.
-  pair.f.engine->TakeReplicas(&records, 100);
+  pair.f.engine->replicas().Take(&records, 100);
   const ReplicaBytes second(records[1]);
-  CHECK(pair.copy->Replicate({kServer, 0}, second.record(), second.payload()).status ==
+  CHECK(pair.copy->copies().Replicate({kServer, 0}, second.record(), second.payload()).status ==
         Status::kSequenceGap);
 
   pair.memory.limit = uint64_t{4} << 20;
-  pair.f.engine->ResendReplicas(0);
+  pair.f.engine->replicas().Resend(0);
   REQUIRE(pair.Ship() == Status::kOk);
-  CHECK(pair.f.engine->CaughtUp(0));
+  CHECK(pair.f.engine->replicas().CaughtUp(0));
   CHECK(pair.RowsOf(*pair.copy) == keys.size());
 }
 
@@ -334,15 +337,16 @@ bool AppliesReplicated(Pair* pair) {
   // Drops the oldest rows, which the next push names.
   REQUIRE(push(16, 4) == Status::kOk);
   std::vector<ReplicaRecord> records;
-  f.engine->TakeReplicas(&records, 1000);
+  f.engine->replicas().Take(&records, 1000);
   REQUIRE(records.size() == 1);
   REQUIRE(push(0, 4) == Status::kOk);
   f.job()->mutable_limits()->set_memory_bytes(1);
   pair->Apply();
   const ReplicaBytes bytes(records[0]);
-  const Status taken = pair->copy->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+  const Status taken =
+      pair->copy->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
   REQUIRE(taken == Status::kOk);
-  f.engine->ReplicaAnswered(records[0].to, 0, records[0].group.sequence, taken);
+  f.engine->replicas().Answered(records[0].to, 0, records[0].group.sequence, taken);
   told += 2;
   REQUIRE(f.commits.size() == first + told - 1);
   REQUIRE(f.engine->tables()[0].counters.evicted_rows > 3);

@@ -8,7 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "shard/checkpoint/checkpoints.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -122,11 +125,11 @@ size_t RowsAfterRefusedSweep(v1::Eviction::Kind kind) {
   save.memory_bytes = 0;
   save.tables.push_back({kTable, 0, 0, false});
   std::vector<uint64_t> newest;
-  REQUIRE(f.engine->BeginCheckpoint(save, &newest).ok());
+  REQUIRE(f.engine->checkpoints().Begin(save, &newest).ok());
   // It names most of the rows that a sweep takes first.
   REQUIRE(f.PushValue(0, 0, sequence + 1, {0, 1, 2, 3, 4, 5, 100}, 1) ==
           ReplyStatus::kResourceExhausted);
-  f.engine->AbortCheckpoint(1);
+  f.engine->checkpoints().Abort(1);
   REQUIRE(f.PushValue(1, 0, 1, {200}, 1) == ReplyStatus::kOk);
   return KeysThere(&f).size();
 }
@@ -385,12 +388,13 @@ TEST_CASE("memory of rows that went is used again") {
 // Records of `from` for its copy, as far as there are some now.
 void Deliver(RowFixture* from, RowFixture* to) {
   std::vector<ReplicaRecord> records;
-  from->engine->TakeReplicas(&records, 8);
+  from->engine->replicas().Take(&records, 8);
   for (const ReplicaRecord& r : records) {
     const ReplicaBytes bytes(r);
-    const Answer answer = to->engine->Replicate({kServer, 0}, bytes.record(), bytes.payload());
+    const Answer answer =
+        to->engine->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload());
     REQUIRE(answer.status == ReplyStatus::kOk);
-    from->engine->ReplicaAnswered(r.to, 0, r.group.sequence, answer.status);
+    from->engine->replicas().Answered(r.to, 0, r.group.sequence, answer.status);
   }
 }
 
@@ -418,8 +422,9 @@ TEST_CASE("a learner has the row that took the number of one it was told of") {
     push(first);
     Deliver(&primary, &copy);
   }
-  for (int i = 0; i < 1000 && !primary.engine->CaughtUp(0); ++i) Deliver(&primary, &copy);
-  REQUIRE(primary.engine->CaughtUp(0));
+  for (int i = 0; i < 1000 && !primary.engine->replicas().CaughtUp(0); ++i)
+    Deliver(&primary, &copy);
+  REQUIRE(primary.engine->replicas().CaughtUp(0));
   REQUIRE(primary.engine->tables()[0].counters.evicted_rows > 500);
   const Rows there = primary.Scan(0, 1000);
   v1::Partition* partition = copy.view.mutable_partitions(0);

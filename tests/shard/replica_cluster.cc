@@ -5,6 +5,10 @@
 #include <tuple>
 
 #include "proto/wire/routing.h"
+#include "shard/cold_events.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/proofs.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/replica_bytes.h"
 
 namespace verbena::shard {
@@ -105,7 +109,7 @@ void ReplicaCluster::Start(Node* node) {
 uint64_t ReplicaCluster::cold_reads() const {
   uint64_t reads = 0;
   for (const Node& node : nodes_) {
-    if (node.engine != nullptr) reads += node.engine->cold_counters().reads;
+    if (node.engine != nullptr) reads += node.engine->cold().counters().reads;
   }
   return reads;
 }
@@ -204,7 +208,7 @@ void ReplicaCluster::Repair() {
     learner->set_since(view_.revision());
   } else {
     // Only what the primary says of the configuration that there is.
-    if (primary->revision != view_.revision() || !primary->engine->CaughtUp(p)) return;
+    if (primary->revision != view_.revision() || !primary->engine->replicas().CaughtUp(p)) return;
     *partition->add_followers() = partition->learners(0);
     partition->clear_learners();
     ++admitted_;
@@ -298,7 +302,7 @@ void ReplicaCluster::Unpin(Node* node) {
 
 void ReplicaCluster::Replicate(Node* node) {
   std::vector<ReplicaRecord> records;
-  node->engine->TakeReplicas(&records, 4);
+  node->engine->replicas().Take(&records, 4);
   for (const ReplicaRecord& record : records) {
     Link& link = links_[{node->server, record.to}];
     ++out_[{node->server, record.group.partition}];
@@ -313,7 +317,7 @@ void ReplicaCluster::Replicate(Node* node) {
   for (uint32_t p = 0; p < plan_.partitions; ++p) {
     if (out_[{node->server, p}] > 0 || !refused_[{node->server, p}]) continue;
     refused_[{node->server, p}] = false;
-    node->engine->ResendReplicas(p);
+    node->engine->replicas().Resend(p);
   }
 }
 
@@ -328,7 +332,7 @@ void ReplicaCluster::Cut(LinkId id) {
       }
     }
   }
-  if (node != nullptr) node->engine->ReplicasLost(id.second);
+  if (node != nullptr) node->engine->replicas().Lost(id.second);
 }
 
 void ReplicaCluster::Deliver() {
@@ -342,7 +346,9 @@ void ReplicaCluster::Deliver() {
     Message m = link.there.front();
     link.there.pop_front();
     const ReplicaBytes bytes(m.record, m.offset, m.bytes);
-    m.status = to->engine->Replicate({it->first.first, 0}, bytes.record(), bytes.payload()).status;
+    m.status = to->engine->copies()
+                   .Replicate({it->first.first, 0}, bytes.record(), bytes.payload())
+                   .status;
     if (m.status == ReplyStatus::kMalformed || m.status == ReplyStatus::kOutOfRange ||
         m.status == ReplyStatus::kDataLoss) {
       error = "a copy refuses a record of kind " +
@@ -359,7 +365,7 @@ void ReplicaCluster::Deliver() {
   if (!Good(m.status)) refused_[{from->server, p}] = true;
   if (m.offset + m.bytes < m.record.header.total_bytes) return;
   --out_[{from->server, p}];
-  from->engine->ReplicaAnswered(it->first.second, p, m.record.group.sequence, m.status);
+  from->engine->replicas().Answered(it->first.second, p, m.record.group.sequence, m.status);
 }
 
 void ReplicaCluster::CheckLog(const Node& node) {
@@ -399,7 +405,7 @@ bool ReplicaCluster::Run() {
     TakeEvents(&node);
     CheckLog(node);
     const uint32_t worker = Pick(plan_.workers), partition = Pick(plan_.partitions);
-    if (!done && turn % 64 == 0) node.engine->AuditFollowers(4096);
+    if (!done && turn % 64 == 0) node.engine->proofs().AuditFollowers(4096);
     if (!done) {
       LearnCommit(worker, partition);
       Post(worker, partition);
@@ -425,7 +431,7 @@ bool ReplicaCluster::Settled() {
     if (!primary->pins.empty()) return false;
     if (plan_.replicas < 2) continue;
     if (PartitionAt(p)->followers().empty()) return false;
-    for (const CopyStatus& copy : primary->engine->copies()) {
+    for (const CopyStatus& copy : primary->engine->replicas().Status()) {
       if (copy.copy.server != 0 && copy.acknowledged != copy.sequence) return false;
     }
   }

@@ -6,7 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "shard/checkpoint/restores.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/proofs.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/fake_cold_store.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
@@ -87,18 +91,20 @@ class Pair {
     ApplyReplica();
   }
 
-  void Take() { primary.engine->TakeReplicas(&records_, 1000); }
+  void Take() { primary.engine->replicas().Take(&records_, 1000); }
   // Delivers what was taken. Records after one that is refused are lost, as with its link.
   ReplyStatus Deliver() {
     ReplyStatus status = ReplyStatus::kOk;
     for (const ReplicaRecord& r : std::exchange(records_, {})) {
       const ReplicaBytes bytes(r);
       for (int i = 0; i < 100; ++i) {
-        status = replica.engine->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+        status = replica.engine->copies()
+                     .Replicate({kServer, 0}, bytes.record(), bytes.payload())
+                     .status;
         replica.Events();
         if (status != ReplyStatus::kResourceExhausted) break;
       }
-      primary.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+      primary.engine->replicas().Answered(r.to, 0, r.group.sequence, status);
       Collect();
       if (status != ReplyStatus::kOk) return status;
     }
@@ -178,7 +184,7 @@ TEST_CASE("a table created before a learner's first record is on the replica") {
   SECTION("pushed to while it learns") {
     pair.Push({5, 6});
     REQUIRE(pair.Ship() == ReplyStatus::kOk);
-    REQUIRE(pair.primary.engine->CaughtUp(0));
+    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
     const Rows rows = pair.primary.Scan(0, 100);
     CHECK(rows.size() == 2);
     pair.Promote();
@@ -186,7 +192,7 @@ TEST_CASE("a table created before a learner's first record is on the replica") {
   }
   SECTION("pushed to when it is a follower") {
     REQUIRE(pair.Ship() == ReplyStatus::kOk);
-    REQUIRE(pair.primary.engine->CaughtUp(0));
+    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
     pair.Admit();
     CheckPromoted(&pair);
   }
@@ -198,11 +204,11 @@ TEST_CASE("a table created before a learner's first record is on the replica") {
     pair.ApplyPrimary();
     // A learner is not complete before it has the table.
     CHECK(pair.Ship() == ReplyStatus::kNotReady);
-    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+    CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
     pair.ApplyReplica();
-    pair.primary.engine->ResendReplicas(0);
+    pair.primary.engine->replicas().Resend(0);
     CHECK(pair.Ship() == ReplyStatus::kOk);
-    CHECK(pair.primary.engine->CaughtUp(0));
+    CHECK(pair.primary.engine->replicas().CaughtUp(0));
   }
 }
 
@@ -218,7 +224,7 @@ TEST_CASE("a partition lost when a learner begins and reset later is on the repl
   const bool admitted = GENERATE(false, true);
   CAPTURE(pushed_before, admitted);
   if (admitted) {
-    REQUIRE(pair.primary.engine->CaughtUp(0));
+    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
     pair.Admit();
   }
   pair.primary.view.mutable_tables(0)->clear_lost_partitions();
@@ -226,7 +232,7 @@ TEST_CASE("a partition lost when a learner begins and reset later is on the repl
   pair.Apply();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   if (!admitted) {
-    REQUIRE(pair.primary.engine->CaughtUp(0));
+    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
     pair.Admit();
   }
   pair.BeginGeneration();
@@ -247,7 +253,7 @@ TEST_CASE("a partition lost and reset while its rows are sent to a learner begin
   pair.Apply();
   pair.Take();
   REQUIRE(pair.Deliver() == ReplyStatus::kOk);
-  REQUIRE_FALSE(pair.primary.engine->CaughtUp(0));
+  REQUIRE_FALSE(pair.primary.engine->replicas().CaughtUp(0));
   pair.primary.view.mutable_tables(0)->add_lost_partitions(0);
   pair.ApplyPrimary();
   pair.primary.view.mutable_tables(0)->clear_lost_partitions();
@@ -263,7 +269,7 @@ TEST_CASE("a partition lost and reset while its rows are sent to a learner begin
   pair.ApplyReplica();
   REQUIRE(pair.primary.PushValue(0, 0, 1, {5, 5000}, 1) == ReplyStatus::kOk);
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   pair.Admit();
   pair.Promote();
   CHECK(pair.replica.Scan(0, 100) ==
@@ -295,18 +301,18 @@ void BeginBehindDense(Pair* pair) {
   pair->Apply();
   pair->Take();
   REQUIRE(pair->Deliver() == ReplyStatus::kOk);
-  REQUIRE_FALSE(pair->primary.engine->CaughtUp(0));
+  REQUIRE_FALSE(pair->primary.engine->replicas().CaughtUp(0));
 }
 
 TEST_CASE("a push that makes rows while a learner is sent another table is on the replica") {
   Pair pair(OnePartition(AnyConsistency()));
   BeginBehindDense(&pair);
   // They are records though the table's turn has not come. Key 1 is sent later, with these applies.
-  const uint64_t before = pair.primary.engine->copies()[0].sequence;
+  const uint64_t before = pair.primary.engine->replicas().Status()[0].sequence;
   pair.Push({1, 5});
   pair.Push({1, 2});
   pair.Push({5, 6});
-  CHECK(pair.primary.engine->copies()[0].sequence > before);
+  CHECK(pair.primary.engine->replicas().Status()[0].sequence > before);
   const bool lost = GENERATE(false, true);
   CAPTURE(lost);
   if (lost) {
@@ -322,7 +328,7 @@ TEST_CASE("a push that makes rows while a learner is sent another table is on th
     pair.Push({5, 5000});
   }
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   pair.Admit();
   const Rows rows = pair.primary.Scan(0, 100);
   CHECK(rows.size() == (lost ? 2 : 4));
@@ -339,7 +345,7 @@ bool TakesEmptyRestore() {
   pair.AddLearner();
   pair.Apply();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   pair.Admit();
   REQUIRE(pair.primary.PushValue(0, 0, 1, {5}, 1) == ReplyStatus::kOk);
   v1::Table restored = pair.primary.view.tables(0);
@@ -351,11 +357,11 @@ bool TakesEmptyRestore() {
   RestoreRequest request;
   request.table = restored.id();
   request.version = 7;
-  REQUIRE(pair.primary.engine->BeginRestore(request).ok());
+  REQUIRE(pair.primary.engine->restores().Begin(request).ok());
   for (int i = 0; i < 10; ++i) {
-    const bool finished = pair.primary.engine->FinishRestore(restored.id()).ok();
+    const bool finished = pair.primary.engine->restores().Finish(restored.id()).ok();
     if (pair.Ship() != ReplyStatus::kOk) return false;
-    if (finished) return pair.primary.engine->restore_progress(restored.id())->complete();
+    if (finished) return pair.primary.engine->restores().progress(restored.id())->complete();
   }
   return false;
 }
@@ -431,7 +437,7 @@ bool PassesAppliesThatWait() {
   tiered.of_primary.stopped = false;
   for (int i = 0; i < 100; ++i) pair.Collect();
   CHECK(pair.acknowledged == before + 1);
-  if (pair.Ship() != ReplyStatus::kOk || !pair.primary.engine->CaughtUp(0)) return false;
+  if (pair.Ship() != ReplyStatus::kOk || !pair.primary.engine->replicas().CaughtUp(0)) return false;
   pair.Admit();
   const Rows there = pair.primary.Scan(0, kRows);
   REQUIRE(there.size() == kRows);
@@ -452,7 +458,7 @@ bool KnowsThatReplicaDiffers() {
   Pair pair(tiered.options, tiered.options_of_replica);
   uint64_t sequence = FillAndLearn(&pair, kRows);
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->CaughtUp(0));
+  REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
   pair.Admit();
   tiered.of_primary.stopped = tiered.of_primary.lose_all = true;
   const GroupsOutcome out = pair.primary.Push(0, 0, ++sequence, {{kKey, pair.primary.Filled(1)}});
@@ -465,7 +471,7 @@ bool KnowsThatReplicaDiffers() {
   const bool refused = std::any_of(events.begin(), events.end(), [](const Event& event) {
     return event.kind == Event::Kind::kReplicated && event.answer.status != ReplyStatus::kOk;
   });
-  return refused && pair.primary.engine->ReplicaDiffers(0);
+  return refused && pair.primary.engine->replicas().Differs(0);
 }
 
 TEST_CASE("regression: an apply that a follower was told and that cannot be made costs it") {
@@ -491,13 +497,13 @@ TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
   SECTION("the proof finds it") {
     pair.Push({5, 6});
     CHECK(pair.Ship() == ReplyStatus::kDataLoss);
-    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+    CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
   }
   SECTION("without the proof the rows are gone with the primary") {
     const Planted unproved(&Failpoints::skip_proof);
     pair.Push({5, 6});
     CHECK(pair.Ship() == ReplyStatus::kOk);
-    CHECK(pair.primary.engine->CaughtUp(0));
+    CHECK(pair.primary.engine->replicas().CaughtUp(0));
     pair.Admit();
     pair.Promote();
     CHECK(pair.replica.Scan(0, 100).empty());
@@ -524,11 +530,11 @@ TEST_CASE("regression: a learner is compared once more right before it is admitt
   const ReplyStatus shipped = PushAfterProof(&pair);
   if (bug && !once) {
     CHECK(shipped == ReplyStatus::kDataLoss);
-    CHECK_FALSE(pair.primary.engine->CaughtUp(0));
+    CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
     return;
   }
   CHECK(shipped == ReplyStatus::kOk);
-  CHECK(pair.primary.engine->CaughtUp(0));
+  CHECK(pair.primary.engine->replicas().CaughtUp(0));
   const Rows rows = pair.primary.Scan(0, 100);
   pair.Admit();
   pair.Promote();
@@ -539,7 +545,7 @@ TEST_CASE("regression: a learner is compared once more right before it is admitt
 ReplyStatus Audit(Pair* pair) {
   ReplyStatus status = ReplyStatus::kOk;
   for (int i = 0; i < 10 && status == ReplyStatus::kOk; ++i) {
-    REQUIRE(pair->primary.engine->AuditFollowers(4096));
+    REQUIRE(pair->primary.engine->proofs().AuditFollowers(4096));
     status = pair->Ship();
   }
   return status;
@@ -547,7 +553,7 @@ ReplyStatus Audit(Pair* pair) {
 
 TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
   Pair pair(OnePartition(AnyConsistency()));
-  CHECK_FALSE(pair.primary.engine->AuditFollowers(4096));
+  CHECK_FALSE(pair.primary.engine->proofs().AuditFollowers(4096));
   pair.AddLearner();
   pair.Apply();
   pair.Push({1, 2});
@@ -556,7 +562,7 @@ TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
   CHECK(Audit(&pair) == ReplyStatus::kOk);
   pair.Push({2, 3});
   // Its applies wait for the follower: there is nothing to compare now.
-  REQUIRE(pair.primary.engine->AuditFollowers(4096));
+  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   CHECK(Audit(&pair) == ReplyStatus::kOk);
 }
@@ -571,18 +577,18 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
   pair.Admit();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   const Planted bug(&Failpoints::hurry_audit, hurry);
-  REQUIRE(pair.primary.engine->AuditFollowers(4096));
+  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
   pair.Take();
   std::vector<ReplicaRecord> more;
   for (int i = 0; i < 10; ++i) {
-    REQUIRE(pair.primary.engine->AuditFollowers(4096));
-    pair.primary.engine->TakeReplicas(&more, 1000);
+    REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
+    pair.primary.engine->replicas().Take(&more, 1000);
     CHECK(more.empty() != hurry);
   }
   if (hurry) return;
   REQUIRE(pair.Deliver() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->AuditFollowers(4096));
-  pair.primary.engine->TakeReplicas(&more, 1000);
+  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
+  pair.primary.engine->replicas().Take(&more, 1000);
   CHECK_FALSE(more.empty());
 }
 
@@ -593,7 +599,7 @@ TEST_CASE("the audit finds a follower without rows") {
     CreateUnderLearner(&pair);
     pair.Push({5, 6});
     REQUIRE(pair.Ship() == ReplyStatus::kOk);
-    REQUIRE(pair.primary.engine->CaughtUp(0));
+    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
     pair.Admit();
   }
   CHECK(Audit(&pair) == ReplyStatus::kDataLoss);

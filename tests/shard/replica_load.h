@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "proto/wire/routing.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_bytes.h"
 
@@ -96,7 +98,7 @@ class Load {
       for (v1::Partition& partition : *view_.mutable_partitions()) {
         if (partition.learners().empty()) continue;
         all = false;
-        if (!primary_->CaughtUp(partition.id())) continue;
+        if (!primary_->replicas().CaughtUp(partition.id())) continue;
         *partition.add_followers() = partition.learners(0);
         partition.clear_learners();
         admitted = true;
@@ -403,7 +405,7 @@ class Load {
 
   void Deliver() {
     std::vector<ReplicaRecord> records;
-    while (primary_->TakeReplicas(&records, 16)) {
+    while (primary_->replicas().Take(&records, 16)) {
     }
     for (const ReplicaRecord& record : records) link_.push_back(record);
     uint64_t left = plan_.bytes_of_round;
@@ -412,19 +414,19 @@ class Load {
       link_.pop_front();
       const ReplicaBytes bytes(record);
       const ReplyStatus status =
-          copy_->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+          copy_->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
       if (failpoints().forget_new_rows && status == ReplyStatus::kDataLoss) {
         differs_ = true;
         return;
       }
       REQUIRE(status == ReplyStatus::kOk);
-      primary_->ReplicaAnswered({kLoadCopy, 0}, record.group.partition, record.group.sequence,
-                                status);
+      primary_->replicas().Answered({kLoadCopy, 0}, record.group.partition, record.group.sequence,
+                                    status);
       left -= std::min<uint64_t>(left, 128 + record.header.total_bytes);
     }
   }
   bool Settled() const {
-    for (const CopyStatus& copy : primary_->copies()) {
+    for (const CopyStatus& copy : primary_->replicas().Status()) {
       if (copy.copy.server != 0 && copy.acknowledged != copy.sequence) return false;
     }
     return true;

@@ -6,7 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "shard/checkpoint/checkpoints.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/replicas.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/row_fixture.h"
 
@@ -34,12 +37,12 @@ class WithFollower {
   // The follower takes everything, and says so.
   void Ship() {
     std::vector<ReplicaRecord> records;
-    f_.engine->TakeReplicas(&records, 100);
+    f_.engine->replicas().Take(&records, 100);
     for (const ReplicaRecord& r : records) {
       const ReplicaBytes bytes(r);
-      REQUIRE(follower_->Replicate({kServer, 0}, bytes.record(), bytes.payload()).status ==
+      REQUIRE(follower_->copies().Replicate({kServer, 0}, bytes.record(), bytes.payload()).status ==
               ReplyStatus::kOk);
-      f_.engine->ReplicaAnswered(r.to, 0, r.group.sequence, ReplyStatus::kOk);
+      f_.engine->replicas().Answered(r.to, 0, r.group.sequence, ReplyStatus::kOk);
     }
   }
   // `slow`: the follower does not get that view.
@@ -67,7 +70,7 @@ class WithFollower {
     request.tables.push_back({});
     request.tables.back().table = kTable;
     std::vector<uint64_t> newest;
-    return f_.engine->BeginCheckpoint(request, &newest);
+    return f_.engine->checkpoints().Begin(request, &newest);
   }
 
   void Apply() {

@@ -1,9 +1,13 @@
 // Copies of partitions: nothing that was acknowledged is lost or applied twice, whatever becomes of
 // primaries, copies and the links between them; and planted bugs that this finds.
+#include "shard/replica/replicas.h"
+
 #include <catch2/catch.hpp>
 #include <cstdio>
 
 #include "shard/failpoints.h"
+#include "shard/replica/copies.h"
+#include "shard/replica/proofs.h"
 #include "tests/shard/replica_bytes.h"
 #include "tests/shard/replica_cluster.h"
 
@@ -139,12 +143,12 @@ TEST_CASE("regression: a mean is divided by the workers of its record, whatever 
   const auto ship = [&] {
     ReplyStatus worst = ReplyStatus::kOk;
     std::vector<ReplicaRecord> records;
-    f.engine->TakeReplicas(&records, 100);
+    f.engine->replicas().Take(&records, 100);
     for (const ReplicaRecord& r : records) {
       const ReplicaBytes bytes(r);
       const ReplyStatus status =
-          replica.Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
-      f.engine->ReplicaAnswered(r.to, 0, r.group.sequence, status);
+          replica.copies().Replicate({kServer, 0}, bytes.record(), bytes.payload()).status;
+      f.engine->replicas().Answered(r.to, 0, r.group.sequence, status);
       worst = std::max(worst, status);
     }
     return worst;
@@ -159,7 +163,7 @@ TEST_CASE("regression: a mean is divided by the workers of its record, whatever 
   REQUIRE(ship() == ReplyStatus::kOk);
   CHECK(f.Read(0) == Filled(16, -2));
   for (int i = 0; i < 4; ++i) {
-    REQUIRE(f.engine->AuditFollowers(1 << 20));
+    REQUIRE(f.engine->proofs().AuditFollowers(1 << 20));
     CHECK(ship() == ReplyStatus::kOk);
   }
 }

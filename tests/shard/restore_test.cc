@@ -5,6 +5,9 @@
 #include <numeric>
 
 #include "proto/wire/row_applies.h"
+#include "shard/checkpoint/checkpoints.h"
+#include "shard/checkpoint/restores.h"
+#include "shard/cold_events.h"
 #include "shard/failpoints.h"
 #include "tests/shard/checkpoint_rig.h"
 
@@ -75,7 +78,7 @@ TEST_CASE("restore: on other servers training goes on, and equals the one withou
     REQUIRE(other.FinishRestore() == absl::OkStatus());
     other.DeliverAll();
     for (size_t e = 0; e < other.engines(); ++e) {
-      REQUIRE(other.engine(e).restore_progress(other.plan.table)->complete());
+      REQUIRE(other.engine(e).restores().progress(other.plan.table)->complete());
     }
     other.Serve();
     REQUIRE(Flatten(other.CheckpointIdle()) == Flatten(rig.saved()));
@@ -101,11 +104,11 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
     CheckpointRig other(plan);
     other.Load(saved, static_cast<ElementType>(plan.dtype), 5);
     REQUIRE(other.FinishRestore() == absl::OkStatus());
-    const absl::StatusOr<RestoreProgress> before = other.engine(0).restore_progress(plan.table);
+    const absl::StatusOr<RestoreProgress> before = other.engine(0).restores().progress(plan.table);
     CHECK(before->unfinished == 0);
     CHECK(before->behind > 0);
     other.DeliverAll();
-    CHECK(other.engine(0).restore_progress(plan.table)->complete());
+    CHECK(other.engine(0).restores().progress(plan.table)->complete());
     // Whoever sees both at once loses nothing.
     other.view().mutable_tables(0)->set_restoring(false);
     for (v1::Partition& p : *other.view().mutable_partitions()) {
@@ -120,9 +123,9 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
     Flat flat;
     for (size_t e = 0; e < 2; ++e) {
       std::vector<uint64_t> newest;
-      REQUIRE(other.engine(e).BeginCheckpoint(request, &newest) == absl::OkStatus());
+      REQUIRE(other.engine(e).checkpoints().Begin(request, &newest) == absl::OkStatus());
       CheckpointPiece piece;
-      while (other.engine(e).TakePiece(1, &piece)) {
+      while (other.engine(e).checkpoints().Take(1, &piece)) {
         if (piece.kind == CheckpointPiece::Kind::kChunk) {
           const SavedChunk& was = saved.chunks.at(piece.first_element);
           CHECK(std::equal(was.parameters.begin(), was.parameters.end(), piece.parameters.begin()));
@@ -138,7 +141,7 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
                             plan.dim * sizeof(float)) == 0);
           flat.rows[piece.keys[i]];
         }
-        other.engine(e).ReleasePiece(1, piece.id);
+        other.engine(e).checkpoints().Release(1, piece.id);
       }
     }
     CHECK(flat.bytes.size() == saved.chunks.size());
@@ -198,7 +201,8 @@ TEST_CASE("restore: nobody is served before the view says that all is there") {
   rig.Serve();
   CHECK(status() == ReplyStatus::kOk);
   CHECK(rig.Newest() == 4);
-  CHECK(rig.engine(0).FinishRestore(plan.table).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(rig.engine(0).restores().Finish(plan.table).code() ==
+        absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("restore: what is not finished when the view says so is lost, never initial") {
@@ -213,7 +217,7 @@ TEST_CASE("restore: what is not finished when the view says so is lost, never in
     REQUIRE(rig.FinishRestore().ok());
     for (v1::Partition& p : *rig.view().mutable_partitions()) p.set_epoch(2);
     rig.ApplyView();
-    CHECK(rig.engine(0).restore_progress(plan.table)->unfinished > 0);
+    CHECK(rig.engine(0).restores().progress(plan.table)->unfinished > 0);
   }
   rig.Serve();
   CHECK((rows ? Scanned(&rig, 0) : Pulled(&rig, 0)) == ReplyStatus::kDataLoss);
@@ -262,7 +266,7 @@ TEST_CASE("restore: a partition that has changed hands is loaded again") {
   moved->set_epoch(3);
   moved->set_primary(kServer);
   rig.ApplyView();
-  CHECK(rig.engine(0).restore_progress(plan.table)->missing_elements > 0);
+  CHECK(rig.engine(0).restores().progress(plan.table)->missing_elements > 0);
   CHECK(rig.FinishRestore().code() == absl::StatusCode::kFailedPrecondition);
   rig.Load(saved, ElementType::kF32, 4);
   REQUIRE(rig.FinishRestore() == absl::OkStatus());
@@ -279,16 +283,16 @@ TEST_CASE("restore: what is loaded in part is not served") {
   RestoreRequest begin;
   begin.table = plan.table;
   begin.version = 4;
-  REQUIRE(rig.engine(0).BeginRestore(begin).ok());
+  REQUIRE(rig.engine(0).restores().Begin(begin).ok());
   begin.version = 5;
-  CHECK(rig.engine(0).BeginRestore(begin).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(rig.engine(0).restores().Begin(begin).code() == absl::StatusCode::kFailedPrecondition);
   for (const auto& [first, chunk] : saved.chunks) {
     ElementsToRestore elements;
     elements.table = plan.table;
     elements.first_element = first;
     elements.count = chunk.count;
     elements.parameters = chunk.parameters;
-    REQUIRE(rig.engine(0).RestoreElements(elements).ok());
+    REQUIRE(rig.engine(0).restores().LoadElements(elements).ok());
   }
   CHECK_FALSE(rig.FinishRestore().ok());
   rig.Serve();
@@ -350,31 +354,32 @@ TEST_CASE("restore: what is not of the table's shape is refused") {
   elements.table = plan.table;
   elements.count = plan.elements;
   elements.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), plan.elements * 4};
-  CHECK(rig.engine(0).RestoreElements(elements).code() == absl::StatusCode::kFailedPrecondition);
-  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
-  CHECK(rig.engine(0).BeginRestore({99, 0, 0}).code() == absl::StatusCode::kNotFound);
-  CHECK(rig.engine(0).RestoreElements(elements).ok());
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() ==
+        absl::StatusCode::kFailedPrecondition);
+  REQUIRE(rig.engine(0).restores().Begin({plan.table, 0, 0}).ok());
+  CHECK(rig.engine(0).restores().Begin({99, 0, 0}).code() == absl::StatusCode::kNotFound);
+  CHECK(rig.engine(0).restores().LoadElements(elements).ok());
   elements.first_element = 1;
-  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() == bad);
   elements.first_element = UINT64_MAX;
-  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() == bad);
   elements.first_element = 0;
   elements.state.resize(2, numbers);
-  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() == bad);
   elements.state.assign(1, absl::MakeSpan(numbers).subspan(1));
-  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() == bad);
   elements.state.clear();
   elements.parameters.remove_suffix(1);
-  CHECK(rig.engine(0).RestoreElements(elements).code() == bad);
+  CHECK(rig.engine(0).restores().LoadElements(elements).code() == bad);
   const std::vector<uint64_t> keys = {1, 2};
   RowsToRestore rows;
   rows.table = plan.table;
   rows.keys = keys;
-  CHECK(rig.engine(0).RestoreRows(rows).code() == bad);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == bad);
   // A table that the view does not say so of.
   plan.restoring = false;
   CheckpointRig served(plan);
-  CHECK(served.engine(0).BeginRestore({plan.table, 0, 0}).code() ==
+  CHECK(served.engine(0).restores().Begin({plan.table, 0, 0}).code() ==
         absl::StatusCode::kFailedPrecondition);
 }
 
@@ -382,7 +387,7 @@ TEST_CASE("restore: rows of a shape that is not the table's are refused") {
   CheckpointPlan plan = Small(true);
   plan.restoring = true;
   CheckpointRig rig(plan);
-  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
+  REQUIRE(rig.engine(0).restores().Begin({plan.table, 0, 0}).ok());
   const std::vector<uint64_t> keys = {1, 2};
   const std::vector<float> numbers(2 * plan.dim);
   const std::vector<uint32_t> applies(1);
@@ -390,38 +395,38 @@ TEST_CASE("restore: rows of a shape that is not the table's are refused") {
   rows.table = plan.table;
   rows.keys = keys;
   rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
-  CHECK(rig.engine(0).RestoreRows(rows).ok());
+  CHECK(rig.engine(0).restores().LoadRows(rows).ok());
   rows.row_applies = applies;
-  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == absl::StatusCode::kInvalidArgument);
   rows.row_applies = {};
   rows.state.assign(1, absl::MakeSpan(numbers).subspan(1));
-  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == absl::StatusCode::kInvalidArgument);
   rows.state.assign(2, numbers);
-  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == absl::StatusCode::kInvalidArgument);
   rows.state.clear();
   rows.dtype = ElementType::kNone;
   rows.parameters = {};
-  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == absl::StatusCode::kInvalidArgument);
   rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
   rows.dtype = ElementType::kBf16;
-  CHECK(rig.engine(0).RestoreRows(rows).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(rig.engine(0).restores().LoadRows(rows).code() == absl::StatusCode::kInvalidArgument);
   rows.parameters = rows.parameters.first(numbers.size() * 2);
-  CHECK(rig.engine(0).RestoreRows(rows).ok());
+  CHECK(rig.engine(0).restores().LoadRows(rows).ok());
   // Without a count they were changed once: rows that never were are none.
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
   CHECK(rig.CheckpointIdle().rows.at(1).applies == 1);
 }
 
-// Calls of RestoreRows() until all is loaded; 0: it is not after many.
+// Calls of LoadRows() until all is loaded; 0: it is not after many.
 int CallsToLoad(CheckpointRig* rig, const RowsToRestore& rows) {
   RowsLoaded loaded;
   for (int calls = 1; calls <= 1000; ++calls) {
-    const absl::Status status = rig->engine(0).RestoreRows(rows, &loaded);
+    const absl::Status status = rig->engine(0).restores().LoadRows(rows, &loaded);
     if (status.ok()) return calls;
     REQUIRE(absl::IsUnavailable(status));
     // Never far more rows in memory than fit.
-    const ColdCounters cold = rig->engine(0).cold_counters();
+    const ColdCounters cold = rig->engine(0).cold().counters();
     REQUIRE(cold.hot_bytes <= 2 * cold.hot_limit_bytes);
     rig->TakeEvents();  // the cold store writes what it was given
   }
@@ -434,7 +439,7 @@ TEST_CASE("regression: rows beyond memory are loaded, however few of them fit in
   plan.servers = 1;
   plan.partitions = GENERATE(1u, 4u);
   CheckpointRig rig(plan);
-  REQUIRE(rig.engine(0).BeginRestore({plan.table, 0, 0}).ok());
+  REQUIRE(rig.engine(0).restores().Begin({plan.table, 0, 0}).ok());
   std::vector<uint64_t> keys(3000);
   std::iota(keys.begin(), keys.end(), 0);
   std::vector<float> numbers(keys.size() * plan.dim);
@@ -464,7 +469,7 @@ TEST_CASE("regression: adam begins at its first step on rows that come without i
   plan.restoring = true;
   CheckpointRig rig(plan);
   for (size_t i = 0; i < rig.engines(); ++i) {
-    REQUIRE(rig.engine(i).BeginRestore({plan.table, 0, 0}).ok());
+    REQUIRE(rig.engine(i).restores().Begin({plan.table, 0, 0}).ok());
   }
   std::vector<uint64_t> keys(plan.keys);
   std::iota(keys.begin(), keys.end(), 0);
@@ -473,7 +478,7 @@ TEST_CASE("regression: adam begins at its first step on rows that come without i
   rows.table = plan.table;
   rows.keys = keys;
   rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
-  for (size_t i = 0; i < rig.engines(); ++i) CHECK(rig.engine(i).RestoreRows(rows).ok());
+  for (size_t i = 0; i < rig.engines(); ++i) CHECK(rig.engine(i).restores().LoadRows(rows).ok());
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
   size_t moved = 0;

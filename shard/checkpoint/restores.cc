@@ -1,11 +1,12 @@
-// Restores: loads a checkpoint into a table that is not served yet.
+#include "shard/checkpoint/restores.h"
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/row_applies.h"
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 #include "shard/failpoints.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/prefetch.h"
@@ -30,11 +31,9 @@ absl::Status Malformed(const PartitionedTable& table, std::string_view what, uin
 
 }  // namespace
 
-// ---- interface ----------------------------------------------------------------------------------
-
-absl::Status Engine::Impl::FindRestoring(uint32_t table, TableState** state) {
-  const auto it = tables.find(table);
-  if (it == tables.end()) {
+absl::Status Restores::FindRestoring(uint32_t table, TableState** state) const {
+  const auto it = core_.tables.find(table);
+  if (it == core_.tables.end()) {
     return absl::NotFoundError(absl::StrCat("table ", table, " is not known here"));
   }
   *state = &it->second;
@@ -44,9 +43,9 @@ absl::Status Engine::Impl::FindRestoring(uint32_t table, TableState** state) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::BeginRestore(const RestoreRequest& request) {
+absl::Status Restores::Begin(const RestoreRequest& request) {
   TableState* state = nullptr;
-  if (absl::Status s = impl_->FindRestoring(request.table, &state); !s.ok()) return s;
+  if (absl::Status s = FindRestoring(request.table, &state); !s.ok()) return s;
   Restore& restore = *state->restore;
   const RestoreRequest& was = restore.request();
   if (restore.begun() && (was.version != request.version || was.applies != request.applies)) {
@@ -57,10 +56,9 @@ absl::Status Engine::BeginRestore(const RestoreRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
-  Impl& e = *impl_;
+absl::Status Restores::LoadElements(const ElementsToRestore& elements) {
   TableState* state = nullptr;
-  if (absl::Status s = e.FindRestoring(elements.table, &state); !s.ok()) return s;
+  if (absl::Status s = FindRestoring(elements.table, &state); !s.ok()) return s;
   if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
   DenseTable* table = state->dense.table.get();
   if (table == nullptr) return Malformed(*state->table, "elements of an embedding table", 1, 0);
@@ -93,9 +91,9 @@ absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
         std::min<uint64_t>(layout.elements_of(chunk) - first, elements.count - done));
     const uint32_t partition = table->partition_of(chunk);
     const uint32_t index = table->local_chunk(chunk);
-    if (e.partitions[partition].ours && index != PartitionedTable::kNone) {
-      if (e.BehindOnCopies(partition) ||
-          !e.LoadElements(elements, state, index, first, count, done)) {
+    if (core_.partitions[partition].ours && index != PartitionedTable::kNone) {
+      if (core_.records.BehindOnCopies(partition) ||
+          !LoadChunk(elements, state, index, first, count, done)) {
         return absl::UnavailableError("replicas lag behind; retry");
       }
     }
@@ -104,10 +102,9 @@ absl::Status Engine::RestoreElements(const ElementsToRestore& elements) {
   return absl::OkStatus();
 }
 
-absl::Status Engine::RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded) {
-  Impl& e = *impl_;
+absl::Status Restores::LoadRows(const RowsToRestore& rows, RowsLoaded* loaded) {
   TableState* state = nullptr;
-  if (absl::Status s = e.FindRestoring(rows.table, &state); !s.ok()) return s;
+  if (absl::Status s = FindRestoring(rows.table, &state); !s.ok()) return s;
   if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
   const EmbeddingTable* table = state->rows.table.get();
   if (table == nullptr) return Malformed(*state->table, "rows of a dense table", 1, 0);
@@ -133,18 +130,17 @@ absl::Status Engine::RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded) 
   while (at.rows < count) {
     // As many as may be in memory together: how many that is may change between two calls.
     if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
-    if (absl::Status s = e.LoadBatch(rows, state, &at); !s.ok()) return s;
+    if (absl::Status s = LoadBatch(rows, state, &at); !s.ok()) return s;
     at = {at.end, at.end, 0};
   }
   return absl::OkStatus();
 }
 
-absl::Status Engine::FinishRestore(uint32_t table) {
-  Impl& e = *impl_;
-  const absl::StatusOr<RestoreProgress> progress = restore_progress(table);
+absl::Status Restores::Finish(uint32_t table) {
+  const absl::StatusOr<RestoreProgress> progress = this->progress(table);
   if (!progress.ok()) return progress.status();
   TableState* state = nullptr;
-  if (absl::Status s = e.FindRestoring(table, &state); !s.ok()) return s;
+  if (absl::Status s = FindRestoring(table, &state); !s.ok()) return s;
   if (!state->restore->begun()) return absl::FailedPreconditionError("it has not begun");
   if (progress->missing_elements > 0) {
     return absl::FailedPreconditionError(
@@ -153,22 +149,21 @@ absl::Status Engine::FinishRestore(uint32_t table) {
   }
   if (state->starved) return absl::ResourceExhaustedError("there is no memory for all of it");
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
-    const bool ours = e.partitions[state->table->life(s).partition].ours;
+    const bool ours = core_.partitions[state->table->life(s).partition].ours;
     if (!ours || !state->table->ready(s) || state->restore->finished(s)) continue;
-    if (!e.FinishLocalPartition(state, s))
+    if (!FinishLocalPartition(state, s))
       return absl::UnavailableError("replicas lag behind; retry");
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<RestoreProgress> Engine::restore_progress(uint32_t table) const {
-  Impl& e = *impl_;
+absl::StatusOr<RestoreProgress> Restores::progress(uint32_t table) const {
   TableState* state = nullptr;
-  if (absl::Status s = e.FindRestoring(table, &state); !s.ok()) return s;
+  if (absl::Status s = FindRestoring(table, &state); !s.ok()) return s;
   RestoreProgress progress;
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     const uint32_t p = state->table->life(s).partition;
-    if (!e.partitions[p].ours) continue;
+    if (!core_.partitions[p].ours) continue;
     if (state->placement[p].lost) {
       return absl::AbortedError(
           absl::StrCat("table ", table, " \"", state->table->spec().name(), "\": partition ", p,
@@ -181,19 +176,17 @@ absl::StatusOr<RestoreProgress> Engine::restore_progress(uint32_t table) const {
         progress.missing_elements += chunk.elements - state->restore->loaded(s, chunk.id);
       }
     }
-    const bool copied = e.log.mode(p) == ReplicaLog::Mode::kAlone ||
-                        e.log.acknowledged(p) >= state->restore->last_record(s);
+    const bool copied = core_.log.mode(p) == ReplicaLog::Mode::kAlone ||
+                        core_.log.acknowledged(p) >= state->restore->last_record(s);
     if (!copied) ++progress.behind;
   }
   return progress;
 }
 
-// ---- loading ------------------------------------------------------------------------------------
-
 // Loads elements first.. of a chunk from elements from.. of `elements`. False: no memory for the
 // replica's record.
-bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* state,
-                                uint32_t index, uint32_t first, uint32_t count, uint64_t from) {
+bool Restores::LoadChunk(const ElementsToRestore& elements, TableState* state, uint32_t index,
+                         uint32_t first, uint32_t count, uint64_t from) {
   DenseTable& table = *state->dense.table;
   const DenseTable::Chunk& chunk = table.chunk(index);
   if (!elements.master.empty()) {
@@ -209,7 +202,7 @@ bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* s
     table.WriteState(index, first, i, elements.state[i].subspan(from, count));
   }
   table.SetApplies(index, std::max(chunk.applies, elements.applies));
-  checkpoint_counters.restored_elements += count;
+  core_.checkpoints.counters().restored_elements += count;
   const uint32_t loaded = state->restore->Loaded(chunk.slice, chunk.id, first, first + count);
   if (loaded < chunk.elements) return true;
   if (!ReplicateLoaded(table.partition_of(chunk.id), *state, index)) return false;
@@ -217,56 +210,58 @@ bool Engine::Impl::LoadElements(const ElementsToRestore& elements, TableState* s
   return true;
 }
 
-absl::Status Engine::Impl::LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at) {
+absl::Status Restores::LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at) {
   const EmbeddingTable& table = *state->rows.table;
-  const auto all = static_cast<uint32_t>(partitions.size());
-  std::vector<std::vector<uint32_t>>& which = restored.which;
-  std::vector<uint32_t>& which_partitions = restored.partitions;
+  const auto all = static_cast<uint32_t>(core_.partitions.size());
+  std::vector<std::vector<uint32_t>>& which = scratch_.which;
+  std::vector<uint32_t>& which_partitions = scratch_.partitions;
   which.resize(all);
   for (const uint32_t p : which_partitions) which[p].clear();
   which_partitions.clear();
   for (size_t i = at->rows; i < at->end; ++i) {
     const uint32_t p = PartitionOfKey(table.id(), rows.keys[i], all);
     const uint32_t slice = table.slice_of(p);
-    const bool here = partitions[p].ours && slice != PartitionedTable::kNone && table.ready(slice);
+    const bool here =
+        core_.partitions[p].ours && slice != PartitionedTable::kNone && table.ready(slice);
     if (!here || p < at->partitions) continue;
     if (which[p].empty()) which_partitions.push_back(p);
     which[p].push_back(static_cast<uint32_t>(i));
   }
   std::sort(which_partitions.begin(), which_partitions.end());
   for (const uint32_t p : which_partitions) {
-    if (absl::Status s = LoadRows(rows, state, p, which[p]); !s.ok()) return s;
+    if (absl::Status s = LoadPartition(rows, state, p, which[p]); !s.ok()) return s;
     at->partitions = p + 1;
   }
   return absl::OkStatus();
 }
 
-absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state,
-                                    uint32_t partition, absl::Span<const uint32_t> which) {
-  if (BehindOnCopies(partition)) return absl::UnavailableError("replicas lag behind; retry");
+absl::Status Restores::LoadPartition(const RowsToRestore& rows, TableState* state,
+                                     uint32_t partition, absl::Span<const uint32_t> which) {
+  if (core_.records.BehindOnCopies(partition))
+    return absl::UnavailableError("replicas lag behind; retry");
   EmbeddingTable& table = *state->rows.table;
   if (table.behind()) return absl::UnavailableError("cold rows are still being written; retry");
   const uint32_t slice = table.slice_of(partition);
-  std::vector<uint64_t>& keys = restored.keys;
-  std::vector<uint32_t>& numbers = restored.numbers;
+  std::vector<uint64_t>& keys = scratch_.keys;
+  std::vector<uint32_t>& numbers = scratch_.numbers;
   keys.clear();
   for (const uint32_t i : which) keys.push_back(rows.keys[i]);
   numbers.resize(keys.size());
-  table.Expect(slice, rows.expected / partitions.size());
+  table.Expect(slice, rows.expected / core_.partitions.size());
   RowGrowth growth;
-  growth.room = log.RoomForRows(partition);
+  growth.room = core_.log.RoomForRows(partition);
   if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank, &growth)) {
-    const CopyId& copy = log.copy(partition);
-    if (growth.refused && log.rooms().MayFit(copy, growth.bytes)) {
+    const CopyId& copy = core_.log.copy(partition);
+    if (growth.refused && core_.log.rooms().MayFit(copy, growth.bytes)) {
       return absl::UnavailableError("replicas lag behind; retry");
     }
     return absl::ResourceExhaustedError(
         absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows",
-                     growth.refused          ? " where their replicas are"
-                     : pool.refused_by_job() ? " within its job's limit"
-                                             : ""));
+                     growth.refused                ? " where their replicas are"
+                     : core_.pool.refused_by_job() ? " within its job's limit"
+                                                   : ""));
   }
-  log.Grow(partition, table.id(), growth.bytes);
+  core_.log.Grow(partition, table.id(), growth.bytes);
   const size_t dim = table.dim();
   const uint64_t restored_applies = state->restore->request().applies;
   std::vector<float> widened(dim);
@@ -293,71 +288,71 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
           absl::StrCat("table ", table.id(), " \"", table.spec().name(), "\": no memory for rows"));
     }
   }
-  checkpoint_counters.restored_rows += which.size();
+  core_.checkpoints.counters().restored_rows += which.size();
   if (ReplicateLoadedRows(partition, *state, slice, numbers)) return absl::OkStatus();
   return absl::UnavailableError("replicas lag behind; retry");
 }
 
-bool Engine::Impl::ReplicateLoaded(uint32_t partition, const TableState& state, uint32_t index) {
-  if (log.mode(partition) == ReplicaLog::Mode::kAlone ||
-      !log.Replicated(partition, state.table->id(), index)) {
+bool Restores::ReplicateLoaded(uint32_t partition, const TableState& state, uint32_t index) {
+  if (core_.log.mode(partition) == ReplicaLog::Mode::kAlone ||
+      !core_.log.Replicated(partition, state.table->id(), index)) {
     return true;
   }
-  return AddChunk(partition, state, index, state.restore->request().version) != 0;
+  return core_.records.AddChunk(partition, state, index, state.restore->request().version) != 0;
 }
 
-bool Engine::Impl::ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
-                                       absl::Span<const uint32_t> rows) {
-  if (log.mode(partition) == ReplicaLog::Mode::kAlone ||
-      !log.Replicated(partition, state.table->id())) {
+bool Restores::ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
+                                   absl::Span<const uint32_t> rows) {
+  if (core_.log.mode(partition) == ReplicaLog::Mode::kAlone ||
+      !core_.log.Replicated(partition, state.table->id())) {
     return true;
   }
-  const size_t most = RowsOfRecord(*state.rows.table);
+  const size_t most = core_.records.RowsOfRecord(*state.rows.table);
   for (; !rows.empty(); rows.remove_prefix(std::min(most, rows.size()))) {
-    if (AddRows(partition, state, slice, rows.subspan(0, most)) == 0) return false;
+    if (core_.records.AddRows(partition, state, slice, rows.subspan(0, most)) == 0) return false;
   }
   return true;
 }
 
-bool Engine::Impl::FinishLocalPartition(TableState* state, uint32_t slice) {
+bool Restores::FinishLocalPartition(TableState* state, uint32_t slice) {
   const uint32_t p = state->table->life(slice).partition;
   const RestoreRequest& request = state->restore->request();
   const bool tell =
-      log.mode(p) != ReplicaLog::Mode::kAlone && log.Replicated(p, state->table->id());
+      core_.log.mode(p) != ReplicaLog::Mode::kAlone && core_.log.Replicated(p, state->table->id());
   state->table->SetVersions(slice, request.version);
   if (const DenseTable* dense = state->dense.table.get()) {
     for (const uint32_t index : dense->slice(slice).chunks) {
       if (state->restore->told(slice, dense->chunk(index).id)) continue;
-      if (BehindOnCopies(p) || !ReplicateLoaded(p, *state, index)) return false;
+      if (core_.records.BehindOnCopies(p) || !ReplicateLoaded(p, *state, index)) return false;
       state->restore->SetReplicated(slice, dense->chunk(index).id);
     }
   } else {
     // The table's kFresh may still be noted, and replicas take nothing before it.
-    if (tell && BehindOnCopies(p) && !failpoints().end_before_notes) return false;
+    if (tell && core_.records.BehindOnCopies(p) && !failpoints().end_before_notes) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
-      ReplicaLog::Append told = HeaderFor(ReplicaKind::kBeginPartition, p, *state);
+      ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, p, *state);
       told.header.version = request.version;
       told.header.applies = request.applies;
-      log.Add(told);
+      core_.log.Add(told);
     }
   }
-  state->restore->SetFinished(slice, tell ? log.last(p) : 0);
+  state->restore->SetFinished(slice, tell ? core_.log.last(p) : 0);
   return true;
 }
 
 // The view ends a restore after every shard has reported that everything is loaded. A slice that is
 // not loaded here must not pass for loaded.
-void Engine::Impl::EndRestoring(TableState* state) {
+void Restores::End(TableState* state) {
   for (uint32_t s = 0; s < state->table->slices(); ++s) {
     if (!state->table->ready(s) || state->restore->finished(s)) continue;
-    const PartitionInfo& p = partitions[state->table->life(s).partition];
+    const PartitionInfo& p = core_.partitions[state->table->life(s).partition];
     // A shard that became the primary, by this view or before, had everything at the time of that
     // report.
     if (!p.ours || p.promoted || state->restore->inherited(s)) continue;
     // A table is reset only when it is served, which this shard may hear together with the reset.
     if (state->restore->reset(s)) continue;
-    LeaveLocalPartition(state, s, ReplyStatus::kDataLoss);
+    core_.LeaveLocalPartition(state, s, ReplyStatus::kDataLoss);
     state->table->Release(s, /*gone=*/true);
   }
   state->restore = nullptr;

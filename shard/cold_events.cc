@@ -1,24 +1,25 @@
-// Rows that are not in memory: resumes requests that wait for them, and handles rows that are lost.
+#include "shard/cold_events.h"
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "shard/engine_impl.h"
+#include "shard/engine_core.h"
 
 namespace verbena::shard {
 
-void Engine::Impl::RunCold() {
-  cold.Poll();
-  for (const ColdIo::Failure& failure : cold.TakeFailures()) LoseRow(failure);
-  if (cold.TakeNoMemory()) {
-    for (auto& [id, state] : tables) {
+void ColdEvents::Run() {
+  core_.cold.Poll();
+  for (const ColdIo::Failure& failure : core_.cold.TakeFailures()) LoseRow(failure);
+  if (core_.cold.TakeNoMemory()) {
+    for (auto& [id, state] : core_.tables) {
       HotRows* const hot = state.rows.table == nullptr ? nullptr : state.rows.table->hot();
       if (hot != nullptr) hot->Advance();
     }
   }
   // A resumed request frees frames, which may resume further requests.
-  while (cold.TakeWoken()) {
-    RetryBlocked();
-    for (auto& [id, state] : tables) {
+  while (core_.cold.TakeWoken()) {
+    core_.RetryBlocked();
+    for (auto& [id, state] : core_.tables) {
       if (state.rows.table == nullptr || !state.rows.table->tiered()) continue;
       const RowConsistency& rules = *state.rows.consistency;
       state.rows.parking->RowsCame(
@@ -29,9 +30,8 @@ void Engine::Impl::RunCold() {
   }
 }
 
-// No other content may replace the lost row, so its partition is lost, as after a server failure.
-void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
-  for (auto& [id, state] : tables) {
+void ColdEvents::LoseRow(const ColdIo::Failure& failure) {
+  for (auto& [id, state] : core_.tables) {
     EmbeddingTable* const table = state.rows.table.get();
     const uint32_t slice = table == nullptr || !table->tiered()
                                ? PartitionedTable::kNone
@@ -43,28 +43,24 @@ void Engine::Impl::LoseRow(const ColdIo::Failure& failure) {
         "table ", id, " \"", table->spec().name(), "\", partition ", partition, ": the row of key ",
         key,
         " cannot be read back, so the partition is lost: ", std::string(failure.status.message())));
-    cold_errors.emplace_back(why.message());
-    for (auto& [checkpoint_id, save] : saves) {
-      save->Abort(id, [&](uint32_t, const TableCheckpoint::LocalPartition& s) {
-        return s.partition == partition ? why : absl::OkStatus();
-      });
-    }
-    LeaveLocalPartition(&state, slice, ReplyStatus::kDataLoss);
+    errors_.emplace_back(why.message());
+    core_.checkpoints.AbortPartition(id, partition, why);
+    core_.LeaveLocalPartition(&state, slice, ReplyStatus::kDataLoss);
     state.parking->FailLocalPartition(slice, ReplyStatus::kDataLoss);
     table->Release(slice, /*gone=*/true);
     state.marks.erase(partition);
-    copies[partition].announced.erase(id);
+    core_.copies.ForgetTable(partition, id);
     return;
   }
 }
 
-std::vector<std::string> Engine::TakeColdErrors() { return std::exchange(impl_->cold_errors, {}); }
+std::vector<std::string> ColdEvents::TakeErrors() { return std::exchange(errors_, {}); }
 
-absl::Status Engine::cold_health() const { return impl_->cold.health(); }
+absl::Status ColdEvents::health() const { return core_.cold.health(); }
 
-ColdCounters Engine::cold_counters() const {
-  ColdCounters counters = impl_->cold.all_counters();
-  for (const auto& [id, state] : impl_->tables) {
+ColdCounters ColdEvents::counters() const {
+  ColdCounters counters = core_.cold.all_counters();
+  for (const auto& [id, state] : core_.tables) {
     const HotRows* const hot = state.rows.table == nullptr ? nullptr : state.rows.table->hot();
     if (hot == nullptr) continue;
     counters.hot_rows += hot->hot_rows();

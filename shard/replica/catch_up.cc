@@ -1,0 +1,164 @@
+#include "shard/replica/catch_up.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shard/engine_core.h"
+#include "shard/failpoints.h"
+
+namespace verbena::shard {
+
+bool CatchUp::ReplicateLearners() {
+  core_.log.BeginCatchUp();
+  core_.proofs.BeginTurn();
+  core_.turn.looked_at = 0;
+  for (const uint32_t p : core_.replicas.learners()) {
+    if (!core_.log.leads(p) || !core_.log.learning(p) || !core_.log.MayCopy(p)) continue;
+    while (core_.log.HasRoomToCatchUp(p) && ReplicateLearner(p)) {
+    }
+  }
+  core_.log.EndCatchUp();
+  return core_.turn.full();
+}
+
+bool CatchUp::ReplicateLearner(uint32_t partition) {
+  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  if (c.complete) return false;
+  auto it = core_.tables.lower_bound(c.table);
+  if (it == core_.tables.end() || it->first > c.last_table) {
+    // It is admitted when it has proved that it has everything.
+    if (!failpoints().skip_proof) {
+      uint64_t record = 0;
+      const Proofs::Proved proved = core_.proofs.Prove(partition, &c.proof, &record);
+      if (record != 0) c.told = record;
+      if (proved != Proofs::Proved::kAll) return proved == Proofs::Proved::kSome;
+      c.proved = true;
+    }
+    if (core_.log.HasNotes(partition)) return false;
+    // Until it has answered it may be that it never will: nobody waits for it.
+    if (core_.log.acknowledged(partition) < c.told || !core_.proofs.ProveAgain(partition))
+      return false;
+    core_.log.Complete(partition);
+    return false;
+  }
+  if (it->first != c.table) c.NextTable(it->first);
+  const TableState& state = it->second;
+  const uint32_t slice =
+      state.table == nullptr ? PartitionedTable::kNone : state.table->slice_of(partition);
+  // As a follower it would take a slice that it never received for present.
+  if (slice != PartitionedTable::kNone && state.table->gone(slice)) return false;
+  if (slice != PartitionedTable::kNone && state.table->ready(slice)) {
+    const auto told = c.slices.find(it->first);
+    if (told == c.slices.end()) return ReplicateLocalPartition(partition, state, slice);
+    const DenseTable* dense = state.dense.table.get();
+    const bool sends = !told->second.reset;
+    if (sends && dense != nullptr && !dense->slice(slice).chunks.empty() &&
+        dense->slice(slice).chunks.back() >= c.chunk) {
+      return ReplicateChunk(partition, state, slice);
+    }
+    if (sends && dense == nullptr) return ReplicateRows(partition, state, slice);
+  }
+  c.NextTable(it->first + 1);
+  return true;
+}
+
+bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice) {
+  if (!core_.records.AtLastRecord(partition, state, slice)) return false;
+  ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, partition, state);
+  told.header.flags = kReplicaToCome;
+  if (!core_.records.AddMarks(state, slice, &told)) return false;
+  if (const EmbeddingTable* rows = state.rows.table.get()) {
+    told.header.version = rows->slice(slice).version;
+    told.header.applies = rows->slice(slice).applies;
+  }
+  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  c.told = core_.log.Add(std::move(told));
+  ReplicaLog::Cursor::LocalPartition& sent = c.slices[state.table->id()];
+  if (const EmbeddingTable* rows = state.rows.table.get()) {
+    sent.rows_end = sent.rows_made = rows->rows_in(slice);
+  }
+  return true;
+}
+
+bool CatchUp::ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
+                               absl::Span<const uint64_t> keys) {
+  if (core_.replicas.learners().empty() || failpoints().announce_late) return true;
+  for (const Group& group : groups) {
+    const absl::Span<const uint64_t> named = keys.first(group.count);
+    keys.remove_prefix(group.count);
+    const uint32_t p = group.partition;
+    if (p >= core_.partitions.size() || !core_.log.leads(p) || !core_.log.learning(p)) continue;
+    uint32_t slice = PartitionedTable::kNone;
+    if (core_.log.Replicated(p, state.table->id()) ||
+        core_.FindKeys(state, group, named, &slice) != ReplyStatus::kOk) {
+      continue;
+    }
+    rows_.resize(named.size());
+    state.rows.table->Find(slice, named, rows_.data());
+    const bool grows =
+        std::any_of(rows_.begin(), rows_.end(), [](uint32_t r) { return r == RowStore::kNone; });
+    if (!grows || !core_.log.MayCopy(p)) continue;
+    if (!core_.log.HasRoom(p)) return false;
+    ReplicateLocalPartition(p, state, slice);
+  }
+  return true;
+}
+
+bool CatchUp::ReplicateChunk(uint32_t partition, const TableState& state, uint32_t slice) {
+  const DenseTable& table = *state.dense.table;
+  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
+  const uint32_t index = *std::lower_bound(chunks.begin(), chunks.end(), c.chunk);
+  // A chunk that is loaded already gets its version when the restore is finished, unannounced.
+  const uint64_t version = state.restore != nullptr && state.restore->begun()
+                               ? state.restore->request().version
+                               : table.chunk(index).version;
+  const uint64_t told = core_.records.AddChunk(partition, state, index, version);
+  if (told == 0) return false;
+  c.told = told;
+  c.copied_bytes += table.ContentBytes();
+  c.chunk = index + 1;
+  return true;
+}
+
+// Rows that were made and not changed are sent, too: later records count from them. A learner has
+// skipped records of rows that it did not have, so rows are sent with those applied.
+bool CatchUp::ReplicateRows(uint32_t partition, const TableState& state, uint32_t slice) {
+  const EmbeddingTable& table = *state.rows.table;
+  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  const bool behind = !core_.log.AllApplied(partition, table.id());
+  if (!(behind && failpoints().cursor_before_apply) &&
+      !core_.records.AtLastRecord(partition, state, slice)) {
+    return false;
+  }
+  // Rows made for no record that the learner has received, as by a step that is open.
+  ReplicaLog::Cursor::LocalPartition& sent = c.slices.at(table.id());
+  if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {
+    c.row = sent.rows_made;
+    sent.rows_end = sent.rows_made = table.rows_in(slice);
+  }
+  const size_t most = core_.records.RowsOfRecord(table);
+  uint32_t row = c.row;
+  rows_.clear();
+  const uint32_t end = core_.turn.EndOfLook(row, sent.rows_end);
+  for (; row < end && rows_.size() < most; ++row) {
+    if (!table.rows(slice).is_free(row)) rows_.push_back(row);
+  }
+  core_.turn.looked_at += row - std::min(row, c.row);
+  if (!rows_.empty()) {
+    const uint64_t told = core_.records.AddRows(partition, state, slice, rows_);
+    if (told == 0) return false;
+    c.told = told;
+    c.row = row;
+    c.copied_bytes += rows_.size() * (sizeof(uint64_t) + table.content_bytes());
+    return true;
+  }
+  if (row < sent.rows_end) {
+    c.row = row;  // of those before it all are free
+    return false;
+  }
+  c.NextTable(table.id() + 1);
+  return true;
+}
+
+}  // namespace verbena::shard

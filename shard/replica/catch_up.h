@@ -1,0 +1,44 @@
+// Sends learners the data from before their time, table by table with a cursor
+// (ReplicaLog::Cursor), behind which they receive the records of applies.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_REPLICA_CATCH_UP_H_
+#define VERBENA_SHARD_REPLICA_CATCH_UP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "proto/wire/record.h"
+
+namespace verbena::shard {
+
+struct EngineCore;
+struct TableState;
+
+class CatchUp {
+ public:
+  explicit CatchUp(EngineCore* core) : core_(*core) {}
+
+  // Sends learners more. Returns whether rows are left that this turn did not look at.
+  bool ReplicateLearners();
+  // Before a push: a slice that it makes rows of is sent to a learner now, rather than in its turn.
+  // The push is then a record, and waits for room. Without it, rows would be made faster than the
+  // cursor sends them. False: there is no room for the slice.
+  bool ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
+                        absl::Span<const uint64_t> keys);
+
+ private:
+  // False: nothing more for now.
+  bool ReplicateLearner(uint32_t partition);
+  bool ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice);
+  bool ReplicateChunk(uint32_t partition, const TableState& state, uint32_t slice);
+  bool ReplicateRows(uint32_t partition, const TableState& state, uint32_t slice);
+
+  EngineCore& core_;
+  std::vector<uint32_t> rows_;  // scratch
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_REPLICA_CATCH_UP_H_

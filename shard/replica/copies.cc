@@ -1,0 +1,214 @@
+#include "shard/replica/copies.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "shard/engine_core.h"
+#include "shard/failpoints.h"
+
+namespace verbena::shard {
+
+// Buffers of incomplete records go back to the pool, like those of tables and the log.
+Copies::~Copies() {
+  for (uint32_t p = 0; p < copies_.size(); ++p) Forget(p);
+}
+
+void Copies::CountSenders(const v1::ClusterView& view) {
+  absl::flat_hash_set<std::tuple<uint64_t, uint32_t, uint32_t>> distinct;
+  for (const v1::Partition& p : view.partitions()) {
+    for (const auto* replicas : {&p.followers(), &p.learners()}) {
+      for (const v1::Replica& r : *replicas) {
+        if (r.server() == core_.options.server) distinct.emplace(p.primary(), p.shard(), r.shard());
+      }
+    }
+  }
+  senders_ = distinct.size();
+  for (const v1::Server& s : view.servers()) {
+    if (s.incarnation() == core_.options.server) server_shards_ = std::max(s.shards(), 1u);
+  }
+  core_.pool.SetFor(OwnMemory());
+}
+
+bool Copies::MayLearn(const ReplicaHeader& begin) const {
+  const uint64_t bytes = core_.pool.RoomForRows();
+  if (bytes == UINT64_MAX) return true;
+  // The room is that of all the server's shards.
+  uint64_t wanted = uint64_t{begin.learner_kib} << 10;
+  for (const CopyState& copy : copies_) wanted += copy.expected;
+  return wanted <= bytes / server_shards_;
+}
+
+CopyRoom Copies::Room() const {
+  const uint64_t room = core_.pool.RoomForRows();
+  if (room == UINT64_MAX) return {};
+  return {room / std::max<uint64_t>(senders_, 1), core_.pool.limit_bytes()};
+}
+
+void Copies::Forget(uint32_t partition) {
+  core_.pool.ReturnScratch(copies_[partition].parts);
+  copies_[partition] = {};
+}
+
+void Copies::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
+  for (CopyState& copy : copies_) absl::erase_if(copy.announced, which);
+}
+
+void Copies::ForgetRetired(TableState* state) {
+  if (failpoints().keep_retired) return;
+  for (auto& [partition, marks] : state->marks) {
+    std::erase_if(marks.workers,
+                  [&](const auto& mark) { return core_.jobs.Retired(*state->job, mark.first); });
+  }
+}
+
+ReplyStatus Copies::CheckSender(const CopyId& from, const Copied& c) const {
+  if (c.partition >= core_.partitions.size()) {
+    return core_.partitions.empty() ? ReplyStatus::kNotReady : ReplyStatus::kOutOfRange;
+  }
+  const PartitionInfo& info = core_.partitions[c.partition];
+  if (c.group.epoch > info.epoch) return ReplyStatus::kNotReady;
+  if (c.group.epoch < info.epoch || info.primary != from) return ReplyStatus::kWrongEpoch;
+  // One view of the two is older. If it is ours: later.
+  if (!info.copy || c.header.since > info.since) return ReplyStatus::kNotReady;
+  return c.header.since < info.since ? ReplyStatus::kWrongEpoch : ReplyStatus::kOk;
+}
+
+ReplyStatus Copies::Assemble(CopyState* copy, const ReplicaHeader& header,
+                             absl::Span<const std::byte>* data, bool* whole) {
+  *whole = true;
+  if (header.part_offset == 0 && data->size() == header.total_bytes) return ReplyStatus::kOk;
+  if (header.part_offset == 0) {
+    core_.pool.ReturnScratch(copy->parts);
+    copy->parts = core_.pool.TakeScratch(header.total_bytes);
+    copy->parts_bytes = 0;
+    if (copy->parts.data == nullptr) return ReplyStatus::kResourceExhausted;
+  }
+  if (header.part_offset != copy->parts_bytes || copy->parts.bytes < header.total_bytes) {
+    return ReplyStatus::kSequenceGap;
+  }
+  std::memcpy(copy->parts.data + header.part_offset, data->data(), data->size());
+  copy->parts_bytes += static_cast<uint32_t>(data->size());
+  *whole = copy->parts_bytes == header.total_bytes;
+  *data = {copy->parts.data, copy->parts_bytes};
+  return ReplyStatus::kOk;
+}
+
+// Makes the partition new, whatever its content was.
+ReplyStatus Copies::Begin(uint32_t partition) {
+  copies_[partition].announced.clear();
+  for (auto& [id, state] : core_.tables) {
+    if (state.table == nullptr) continue;
+    const ReplyStatus status = MakeFresh(partition, &state);
+    if (status != ReplyStatus::kOk) return status;
+  }
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Copies::MakeFresh(uint32_t partition, TableState* state) {
+  const uint32_t slice = state->table->slice_of(partition);
+  if (slice != PartitionedTable::kNone) {
+    core_.LeaveLocalPartition(state, slice, ReplyStatus::kWrongEpoch);
+    state->table->Forget(slice);
+  }
+  state->marks.erase(partition);
+  state->unserved = state->table->Acquire(state->placement);
+  state->starved = !state->unserved.ok();
+  state->consistency->Resize();
+  return state->starved || state->table->LacksCopies() ? ReplyStatus::kMemoryLimit
+                                                       : ReplyStatus::kOk;
+}
+
+Answer Copies::Replicate(const CopyId& from, const Record& record,
+                         absl::Span<const std::byte> payload) {
+  const Group& group = record.groups[0];
+  Copied c;
+  c.partition = group.partition;
+  c.group = group;
+  Answer answer;
+  if (!CopyReplicaHeader(record, payload, &c.header, &c.data).ok()) {
+    answer.status = ReplyStatus::kMalformed;
+    return answer;
+  }
+  answer.status = CheckSender(from, c);
+  if (answer.status != ReplyStatus::kOk) return answer;
+  CopyState& copy = copies_[group.partition];
+  answer.version = copy.sequence;
+  if (failpoints().refuse_replicas) {
+    answer.status = ReplyStatus::kResourceExhausted;
+    return answer;
+  }
+  const bool begin = c.header.kind == ReplicaKind::kBegin;
+  if (!begin && !copy.begun) answer.status = ReplyStatus::kSequenceGap;
+  if (copy.begun && group.sequence <= copy.sequence) answer.status = ReplyStatus::kDuplicate;
+  if (!begin && group.sequence > copy.sequence + 1) answer.status = ReplyStatus::kSequenceGap;
+  if (answer.status != ReplyStatus::kOk) return answer;
+  bool whole = false;
+  answer.status = Assemble(&copy, c.header, &c.data, &whole);
+  if (answer.status != ReplyStatus::kOk || !whole) return answer;
+  const bool learner = (c.header.flags & kReplicaLearner) != 0;
+  core_.pool.SetFor(learner || copy.learning ? MemoryFor::kLearner : MemoryFor::kFollower);
+  if (begin && learner && !MayLearn(c.header)) {
+    answer.status = ReplyStatus::kMemoryLimit;
+  } else if (begin) {
+    answer.status = Begin(group.partition);
+    if (answer.status == ReplyStatus::kOk) copy.begun = true;
+    copy.learning = learner;
+    copy.expected = learner ? uint64_t{c.header.learner_kib} << 10 : 0;
+  } else if (c.header.kind == ReplicaKind::kComplete) {
+    copy.learning = false;
+    copy.expected = 0;
+  } else {
+    answer.status = FindCopied(record.header.table, &c);
+    if (answer.status == ReplyStatus::kOk && c.state != nullptr) answer.status = records_.Apply(c);
+  }
+  core_.pool.SetFor(OwnMemory());
+  core_.pool.ReturnScratch(std::exchange(copy.parts, {}));
+  copy.parts_bytes = 0;
+  if (answer.status == ReplyStatus::kMemoryLimit) {
+    ++core_.sink.counters.memory_refusals;
+    core_.pool.Trim();  // idle buffers may be in the way of the next attempt
+  }
+  if (answer.status == ReplyStatus::kOk) answer.version = copy.sequence = group.sequence;
+  return answer;
+}
+
+// kOk without a state: the table was dropped, or is new and not in the view here yet.
+ReplyStatus Copies::FindCopied(uint32_t table, Copied* c) {
+  const auto it = core_.tables.find(table);
+  absl::flat_hash_set<uint32_t>& announced = copies_[c->partition].announced;
+  const bool fresh = c->header.kind == ReplicaKind::kFresh;
+  if (it == core_.tables.end()) {
+    if (table <= core_.highest_table) return ReplyStatus::kOk;
+    if (!fresh) return ReplyStatus::kNotReady;
+    // The view that will name it makes it new.
+    announced.insert(table);
+    return ReplyStatus::kOk;
+  }
+  // Its primary serves it, so a server that cannot is no replica.
+  if (it->second.lacks_cold_store || it->second.table == nullptr) return ReplyStatus::kNotReady;
+  c->slice = it->second.table->slice_of(c->partition);
+  // Lost in the view here, or there is no memory.
+  if (c->slice == PartitionedTable::kNone || !it->second.table->ready(c->slice)) {
+    const bool no_memory = it->second.starved || it->second.table->LacksCopies();
+    return no_memory ? ReplyStatus::kMemoryLimit : ReplyStatus::kNotReady;
+  }
+  if (fresh ||
+      (c->header.kind == ReplicaKind::kBeginPartition && (c->header.flags & kReplicaToCome) != 0)) {
+    // One that was not announced before is as the view made it: new.
+    if (!announced.insert(table).second) {
+      const ReplyStatus status = MakeFresh(c->partition, &it->second);
+      if (status != ReplyStatus::kOk) return status;
+      c->slice = it->second.table->slice_of(c->partition);
+    }
+  } else if (!announced.contains(table)) {
+    // An end of a step that waited on the primary: kBeginPartition will have it.
+    return c->header.kind == ReplicaKind::kSettle ? ReplyStatus::kOk : ReplyStatus::kDataLoss;
+  }
+  c->state = &it->second;
+  c->marks = &it->second.marks[c->partition];
+  return ReplyStatus::kOk;
+}
+
+}  // namespace verbena::shard

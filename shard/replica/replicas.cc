@@ -1,0 +1,198 @@
+#include "shard/replica/replicas.h"
+
+#include <algorithm>
+
+#include "shard/engine_core.h"
+
+namespace verbena::shard {
+
+void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& what,
+                          const std::vector<uint32_t>& followed) {
+  if (what.all) {
+    for (auto& [id, state] : core_.tables) {
+      if (state.table != nullptr) Adopt(&state);
+    }
+  }
+  const bool copies_changed = what.all || what.placement;
+  learners_.clear();
+  for (const v1::Partition& p : view.partitions()) {
+    const uint32_t id = p.id();
+    if (!core_.partitions[id].ours) {
+      if (!core_.log.leads(id)) continue;
+      core_.log.Clear(id, ReplyStatus::kWrongEpoch);
+      KeepNumbers(id);
+      continue;
+    }
+    core_.log.Lead(id, p.epoch(), core_.copies.sequence(id));
+    core_.copies.Forget(id);
+    const v1::Replica none;
+    const bool learner = p.followers().empty();
+    const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
+    if (learner && r.server() != 0) learners_.push_back(id);
+    const bool is_new =
+        core_.log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, core_.highest_table);
+    if (copies_changed) KeepNumbers(id);
+    if (!is_new || r.server() == 0) continue;
+    if (learner) {
+      core_.log.cursor(id).total_bytes = BytesOf(id);
+      core_.log.Expect(id, RowMemoryOf(id));
+    } else {
+      AnnounceAll(id);
+      ReplicateClocks(id);
+    }
+  }
+  core_.log.NewConfiguration(learners_.size());
+  for (const uint32_t id : followed) {
+    if (core_.placement.evicting().contains(id) && !copies_changed)
+      KeepNumbersOf(core_.tables.at(id));
+  }
+}
+
+void Replicas::KeepNumbersOf(const TableState& state) {
+  for (uint32_t slice = 0; slice < state.table->slices(); ++slice) {
+    const uint32_t p = state.table->life(slice).partition;
+    if (!core_.partitions[p].ours || !state.table->ready(slice)) continue;
+    state.rows.table->SetReuses(slice, !core_.log.learning(p));
+  }
+}
+
+void Replicas::KeepNumbers(uint32_t partition) {
+  for (const uint32_t id : core_.placement.evicting()) {
+    const TableState& state = core_.tables.at(id);
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
+    state.rows.table->SetReuses(slice, !core_.log.learning(partition));
+  }
+}
+
+void Replicas::Announce(const TableState& state, uint32_t slice) {
+  const uint32_t p = state.table->life(slice).partition;
+  const uint32_t id = state.table->id();
+  if (!core_.partitions[p].ours || core_.log.mode(p) == ReplicaLog::Mode::kAlone ||
+      !core_.log.Replicated(p, id))
+    return;
+  // Lost and reset while it was being sent: there is nothing more to send of it.
+  ReplicaLog::Cursor& c = core_.log.cursor(p);
+  if (c.sends(id)) c.slices.at(id).reset = true;
+  core_.log.Note(p, id, core_.records.HeaderFor(ReplicaKind::kFresh, p, state).header);
+}
+
+void Replicas::AnnounceAll(uint32_t partition) {
+  for (const auto& [id, state] : core_.tables) {
+    const uint32_t slice = state.ReadySlice(partition);
+    if (slice != PartitionedTable::kNone) Announce(state, slice);
+  }
+}
+
+void Replicas::ReplicateClocks(uint32_t partition) {
+  for (const auto& [id, state] : core_.tables) {
+    const uint32_t slice = state.ReadySlice(partition);
+    if (slice == PartitionedTable::kNone) continue;
+    state.consistency->ReplicateClocks(slice);
+  }
+}
+
+void Replicas::Adopt(TableState* state) {
+  for (auto it = state->marks.begin(); it != state->marks.end();) {
+    const uint32_t partition = it->first;
+    const CopyMarks& marks = it->second;
+    if (!core_.partitions[partition].promoted) {
+      ++it;
+      continue;
+    }
+    const uint32_t slice = state->table->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !state->table->ready(slice)) {
+      // The table has nothing there, or it is lost.
+    } else if (marks.generation != state->job->members.generation()) {
+      state->table->SetVersions(slice, 0);
+    } else {
+      std::vector<WorkerMark> workers;
+      for (const auto& [worker, mark] : marks.workers) workers.push_back(mark);
+      state->consistency->Adopt(slice, workers);
+    }
+    it = state->marks.erase(it);
+  }
+}
+
+uint64_t Replicas::BytesOf(uint32_t partition) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, state] : core_.tables) {
+    const uint32_t slice = state.ReadySlice(partition);
+    if (slice == PartitionedTable::kNone) continue;
+    if (const DenseTable* dense = state.dense.table.get()) {
+      bytes += dense->slice(slice).chunks.size() * uint64_t{dense->ContentBytes()};
+    } else {
+      const EmbeddingTable& rows = *state.rows.table;
+      bytes += rows.rows_in(slice) * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
+    }
+  }
+  return bytes;
+}
+
+uint64_t Replicas::RowMemoryOf(uint32_t partition) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, state] : core_.tables) {
+    const EmbeddingTable* const rows = state.rows.table.get();
+    const uint32_t slice = rows == nullptr ? PartitionedTable::kNone : rows->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !rows->ready(slice)) continue;
+    // Nothing idles yet.
+    bytes += rows->rows(slice).BytesOf(rows->rows(slice).live()) / 9 * 8;
+  }
+  return bytes;
+}
+
+bool Replicas::Take(std::vector<ReplicaRecord>* records, size_t most) {
+  core_.log.AddNotes();
+  // There is more to look at, though there may be nothing to send.
+  const bool more = core_.catch_up.ReplicateLearners();
+  return core_.log.Take(records, most) || more;
+}
+
+void Replicas::Answered(const CopyId& from, uint32_t partition, uint64_t sequence,
+                        ReplyStatus status) {
+  core_.log.Released(from, partition, sequence);
+  if (status != ReplyStatus::kOk && status != ReplyStatus::kDuplicate) return;
+  core_.log.Answered(from, partition, sequence);
+}
+
+void Replicas::Lost(const CopyId& copy) {
+  core_.log.ForgetCopy(copy);
+  for (uint32_t p = 0; p < core_.partitions.size(); ++p) {
+    if (core_.log.copy(p) == copy) core_.log.Rewind(p);
+  }
+}
+
+void Replicas::SetRoom(const CopyId& copy, const CopyRoom& room) {
+  core_.log.rooms().Report(copy, room);
+}
+
+void Replicas::Resend(uint32_t partition) { core_.log.Rewind(partition); }
+
+bool Replicas::CaughtUp(uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.CaughtUp(partition);
+}
+
+bool Replicas::Learns(uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.learning(partition);
+}
+
+bool Replicas::Differs(uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.differs(partition);
+}
+
+std::vector<CopyStatus> Replicas::Status() const {
+  std::vector<CopyStatus> status;
+  for (uint32_t p = 0; p < core_.partitions.size(); ++p) {
+    const PartitionInfo& info = core_.partitions[p];
+    if (info.copy) {
+      status.push_back({p, {}, core_.copies.learning(p), core_.copies.sequence(p), 0, 0, 0});
+    } else if (info.ours && core_.log.copy(p).server != 0) {
+      const ReplicaLog::Cursor& c = core_.log.cursor(p);
+      status.push_back({p, core_.log.copy(p), !core_.log.CaughtUp(p), core_.log.last(p),
+                        core_.log.acknowledged(p), c.copied_bytes, c.total_bytes});
+    }
+  }
+  return status;
+}
+
+}  // namespace verbena::shard

@@ -1,0 +1,75 @@
+// The replicas elsewhere of this shard's partitions: which there are, the records for them, and
+// their answers.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SHARD_REPLICA_REPLICAS_H_
+#define VERBENA_SHARD_REPLICA_REPLICAS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "proto/control/view_difference.h"
+#include "shard/engine.h"
+
+namespace verbena::shard {
+
+struct EngineCore;
+struct TableState;
+
+class Replicas {
+ public:
+  explicit Replicas(EngineCore* core) : core_(*core) {}
+
+  // Moves records for replicas to the end of *records, about `most` at most. Returns whether there
+  // were any, or more can be taken at once. May make more records: data that a learner has not
+  // received yet.
+  bool Take(std::vector<ReplicaRecord>* records, size_t most);
+  // Call when a replica has answered the record: its memory, and that of records before it, is not
+  // read any more. kOk, kDuplicate: the replica has it, and all before it. Events may follow.
+  void Answered(const CopyId& from, uint32_t partition, uint64_t sequence, ReplyStatus status);
+  // No memory of records for that replica is read any more; records that it still needs will be
+  // sent again.
+  void Lost(const CopyId& copy);
+  // Free memory of the replica's server. Call with each of its answers, before Answered().
+  void SetRoom(const CopyId& copy, const CopyRoom& room);
+  // Records that the partition's replica has not answered are to be sent again.
+  void Resend(uint32_t partition);
+  // Whether the partition's replica, if it was a learner, has all it needs to be a follower.
+  bool CaughtUp(uint32_t partition) const;
+  // Whether its replica is a learner that has not everything yet.
+  bool Learns(uint32_t partition) const;
+  // The replica has the record of an apply that failed here, so it has to be copied again.
+  bool Differs(uint32_t partition) const;
+  // The partitions that have a replica, or are one.
+  std::vector<CopyStatus> Status() const;
+
+  // ---- for the engine's parts ----
+  // After tables have followed the view; `followed`: those that did.
+  void FollowView(const v1::ClusterView& view, const ViewDifference& what,
+                  const std::vector<uint32_t>& followed);
+  // The slice has become ready: a replica that has received it starts with the same content.
+  void Announce(const TableState& state, uint32_t slice);
+  // Bytes of the partition's contents.
+  uint64_t BytesOf(uint32_t partition) const;
+  // Partitions whose replica was a learner when the view came.
+  const std::vector<uint32_t>& learners() const { return learners_; }
+
+ private:
+  void AnnounceAll(uint32_t partition);
+  void ReplicateClocks(uint32_t partition);
+  // A learner gets rows by number: rows that were sent keep their numbers.
+  void KeepNumbers(uint32_t partition);
+  void KeepNumbersOf(const TableState& state);
+  // Slices that were replicas until this view.
+  void Adopt(TableState* state);
+  // An estimate of the memory that the partition's rows take.
+  uint64_t RowMemoryOf(uint32_t partition) const;
+
+  EngineCore& core_;
+  std::vector<uint32_t> learners_;
+};
+
+}  // namespace verbena::shard
+
+#endif  // VERBENA_SHARD_REPLICA_REPLICAS_H_
