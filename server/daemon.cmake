@@ -32,8 +32,8 @@ target_link_libraries(verbenad PRIVATE verbena_options verbena_server PkgConfig:
 set_target_properties(verbenad PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 install(TARGETS verbenad RUNTIME)
 
-# verbena, the operator's program: calls a cluster over its control plane, and shares no state with
-# the daemon.
+# verbena, the operator's program: calls a cluster over its control plane, for `verbena table` as a
+# worker over the data plane, and shares no state with the daemon.
 verbena_module(verbena_cli server
   SOURCES
     cli/verbena/checkpoint_cluster.cc cli/verbena/checkpoint_command.cc
@@ -43,9 +43,9 @@ verbena_module(verbena_cli server
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
     cli/verbena/health.cc cli/verbena/json_report.cc cli/verbena/limits.cc
     cli/verbena/partition_report.cc cli/verbena/repair_command.cc cli/verbena/shard_load.cc
-    cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
+    cli/verbena/table_command.cc cli/verbena/table_tensor.cc cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
     cli/verbena/format.cc
-  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_shard verbena_proto verbena_proto_grpc verbena_json
+  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_shard verbena_proto verbena_proto_grpc verbena_json
        absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 

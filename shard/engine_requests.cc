@@ -10,7 +10,8 @@ namespace {
 
 ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
                          const DenseTable::Chunk& chunk) {
-  if (request.dtype != table.push_type()) return ReplyStatus::kMalformed;
+  const ElementType type = request.assigns ? table.parameter_type() : table.push_type();
+  if (request.dtype != type) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
   if (request.group.count != chunk.elements) return ReplyStatus::kOutOfRange;

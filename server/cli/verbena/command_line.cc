@@ -141,6 +141,7 @@ struct RawOptions {
   CheckpointOptions checkpoint;
   ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
+  TableAction table;
   std::string job, memory;
   LimitChange limits;
 };
@@ -428,6 +429,9 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     for (const RepairText& repair : kRepairs) {
       if (repair.of == text.command) AddRepairs(repair, command, &raw.repair, &repairs);
     }
+    if (text.command == Command::kTable) {
+      for (CLI::App* action : AddTableActions(command, &raw.table)) AddCommon(action, &raw);
+    }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
@@ -465,6 +469,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.checkpoint = raw.checkpoint;
   parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;
+  parsed.options.table = raw.table;
   for (size_t i = 0; i < token_actions.size(); ++i) {
     if (token_actions[i]->parsed()) {
       parsed.options.token.action = static_cast<TokenOptions::Action>(i);

@@ -12,6 +12,7 @@
 #include "server/cli/verbena/checkpoint_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
+#include "server/cli/verbena/table_command.h"
 #include "server/cli/verbena/token_command.h"
 #include "verbena/tls_options.h"
 
@@ -49,6 +50,7 @@ struct Options {
   std::string job;       // limits: whose
   LimitChange limits;    // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
+  TableAction table;     // of kTable; null: `repair`
   TokenOptions token;    // of kToken
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked

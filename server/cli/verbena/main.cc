@@ -88,6 +88,7 @@ class Program {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
+    if (options_.table) return RunTable();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
     absl::StatusOr<ClusterState> state =
         options_.wait ? WaitSettled() : reader_.Read(options_.command != Command::kJobs);
@@ -101,6 +102,14 @@ class Program {
   int RunToken() const {
     absl::StatusOr<TokenReport> report =
         RunTokenCommand(options_.token, options_.json, coordinator_);
+    if (!report.ok()) return Failed(report.status());
+    std::fputs(report->err.c_str(), stderr);
+    return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int RunTable() const {
+    absl::StatusOr<TableReport> report =
+        options_.table({coordinator_, options_.tls, options_.token_file, options_.json});
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
