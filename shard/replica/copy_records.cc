@@ -139,7 +139,7 @@ ReplyStatus CopyRecords::CopyRows(const Copied& c) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i] == RowStore::kNone) continue;  // comes later, as it is then
     Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
-    sum.assigns = i >= copied_rows.size() - c.header.assigned;
+    sum.assigns = i >= rows_.size() - c.header.assigned;
     table->ApplyRow(rows_[i], {&sum, 1}, c.header.divisor);
   }
   table->EndApply();
