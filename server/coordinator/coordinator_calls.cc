@@ -270,7 +270,12 @@ void Coordinator::GetView(const v1::GetViewRequest& request, const std::string& 
                              request.seen().revision() == request.known_revision() &&
                              request.seen().term_id() == SeenOf(impl.state.view).term_id();
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
-    reply(impl.ViewAnswer(request.known_revision(), takes_changes));
+    v1::GetViewResponse response = impl.ViewAnswer(request.known_revision(), takes_changes);
+    // Those who look at the cluster ask at once; members wait for its changes.
+    if (request.wait_ms() == 0 && request.incarnation() == 0) {
+      AddFullServers(impl.bars, impl.Now(), impl.view(), &response);
+    }
+    reply(std::move(response));
     return;
   }
   if (impl.polls.full()) {

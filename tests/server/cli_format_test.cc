@@ -14,6 +14,7 @@ namespace verbena::cli {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
@@ -193,6 +194,27 @@ ClusterState Replicated() {
     partition.add_followers()->set_server(partition.primary() == 5 ? 6 : 5);
   }
   return state;
+}
+
+TEST_CASE("a server that had no memory for replicas is named, and when one is tried again") {
+  ClusterState state = Replicated();
+  for (v1::Partition& partition : *state.view.mutable_partitions()) partition.clear_followers();
+  v1::FullServer& full = state.full_servers.emplace_back();
+  full.set_incarnation(6);
+  for (const uint32_t id : {0, 1, 3}) full.add_partitions(id);
+  full.set_retry_ms(40'000);
+  REQUIRE(Problems(state).size() == 1);
+  CHECK_THAT(Problems(state)[0],
+             EndsWith("no memory for replicas on s6 (one is tried again in 40.0 s, or when a table "
+                      "is dropped)"));
+  CHECK_THAT(
+      PartitionsText(state),
+      Contains("\nserver 's6' has no memory for replicas of 3 partitions (0, 1, 3); one is "
+               "tried again in 40.0 s, or when a table is dropped; raise its --memory-limit, "
+               "add a server, or drop tables\n"));
+  CHECK_THAT(PartitionsJson(state),
+             Contains(R"("full_servers": [{"server": "s6", "incarnation": 6, "partitions": )"
+                      R"([0, 1, 3], "retry_ms": 40000}])"));
 }
 
 void Silence(ClusterState* state, int server) {

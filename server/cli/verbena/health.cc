@@ -19,13 +19,30 @@ bool IsFull(const ServerState& state) {
                      [](const v1::ShardStatistics& s) { return s.memory_full(); });
 }
 
+// "one is tried again in 40 s, or when a table is dropped".
+std::string TriedAgain(const v1::FullServer& full) {
+  if (full.retry_ms() == 0) return "one is tried again now";
+  return absl::StrCat("one is tried again in ",
+                      Seconds(static_cast<double>(full.retry_ms()) / 1000),
+                      ", or when a table is dropped");
+}
+
+const v1::FullServer* FindFull(uint64_t incarnation, const ClusterState& state) {
+  const auto it =
+      std::find_if(state.full_servers.begin(), state.full_servers.end(),
+                   [&](const v1::FullServer& full) { return full.incarnation() == incarnation; });
+  return it == state.full_servers.end() ? nullptr : &*it;
+}
+
 // Where replicas find no room; empty: nowhere.
 std::string FullServers(const ClusterState& state) {
   std::string full;
   for (const ServerState& server : state.servers) {
-    if (!IsFull(server)) continue;
+    const v1::FullServer* refused = FindFull(server.server.incarnation(), state);
+    if (refused == nullptr && !IsFull(server)) continue;
     absl::StrAppend(&full, full.empty() ? "; no memory for replicas on " : ", ",
-                    Printable(server.server.name()));
+                    Printable(server.server.name()),
+                    refused != nullptr ? absl::StrCat(" (", TriedAgain(*refused), ")") : "");
   }
   return full;
 }
@@ -266,6 +283,20 @@ std::string CopiesText(const ClusterState& state) {
                       " to take pushes; ", Partitions(placement.incomplete),
                       placement.incomplete == 1 ? " has" : " have", " fewer, ",
                       placement.all.learners, " being copied\n");
+}
+
+std::string FullServersText(const ClusterState& state) {
+  std::string text;
+  for (const v1::Server& server : state.view.servers()) {
+    const v1::FullServer* full = FindFull(server.incarnation(), state);
+    if (full == nullptr) continue;
+    const auto count = static_cast<uint32_t>(full->partitions_size());
+    absl::StrAppend(
+        &text, "server '", Printable(server.name()), "' has no memory for replicas of ",
+        Partitions(count), " (", Ranges({full->partitions().begin(), full->partitions().end()}),
+        "); ", TriedAgain(*full), "; raise its --memory-limit, add a server, or drop tables\n");
+  }
+  return text;
 }
 
 std::string StateWord(const ServerState& server) {
