@@ -166,6 +166,18 @@ TEST_CASE("each thing that is wrong is said") {
     here->set_unserved("out of mem\x1bory");
     says = "table 'items' is not served in part by server 's6': out of mem\\x1bory; drop a table";
   }
+  SECTION("a disk of cold rows that is full") {
+    state.servers[0].statistics->mutable_shards(0)->set_cold_unwritten(
+        "cannot write cold rows: IO error: No space left on device: /c\x1bold/0");
+    says =
+        "server 's5' at s5:1 cannot write rows to its disk (--cold-dir): shard 0: cannot write "
+        "cold "
+        "rows: IO error: No space left on device: /c\\x1bold/0; requests that need rows which are "
+        "not in memory are refused or wait: free space there ('df -h DIR' on that machine), or "
+        "drop "
+        "tables ('verbena table drop NAME')";
+    CHECK_FALSE(Settled(state));
+  }
   SECTION("no room for lanes") {
     state.servers[0].statistics->mutable_shards(0)->set_lanes_refused(
         "shard 0: lanes have 9 of 9 bytes (--lane-memory-limit), and the smallest lane needs 3");

@@ -68,6 +68,24 @@ std::string MemoryProblem(const ServerState& state, const std::string& who) {
       "drop tables");
 }
 
+// Also with rows in memory requests go on that need no others.
+std::string ColdDiskProblem(const ServerState& state) {
+  if (!state.statistics.ok()) return "";
+  std::string shards;
+  for (const v1::ShardStatistics& shard : state.statistics->shards()) {
+    if (shard.cold_unwritten().empty()) continue;
+    absl::StrAppend(&shards, shards.empty() ? "" : "; ", "shard ", shard.shard(), ": ",
+                    Printable(shard.cold_unwritten()));
+  }
+  if (shards.empty()) return "";
+  return absl::StrCat("server '", Printable(state.server.name()), "' at ",
+                      Printable(state.server.address()),
+                      " cannot write rows to its disk (--cold-dir): ", shards,
+                      "; requests that need rows which are not in memory are refused or wait: free "
+                      "space there ('df -h DIR' on that machine), or drop tables ('verbena table "
+                      "drop NAME')");
+}
+
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
   const v1::Server& server = state.server;
   const std::string who =
@@ -346,7 +364,10 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
                      ReplicasOf(view), " wanted; ", placement.all.learners, " being copied",
                      FullServers(state)));
   }
-  for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
+  for (const ServerState& server : state.servers) {
+    add(ServerProblem(server, placement));
+    add(ColdDiskProblem(server));
+  }
   const std::map<uint32_t, std::string> unserved = Unserved(state);
   for (const v1::Table& table : view.tables()) {
     add(TableProblem(table));
