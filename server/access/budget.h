@@ -18,6 +18,7 @@ enum class Budget : uint8_t {
   kCoordinatorQueue,
   kShardQueue,
   kStatisticsQueue,
+  kWaitingPolls,
   kAuditedCalls,
   kHttpConnections,
   kHttpRequest,
@@ -25,10 +26,10 @@ enum class Budget : uint8_t {
 };
 
 // Names in the metric and in the table, by Budget.
-inline constexpr std::array<const char*, 10> kBudgetNames = {
+inline constexpr std::array<const char*, 11> kBudgetNames = {
     "control-connections", "control-bytes",    "incomplete-request", "coordinator-queue",
-    "shard-queue",         "statistics-queue", "audited-calls",      "http-connections",
-    "http-request",        "http-reply"};
+    "shard-queue",         "statistics-queue", "waiting-polls",      "audited-calls",
+    "http-connections",    "http-request",     "http-reply"};
 
 // A peer was refused or cut off, because the budget is exhausted.
 void CountExceeded(Budget budget);

@@ -214,12 +214,13 @@ void ClusterService::GetView(ControlCall* call, const v1::GetViewRequest* reques
                              v1::GetViewResponse* response) {
   return Guarded(
       machine_, &gate_, call, request, response,
-      [failing = failing_](Coordinator* coordinator, const v1::GetViewRequest& copy,
-                           const Principal& who, Coordinator::Reply<v1::GetViewResponse> reply) {
+      [failing = failing_, queue = QueueOf(call->caller())](
+          Coordinator* coordinator, const v1::GetViewRequest& copy, const Principal& who,
+          Coordinator::Reply<v1::GetViewResponse> reply) {
         // Operators ask at once; the answers of members wait for a change of the view.
         if (failing == nullptr || !ChecksTokens(who) || copy.wait_ms() > 0 ||
             copy.incarnation() != 0) {
-          return coordinator->GetView(WithProof(copy, who), std::move(reply));
+          return coordinator->GetView(WithProof(copy, who), queue, std::move(reply));
         }
         coordinator->GetView(
             WithProof(copy, who),

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "rdma/base/clock.h"
+#include "server/access/budget.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/store.h"
 #include "server/executor/driver.h"
@@ -59,6 +60,9 @@ class CoordinatorTask final : public Machine {
     bool worked = inbox_.RunOnce();
     worked |= calls_.RunOne();
     worked |= coordinator_->RunOnce();
+    for (; polls_beyond_ < coordinator_->polls_beyond(); ++polls_beyond_) {
+      CountExceeded(Budget::kWaitingPolls);
+    }
     if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
     return worked;
   }
@@ -112,6 +116,7 @@ class CoordinatorTask final : public Machine {
   std::unique_ptr<Store> store_;
   std::unique_ptr<Coordinator> coordinator_;
   bool refuses_ = false;
+  uint64_t polls_beyond_ = 0;          // the coordinator's, as counted here
   std::optional<uint64_t> published_;  // the view's revision then
   mutable std::mutex mutex_;
   absl::Status status_;                            // guarded by mutex_

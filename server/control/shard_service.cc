@@ -31,6 +31,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_resident_bytes(engine.resident_bytes);
   for (const v1::LaneStatistics& lane : snapshot.lanes) *out->add_lanes() = lane;
   out->set_lanes_refused(snapshot.lanes_refused);
+  out->set_cold_unwritten(snapshot.cold_unwritten);
   for (const v1::ReplicaStatistics& copy : snapshot.replicas) *out->add_replicas() = copy;
   out->set_memory_limit_bytes(snapshot.memory_limit);
   out->set_memory_reserved_bytes(snapshot.memory_reserved);

@@ -415,7 +415,7 @@ absl::StatusOr<Effect> ChangeConfigurations(const v1::ReconfigureRequest& reques
       continue;
     }
     const absl::StatusOr<bool> made =
-        Reconfigure(change, request.incarnation(), now_ns + lease_ns, bars, view);
+        Reconfigure(change, request.incarnation(), now_ns, lease_ns, bars, view);
     if (!made.ok()) return made.status();
     response->add_made(*made);
     any |= *made;

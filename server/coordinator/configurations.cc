@@ -1,7 +1,6 @@
 #include "server/coordinator/configurations.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -159,6 +158,25 @@ absl::Status Admit(const v1::ConfigurationChange& change, v1::Partition* partiti
   return absl::OkStatus();
 }
 
+bool HasTooFew(const v1::Partition& partition, const v1::ClusterView& view) {
+  const int copies = 1 + partition.followers_size() + partition.learners_size();
+  return copies < static_cast<int>(view.replicas()) && IsAlive(partition.primary(), view);
+}
+
+// Those that were refused for memory come last, so that a server whose memory is scarce gets the
+// partitions that fit.
+std::vector<uint32_t> WantingLearners(const LearnerBars& bars, const v1::ClusterView& view) {
+  std::vector<uint32_t> wanting;
+  for (const v1::Partition& partition : view.partitions()) {
+    if (HasTooFew(partition, view)) wanting.push_back(partition.id());
+  }
+  if (!bars.full().empty()) {
+    std::stable_sort(wanting.begin(), wanting.end(),
+                     [&](uint32_t a, uint32_t b) { return bars.RefusedAt(a) < bars.RefusedAt(b); });
+  }
+  return wanting;
+}
+
 absl::Status Broken(const v1::Partition& partition, const char* what) {
   return absl::DataLossError(
       absl::StrCat("the coordinator's state makes no sense: partition ", partition.id(), what));
@@ -196,22 +214,6 @@ absl::Status CheckConfiguration(const v1::Partition& partition,
 }
 
 }  // namespace
-
-void LearnerBars::Add(uint32_t partition, uint64_t server, int64_t until_ns) {
-  until_[{partition, server}] = until_ns;
-  next_ = std::min(next_, until_ns);
-}
-
-bool LearnerBars::Has(uint32_t partition, uint64_t server, int64_t now_ns) const {
-  const auto it = until_.find({partition, server});
-  return it != until_.end() && it->second > now_ns;
-}
-
-void LearnerBars::EndDue(int64_t now_ns) {
-  std::erase_if(until_, [&](const auto& bar) { return bar.second <= now_ns; });
-  next_ = std::numeric_limits<int64_t>::max();
-  for (const auto& [place, until] : until_) next_ = std::min(next_, until);
-}
 
 void PlaceAllPartitions(ViewEditor* view) {
   Loads loads(view->view(), /*partitions=*/false);
@@ -321,28 +323,35 @@ void HandOver(uint64_t server, ViewEditor* view) {
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
   const v1::ClusterView& now = view->view();
   if (now.replicas() < 2 || AliveServers(now) < 2) return false;
-  std::optional<Loads> loads;
-  bool added = false;
+  const std::vector<uint32_t> wanting = WantingLearners(bars, now);
+  if (wanting.empty()) return false;
+  Loads loads(now, /*partitions=*/true);
+  std::set<uint64_t> learning;  // servers
   for (const v1::Partition& partition : now.partitions()) {
-    const int copies = 1 + partition.followers_size() + partition.learners_size();
-    if (copies >= static_cast<int>(now.replicas())) continue;
-    if (!IsAlive(partition.primary(), now)) continue;
-    if (!loads) loads.emplace(now, /*partitions=*/true);
-    const auto learner = loads->ForCopy(
-        partition, [&](uint64_t server) { return !bars.Has(partition.id(), server, now_ns); });
+    for (const v1::Replica& learner : partition.learners()) learning.insert(learner.server());
+  }
+  bool added = false;
+  for (const uint32_t id : wanting) {
+    const v1::Partition& partition = now.partitions(static_cast<int>(id));
+    const auto learner = loads.ForCopy(partition, [&](uint64_t server) {
+      return !bars.Has(id, server, now_ns) &&
+             !(bars.OneAtATime(server) && learning.contains(server));
+    });
     if (!learner) continue;
-    v1::Partition* edited = view->EditPartition(static_cast<int>(partition.id()));
+    v1::Partition* edited = view->EditPartition(static_cast<int>(id));
     *edited->add_learners() = *learner;
     Grow(edited);
     Date(edited->mutable_learners(), edited->configuration());
-    loads->AddCopy(partition.primary(), *learner);
+    loads.AddCopy(partition.primary(), *learner);
+    learning.insert(learner->server());
     added = true;
   }
   return added;
 }
 
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
-                                 int64_t bar_until_ns, LearnerBars* bars, ViewEditor* view) {
+                                 int64_t now_ns, int64_t lease_ns, LearnerBars* bars,
+                                 ViewEditor* view) {
   const bool known = change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
                      change.kind() == v1::ConfigurationChange::ADMIT ||
                      change.kind() == v1::ConfigurationChange::PROMOTE;
@@ -366,7 +375,7 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
                              ? "nobody, it has no followers"
                              : "its followers: " + ServersOf(partition->followers()));
     }
-    bars->Add(partition->id(), partition->primary(), bar_until_ns);
+    bars->Add(partition->id(), partition->primary(), now_ns + lease_ns);
     Promote(*follower, partition);
     return true;
   }
@@ -376,7 +385,13 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
   const bool drop = change.kind() == v1::ConfigurationChange::DROP_REPLICA;
   absl::Status status = drop ? DropReplica(change, partition) : Admit(change, partition);
   if (!status.ok()) return status;
-  if (drop) bars->Add(partition->id(), change.server(), bar_until_ns);
+  if (!drop) {
+    bars->Admitted(partition->id(), change.server());
+  } else if (change.no_memory()) {
+    bars->AddFull(partition->id(), change.server(), now_ns, lease_ns);
+  } else {
+    bars->Add(partition->id(), change.server(), now_ns + lease_ns);
+  }
   return true;
 }
 

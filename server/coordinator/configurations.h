@@ -9,11 +9,13 @@
 //                        | PROMOTE, primary leaves or is gone        | follower is primary
 //   primary, alone       | replaced or removed                       | another primary, data lost
 //
+// A server that had no memory for a replica gets no learner for a pause, which doubles with each
+// pause that ends so. Then it gets one learner at a time, until one becomes a follower.
+//
 // Silence alone changes no configuration that has its data twice. The other replica may still reach
 // the silent server; when it does not, it requests a change itself.
 //
-// **Thread safety**: functions without state of their own, on a view; LearnerBars: one owner
-// thread.
+// **Thread safety**: functions without state of their own, on a view.
 //
 // Invariants:
 //  1. A server has at most one replica of a partition; a partition has at most two.
@@ -27,33 +29,18 @@
 #define VERBENA_SERVER_COORDINATOR_CONFIGURATIONS_H_
 
 #include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/coordinator/learner_bars.h"
 #include "server/coordinator/view_editor.h"
 #include "verbena/v1/cluster.pb.h"
 
 namespace verbena::server {
 
 inline constexpr uint32_t kMaxReplicas = 2;
-
-// Servers that get no learner for a while, so that a learner that its primary could not reach is
-// not retried in a loop.
-class LearnerBars {
- public:
-  void Add(uint32_t partition, uint64_t server, int64_t until_ns);
-  bool Has(uint32_t partition, uint64_t server, int64_t now_ns) const;
-  void EndDue(int64_t now_ns);
-  int64_t NextDueNanos() const { return next_; }  // INT64_MAX: there is none
-
- private:
-  std::map<std::pair<uint32_t, uint64_t>, int64_t> until_;
-  int64_t next_ = INT64_MAX;
-};
 
 // Spreads all partitions evenly over the shards of the servers that are alive, each with `replicas`
 // replicas as far as there are servers. Only for a cluster without tables: no data are copied.
@@ -82,10 +69,11 @@ bool FollowServers(ViewEditor* view);
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 
 // Makes one change that the live server `server` requests; false: the configuration is another one
-// by now. A dropped replica's server is barred until `bar_until_ns`. INVALID_ARGUMENT names the
-// field. FAILED_PRECONDITION: this server may not request it.
+// by now. A dropped replica's server is barred for a lease, or as one without memory.
+// INVALID_ARGUMENT names the field. FAILED_PRECONDITION: this server may not request it.
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
-                                 int64_t bar_until_ns, LearnerBars* bars, ViewEditor* view);
+                                 int64_t now_ns, int64_t lease_ns, LearnerBars* bars,
+                                 ViewEditor* view);
 
 // DATA_LOSS when the invariants do not hold.
 absl::Status CheckConfigurations(const v1::ClusterView& view);

@@ -101,6 +101,7 @@ absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, 
   }
   editor.Commit();
   if (answered != nullptr) KeepAnswer(*answered);
+  if (!change.view.removed_tables().empty()) bars.Freed(Now());
   changes.Add(change, state.view);
   if (!change.described || saved.access) change.concern.everyone = true;
   polls.Changed(change.concern);

@@ -140,8 +140,13 @@ class Coordinator {
   void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);
   void Reconfigure(const v1::ReconfigureRequest& request, Reply<v1::ReconfigureResponse> reply);
   void SetJobLimits(const v1::SetJobLimitsRequest& request, Reply<v1::SetJobLimitsResponse> reply);
-  // Held until the view changes or wait_ms has passed.
-  void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply);
+  // Held until the view changes or wait_ms has passed, or `caller` (a token's id, or a host; empty:
+  // not known) has too many that wait. RESOURCE_EXHAUSTED: those of all callers are too many.
+  void GetView(const v1::GetViewRequest& request, const std::string& caller,
+               Reply<v1::GetViewResponse> reply);
+  void GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {
+    GetView(request, {}, std::move(reply));
+  }
   // A change of tokens is a new revision of the view.
   void CreateToken(const v1::CreateTokenRequest& request, Reply<v1::CreateTokenResponse> reply);
   void ListTokens(const v1::ListTokensRequest& request, Reply<v1::ListTokensResponse> reply);
@@ -153,6 +158,8 @@ class Coordinator {
   // Not OK: FAILED_PRECONDITION, as all calls since a member has proved that the state is an old
   // one.
   const absl::Status& status() const;
+  // How often the number of waiting calls of GetView() was at its bound.
+  uint64_t polls_beyond() const;
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;
 

@@ -258,7 +258,8 @@ void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
                 [&](v1::SetJobLimitsResponse*) { return ChangeLimits(request, &impl_->editor); });
 }
 
-void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewResponse> reply) {
+void Coordinator::GetView(const v1::GetViewRequest& request, const std::string& caller,
+                          Reply<v1::GetViewResponse> reply) {
   Impl& impl = *impl_;
   if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), request.incarnation());
       !status.ok()) {
@@ -269,16 +270,31 @@ void Coordinator::GetView(const v1::GetViewRequest& request, Reply<v1::GetViewRe
                              request.seen().revision() == request.known_revision() &&
                              request.seen().term_id() == SeenOf(impl.state.view).term_id();
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
-    reply(impl.ViewAnswer(request.known_revision(), takes_changes));
+    v1::GetViewResponse response = impl.ViewAnswer(request.known_revision(), takes_changes);
+    // Those who look at the cluster ask at once; members wait for its changes.
+    if (request.wait_ms() == 0 && request.incarnation() == 0) {
+      AddFullServers(impl.bars, impl.Now(), impl.view(), &response);
+    }
+    reply(std::move(response));
     return;
+  }
+  if (impl.polls.full()) {
+    ++impl.polls_beyond;
+    return reply(absl::ResourceExhaustedError(
+        absl::StrCat("coordinator: ", ViewPolls::kMostInAll,
+                     " calls wait for a change of the view, as many as are allowed; retry later, "
+                     "or call without wait_ms")));
   }
   const int64_t wait = std::min(request.wait_ms(), kMaxWaitMs) * kNanosPerMilli;
   const v1::Job* job = impl.editor.JobOf(request.incarnation());
-  impl.polls.Add({.known = request.known_revision(),
-                  .due_ns = impl.Now() + wait,
-                  .takes_changes = takes_changes,
-                  .job = job == nullptr ? "" : job->name(),
-                  .reply = std::move(reply)});
+  const bool member = job != nullptr || FindServer(request.incarnation(), impl.view()) != nullptr;
+  const bool within = impl.polls.Add({.caller = {caller, member ? request.incarnation() : 0},
+                                      .known = request.known_revision(),
+                                      .due_ns = impl.Now() + wait,
+                                      .takes_changes = takes_changes,
+                                      .job = job == nullptr ? "" : job->name(),
+                                      .reply = std::move(reply)});
+  if (!within) ++impl.polls_beyond;
 }
 
 void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
@@ -350,6 +366,8 @@ int64_t Coordinator::NextTimerNanos() const {
 }
 
 const absl::Status& Coordinator::status() const { return impl_->refusal; }
+
+uint64_t Coordinator::polls_beyond() const { return impl_->polls_beyond; }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
 

@@ -58,6 +58,7 @@ struct Coordinator::Impl {
   int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   ViewChanges changes;
   ViewPolls polls;
+  uint64_t polls_beyond = 0;
   int64_t in_office_since_ns = 0;
   // Servers, alive in the state that was loaded, of which any may prove it an old one: they have
   // not been heard in this term, and their leases go on.

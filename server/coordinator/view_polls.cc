@@ -6,9 +6,24 @@
 
 namespace verbena::server {
 
-void ViewPolls::Add(Poll poll) {
+bool ViewPolls::Add(Poll poll) {
+  const Caller caller = poll.caller;
   next_ns_ = std::min(next_ns_, poll.due_ns);
   polls_.push_back(std::move(poll));
+  if (caller.queue.empty() || ++of_caller_[{caller.queue, caller.member}] <= MostOf(caller)) {
+    return true;
+  }
+  const auto oldest = std::find_if(polls_.begin(), polls_.end(),
+                                   [&](const Poll& waiting) { return waiting.caller == caller; });
+  due_.push_back(std::move(*oldest));
+  polls_.erase(oldest);
+  Forget(caller);
+  return false;
+}
+
+void ViewPolls::Forget(const Caller& caller) {
+  const auto it = of_caller_.find({caller.queue, caller.member});
+  if (it != of_caller_.end() && --it->second == 0) of_caller_.erase(it);
 }
 
 void ViewPolls::Changed(const ViewEditor::Concern& concern) {
@@ -23,6 +38,7 @@ void ViewPolls::Collect(int64_t now) {
   next_ns_ = kNever;
   for (Poll& poll : polls_) {
     if ((poll.concerned && publish) || poll.due_ns <= now) {
+      Forget(poll.caller);
       due_.push_back(std::move(poll));
     } else {
       next_ns_ = std::min({next_ns_, poll.due_ns, poll.concerned ? publish_from_ns_ : kNever});
@@ -43,6 +59,7 @@ std::optional<ViewPolls::Poll> ViewPolls::Take(int64_t now) {
 std::vector<ViewPolls::Poll> ViewPolls::TakeAll() {
   next_ns_ = kNever;
   std::vector<Poll> all = std::exchange(polls_, {});
+  of_caller_.clear();
   std::move(due_.begin(), due_.end(), std::back_inserter(all));
   due_.clear();
   return all;

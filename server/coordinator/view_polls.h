@@ -12,14 +12,18 @@
 //  1. A poll is due when its wait is over at the latest, and each is taken once.
 //  2. Changes that affect the movement of data concern all callers: servers, partitions, and lost
 //     parts of a table.
+//  3. At most kMostInAll polls wait. Of a caller, as many as MostOf(): beyond them the oldest is
+//     due at once, because its caller may have lost the connection that it came on.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
 #define VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -41,7 +45,21 @@ class ViewPolls {
   // The longest time that polls are answered for without a look at other calls.
   static constexpr int64_t kTurnNanos = 2 * kNanosPerMilli;
 
+  // Waiting polls of all callers: each takes about 20 KB with its call.
+  static constexpr size_t kMostInAll = 16384;
+  // Of a member: one, and those of its earlier connections.
+  static constexpr size_t kMostOfMember = 4;
+  // Of a token (or host) in other callers' names.
+  static constexpr size_t kMostOfOthers = 64;
+
+  // Whose poll it is. Without a queue, callers are not told apart.
+  struct Caller {
+    std::string queue;    // a token's id, or a host
+    uint64_t member = 0;  // an incarnation in the view; 0: none
+    bool operator==(const Caller&) const = default;
+  };
   struct Poll {
+    Caller caller = {};
     uint64_t known = 0;  // revision of the caller's view
     int64_t due_ns = 0;
     bool takes_changes = false;
@@ -51,7 +69,9 @@ class ViewPolls {
     bool concerned = false;  // by a change since it was added
   };
 
-  void Add(Poll poll);
+  bool full() const { return polls_.size() + due_.size() >= kMostInAll; }
+  // Not when full(). False: the caller has too many, and its oldest is due.
+  bool Add(Poll poll);
   void Changed(const ViewEditor::Concern& concern);
   // Takes one poll whose wait is over; none: there is none. Call it again while there are.
   std::optional<Poll> Take(int64_t now);
@@ -62,10 +82,15 @@ class ViewPolls {
   int64_t NextDueNanos() const { return due_.empty() ? next_ns_ : 0; }
 
  private:
+  static size_t MostOf(const Caller& caller) {
+    return caller.member != 0 ? kMostOfMember : kMostOfOthers;
+  }
   // Moves those whose wait is over to due_.
   void Collect(int64_t now);
+  void Forget(const Caller& caller);
 
-  std::vector<Poll> polls_;
+  std::vector<Poll> polls_;                                       // oldest first
+  std::map<std::pair<std::string, uint64_t>, size_t> of_caller_;  // how many of polls_
   std::deque<Poll> due_;
   int64_t next_ns_ = kNever;
   int64_t publish_from_ns_ = 0;  // not before, with many polls

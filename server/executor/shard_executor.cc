@@ -273,6 +273,9 @@ ShardSnapshot ShardExecutor::Snapshot() const {
   snapshot.counters.replica_log = s.options.replica_log;
   snapshot.missing = s.missing;
   snapshot.lanes_refused = std::string(s.LaneShortage().message());
+  if (s.options.cold_store != nullptr) {
+    snapshot.cold_unwritten = std::string(s.options.cold_store->health().message());
+  }
   snapshot.replicas = s.ReplicaStatistics();
   if (s.options.memory_budget != nullptr) {
     snapshot.memory_limit = s.options.memory_budget->limit();

@@ -110,7 +110,8 @@ struct ShardSnapshot {
   // Described at v1::ShardStatistics.
   uint64_t memory_limit = 0, memory_reserved = 0;
   bool memory_full = false;
-  std::string lanes_refused;  // v1::ShardStatistics::lanes_refused
+  std::string lanes_refused;   // v1::ShardStatistics::lanes_refused
+  std::string cold_unwritten;  // v1::ShardStatistics::cold_unwritten
 };
 
 // Completions handled per transport in one RunOnce(): events and the inbox are looked at in

@@ -447,6 +447,7 @@ void Replication::Reconfigure(int64_t now) {
     w.change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
     if (w.why != GiveUp::kNo) {
       w.change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
+      w.change.set_no_memory(w.why == GiveUp::kNoMemory);
     } else if (learner && engine_->replicas().CaughtUp(p.id())) {
       w.change.set_kind(v1::ConfigurationChange::ADMIT);
     } else {

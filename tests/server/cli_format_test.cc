@@ -14,6 +14,7 @@ namespace verbena::cli {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
@@ -165,6 +166,18 @@ TEST_CASE("each thing that is wrong is said") {
     here->set_unserved("out of mem\x1bory");
     says = "table 'items' is not served in part by server 's6': out of mem\\x1bory; drop a table";
   }
+  SECTION("a disk of cold rows that is full") {
+    state.servers[0].statistics->mutable_shards(0)->set_cold_unwritten(
+        "cannot write cold rows: IO error: No space left on device: /c\x1bold/0");
+    says =
+        "server 's5' at s5:1 cannot write rows to its disk (--cold-dir): shard 0: cannot write "
+        "cold "
+        "rows: IO error: No space left on device: /c\\x1bold/0; requests that need rows which are "
+        "not in memory are refused or wait: free space there ('df -h DIR' on that machine), or "
+        "drop "
+        "tables ('verbena table drop NAME')";
+    CHECK_FALSE(Settled(state));
+  }
   SECTION("no room for lanes") {
     state.servers[0].statistics->mutable_shards(0)->set_lanes_refused(
         "shard 0: lanes have 9 of 9 bytes (--lane-memory-limit), and the smallest lane needs 3");
@@ -193,6 +206,27 @@ ClusterState Replicated() {
     partition.add_followers()->set_server(partition.primary() == 5 ? 6 : 5);
   }
   return state;
+}
+
+TEST_CASE("a server that had no memory for replicas is named, and when one is tried again") {
+  ClusterState state = Replicated();
+  for (v1::Partition& partition : *state.view.mutable_partitions()) partition.clear_followers();
+  v1::FullServer& full = state.full_servers.emplace_back();
+  full.set_incarnation(6);
+  for (const uint32_t id : {0, 1, 3}) full.add_partitions(id);
+  full.set_retry_ms(40'000);
+  REQUIRE(Problems(state).size() == 1);
+  CHECK_THAT(Problems(state)[0],
+             EndsWith("no memory for replicas on s6 (one is tried again in 40.0 s, or when a table "
+                      "is dropped)"));
+  CHECK_THAT(
+      PartitionsText(state),
+      Contains("\nserver 's6' has no memory for replicas of 3 partitions (0, 1, 3); one is "
+               "tried again in 40.0 s, or when a table is dropped; raise its --memory-limit, "
+               "add a server, or drop tables\n"));
+  CHECK_THAT(PartitionsJson(state),
+             Contains(R"("full_servers": [{"server": "s6", "incarnation": 6, "partitions": )"
+                      R"([0, 1, 3], "retry_ms": 40000}])"));
 }
 
 void Silence(ClusterState* state, int server) {

@@ -1,7 +1,9 @@
 // Followers and learners: where they are put, what becomes of them, and what servers may ask for.
 #include <cstdlib>
 #include <map>
+#include <set>
 
+#include "absl/strings/str_cat.h"
 #include "server/coordinator/failpoints.h"
 #include "tests/server/configurations_fixture.h"
 #include "tests/server/coordinator_fixture.h"
@@ -277,6 +279,102 @@ TEST_CASE("a replica that was dropped is not tried again there for a lease") {
   // Elsewhere at once.
   c.JoinServer("d");
   REQUIRE(Words(c.Partition(0)) == "1?3");
+}
+
+// Learners that it gets are refused for memory at once, as long as `full`.
+class ServerWithoutMemory {
+ public:
+  ServerWithoutMemory(TestCoordinator* c, uint64_t primary, uint64_t server)
+      : c_(*c), primary_(primary), server_(server) {}
+
+  void PassLeases(int leases) {
+    for (int i = 0; i < 16 * leases; ++i) {
+      c_.clock.AdvanceMs(kLeaseMs / 16);
+      for (const uint64_t s : {primary_, server_}) REQUIRE(c_.Heartbeat(s).ok());
+      c_->RunOnce();
+      Answer();
+    }
+  }
+  // As the shards of the primary do: all due changes in one request.
+  void Answer() {
+    std::vector<v1::ConfigurationChange> changes;
+    int learners = 0;
+    for (const v1::Partition& p : c_.view().partitions()) {
+      if (p.learners().empty()) continue;
+      ++learners;
+      const bool fits = !full || fitting.contains(p.id());
+      changes.push_back(c_.Change(fits ? kAdmit : kDrop, p.id(), server_));
+      changes.back().set_no_memory(!fits);
+    }
+    most_learners = std::max(most_learners, learners);
+    if (!changes.empty()) REQUIRE(c_.Reconfigure(primary_, changes).ok());
+  }
+  int Followers() const {
+    int followers = 0;
+    for (const v1::Partition& p : c_.view().partitions()) followers += p.followers_size();
+    return followers;
+  }
+  std::vector<v1::FullServer> Reported() const {
+    const auto view = c_.Call(&Coordinator::GetView, v1::GetViewRequest());
+    REQUIRE(view.ok());
+    return {view->full_servers().begin(), view->full_servers().end()};
+  }
+
+  bool full = true;
+  std::set<uint32_t> fitting;  // partitions that have room nevertheless
+  int most_learners = 0;       // at once
+
+ private:
+  TestCoordinator& c_;
+  const uint64_t primary_, server_;
+};
+
+TEST_CASE("regression: a server without memory for replicas is tried ever more rarely") {
+  TestCoordinator c(Replicated(16));
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 64 * 64)).ok());
+  const uint64_t b = c.JoinServer("b");
+  ServerWithoutMemory world(&c, a, b);
+  CHECK(world.Reported().empty());
+  world.Answer();
+  REQUIRE(world.Followers() == 0);
+  REQUIRE(world.Reported().size() == 1);
+  CHECK(world.Reported()[0].incarnation() == b);
+  CHECK(world.Reported()[0].partitions_size() == 16);
+  CHECK(world.Reported()[0].retry_ms() == kLeaseMs);
+  const uint64_t before = c.view().revision();
+  world.most_learners = 0;
+  world.PassLeases(1000);
+  // A try is two revisions: 7 tries with growing pauses, then one each 64 leases.
+  CHECK(c.view().revision() - before <= 2 * (7 + 1000 / 64));
+  CHECK(world.most_learners == 1);
+  CHECK(world.Reported()[0].retry_ms() <= 64 * kLeaseMs);
+
+  SECTION("memory that has grown is found by the next try, and all follows") {
+    world.full = false;
+    world.PassLeases(65);
+    CHECK(world.Followers() == 16);
+    CHECK(world.Reported().empty());
+  }
+  SECTION("a dropped table ends the pause") {
+    REQUIRE(c.CreateTable(c.Spec("other", 64)).ok());
+    world.full = false;
+    REQUIRE(c.DropTable("other").ok());
+    world.PassLeases(1);
+    CHECK(world.Followers() == 16);
+  }
+  SECTION("what fits is placed, whatever does not") {
+    world.fitting = {5, 9};
+    world.PassLeases(64 * 17);
+    CHECK(world.Followers() == 2);
+    CHECK(world.Reported()[0].partitions_size() == 14);
+  }
+  SECTION("another server gets replicas at once") {
+    const uint64_t d = c.JoinServer("d");
+    for (const v1::Partition& p : c.view().partitions()) {
+      CHECK(Words(p) == absl::StrCat(a, "?", d));
+    }
+  }
 }
 
 TEST_CASE(

@@ -1,4 +1,5 @@
 // What members get of the view: changes, the whole of it, and when.
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -6,6 +7,7 @@
 #include "proto/control/view_change.h"
 #include "server/coordinator/failpoints.h"
 #include "server/coordinator/view_changes.h"
+#include "server/coordinator/view_polls.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
@@ -346,6 +348,57 @@ TEST_CASE("failpoint: heartbeats wait until all polls are answered") {
   coordinator_planted_bugs().answer_all_polls = true;
   CHECK(AnsweredByTurns() == std::vector<int>{1000});
   coordinator_planted_bugs() = {};
+}
+
+TEST_CASE(
+    "of too many polls the caller's oldest is answered, and beyond the total one is refused") {
+  TestCoordinator c;
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  std::vector<Answer<v1::GetViewResponse>> polls;
+  const auto poll = [&](const std::string& caller, uint64_t member) {
+    v1::GetViewRequest request;
+    request.set_known_revision(c.view().revision());
+    request.set_wait_ms(1000);
+    request.set_incarnation(member);
+    auto answer = std::make_shared<std::optional<absl::StatusOr<v1::GetViewResponse>>>();
+    c->GetView(request, caller, [answer](absl::StatusOr<v1::GetViewResponse> response) {
+      answer->emplace(std::move(response));
+    });
+    polls.push_back(answer);
+    return answer;
+  };
+  const auto waiting = [&] {
+    while (c->RunOnce()) {
+    }
+    return std::count_if(polls.begin(), polls.end(), [](const auto& p) { return !p->has_value(); });
+  };
+  const auto first = poll("token", a);
+  for (size_t i = 1; i < ViewPolls::kMostOfMember; ++i) poll("token", a);
+  poll("token", b);
+  CHECK(waiting() == ViewPolls::kMostOfMember + 1);
+  // An incarnation that is no member's is no caller of its own.
+  for (size_t i = 0; i < 3 * ViewPolls::kMostOfOthers; ++i) poll("token", 1000000 + i);
+  CHECK(waiting() == ViewPolls::kMostOfMember + 1 + ViewPolls::kMostOfOthers);
+  CHECK_FALSE(first->has_value());
+  CHECK(c->polls_beyond() == 2 * ViewPolls::kMostOfOthers);
+  // Not an error, and nothing has changed.
+  poll("token", a);
+  waiting();
+  REQUIRE(first->has_value());
+  REQUIRE((*first)->ok());
+  CHECK_FALSE((*first)->value().changed());
+
+  for (size_t i = 0; static_cast<size_t>(waiting()) < ViewPolls::kMostInAll; ++i) {
+    for (size_t j = 0; j < ViewPolls::kMostOfOthers; ++j) poll(absl::StrCat("host-", i), 0);
+  }
+  CHECK(waiting() == ViewPolls::kMostInAll);
+  const auto late = poll("late", 0);
+  REQUIRE(late->has_value());
+  CHECK((*late)->status().code() == absl::StatusCode::kResourceExhausted);
+  // All end, and there is room again.
+  c.clock.AdvanceMs(1000);
+  CHECK(waiting() == 0);
+  CHECK_FALSE(poll("late", 0)->has_value());
 }
 
 TEST_CASE("polls that end during a gap do not postpone what the others wait for") {

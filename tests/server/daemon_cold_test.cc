@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/cli_fixture.h"
 #include "tests/support/cluster.h"
 #include "tests/support/connected.h"
 #include "tests/support/good.h"
@@ -234,13 +235,17 @@ TEST_CASE("a disk that fills while a tiered table is trained, and has room again
   ProcessCluster tiered({.servers = 1, .shards = 1, .cold_dir = disk});
   // Training stands, perhaps, until there is room.
   bool filled = false;
+  Finished status;
   std::thread operator_of_it([&] {
     filled = tiered.server(0).WaitFor("stay in memory");
+    status = Cli({"--cluster", tiered.address(), "status"});
     std::filesystem::remove(filler);
   });
   const Rows rows = Train(&tiered, Spec(v1::CONSISTENCY_SYNC, BytesOf(kWide) / 4, kWide), steps);
   operator_of_it.join();
   CHECK(filled);
+  CHECK_THAT(status.out, Contains("cannot write rows to its disk (--cold-dir): shard 0: ") &&
+                             Contains("No space left on device") && Contains("df -h DIR"));
   CHECK_THAT(tiered.server(0).err(), Contains("No space left on device"));
   CHECK(tiered.Metric("verbena_shard_cold_write_failures_total") > 0);
   CHECK(Same(rows, expected));

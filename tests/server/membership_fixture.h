@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "server/membership.h"
+#include "server/nanoseconds.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {
 
-inline constexpr int64_t kNever = INT64_MAX;
 inline constexpr int64_t kMs = 1000000;
 
 // Requests and answers take their time, get lost, and arrive in any order; time is the test's.

@@ -67,11 +67,13 @@ absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const Cluste
     state.view = std::move(*view->mutable_view());
     const auto& failing = view->failing_checkpoints();
     state.failing_checkpoints.assign(failing.begin(), failing.end());
+    state.full_servers.assign(view->full_servers().begin(), view->full_servers().end());
   } else if (earlier == nullptr || absl::IsCancelled(view.status())) {
     return view.status();
   } else {
     state.view = earlier->view;
     state.failing_checkpoints = earlier->failing_checkpoints;
+    state.full_servers = earlier->full_servers;
     state.coordinator_status = view.status();
   }
   if (with_servers) {

@@ -34,6 +34,7 @@ struct ClusterState {
   v1::ClusterView view;
   std::vector<ServerState> servers;  // in the view's order
   std::vector<v1::FailingCheckpoint> failing_checkpoints;
+  std::vector<v1::FullServer> full_servers;
   // Not OK: the view is an older one, because the coordinator did not answer this time.
   absl::Status coordinator_status;
 };

@@ -19,13 +19,30 @@ bool IsFull(const ServerState& state) {
                      [](const v1::ShardStatistics& s) { return s.memory_full(); });
 }
 
+// "one is tried again in 40 s, or when a table is dropped".
+std::string TriedAgain(const v1::FullServer& full) {
+  if (full.retry_ms() == 0) return "one is tried again now";
+  return absl::StrCat("one is tried again in ",
+                      Seconds(static_cast<double>(full.retry_ms()) / 1000),
+                      ", or when a table is dropped");
+}
+
+const v1::FullServer* FindFull(uint64_t incarnation, const ClusterState& state) {
+  const auto it =
+      std::find_if(state.full_servers.begin(), state.full_servers.end(),
+                   [&](const v1::FullServer& full) { return full.incarnation() == incarnation; });
+  return it == state.full_servers.end() ? nullptr : &*it;
+}
+
 // Where replicas find no room; empty: nowhere.
 std::string FullServers(const ClusterState& state) {
   std::string full;
   for (const ServerState& server : state.servers) {
-    if (!IsFull(server)) continue;
+    const v1::FullServer* refused = FindFull(server.server.incarnation(), state);
+    if (refused == nullptr && !IsFull(server)) continue;
     absl::StrAppend(&full, full.empty() ? "; no memory for replicas on " : ", ",
-                    Printable(server.server.name()));
+                    Printable(server.server.name()),
+                    refused != nullptr ? absl::StrCat(" (", TriedAgain(*refused), ")") : "");
   }
   return full;
 }
@@ -49,6 +66,24 @@ std::string MemoryProblem(const ServerState& state, const std::string& who) {
       " MiB are taken): new rows and tables are refused, and replicas of partitions "
       "find no room there; raise its --memory-limit, add servers, evict rows or "
       "drop tables");
+}
+
+// Also with rows in memory requests go on that need no others.
+std::string ColdDiskProblem(const ServerState& state) {
+  if (!state.statistics.ok()) return "";
+  std::string shards;
+  for (const v1::ShardStatistics& shard : state.statistics->shards()) {
+    if (shard.cold_unwritten().empty()) continue;
+    absl::StrAppend(&shards, shards.empty() ? "" : "; ", "shard ", shard.shard(), ": ",
+                    Printable(shard.cold_unwritten()));
+  }
+  if (shards.empty()) return "";
+  return absl::StrCat("server '", Printable(state.server.name()), "' at ",
+                      Printable(state.server.address()),
+                      " cannot write rows to its disk (--cold-dir): ", shards,
+                      "; requests that need rows which are not in memory are refused or wait: free "
+                      "space there ('df -h DIR' on that machine), or drop tables ('verbena table "
+                      "drop NAME')");
 }
 
 std::string ServerProblem(const ServerState& state, const Placement& placement) {
@@ -268,6 +303,20 @@ std::string CopiesText(const ClusterState& state) {
                       placement.all.learners, " being copied\n");
 }
 
+std::string FullServersText(const ClusterState& state) {
+  std::string text;
+  for (const v1::Server& server : state.view.servers()) {
+    const v1::FullServer* full = FindFull(server.incarnation(), state);
+    if (full == nullptr) continue;
+    const auto count = static_cast<uint32_t>(full->partitions_size());
+    absl::StrAppend(
+        &text, "server '", Printable(server.name()), "' has no memory for replicas of ",
+        Partitions(count), " (", Ranges({full->partitions().begin(), full->partitions().end()}),
+        "); ", TriedAgain(*full), "; raise its --memory-limit, add a server, or drop tables\n");
+  }
+  return text;
+}
+
 std::string StateWord(const ServerState& server) {
   if (server.server.state() == v1::Server::SILENT) return "silent";
   if (server.statistics.ok()) return "alive";
@@ -315,7 +364,10 @@ std::vector<std::string> ServingProblems(const ClusterState& state) {
                      ReplicasOf(view), " wanted; ", placement.all.learners, " being copied",
                      FullServers(state)));
   }
-  for (const ServerState& server : state.servers) add(ServerProblem(server, placement));
+  for (const ServerState& server : state.servers) {
+    add(ServerProblem(server, placement));
+    add(ColdDiskProblem(server));
+  }
   const std::map<uint32_t, std::string> unserved = Unserved(state);
   for (const v1::Table& table : view.tables()) {
     add(TableProblem(table));

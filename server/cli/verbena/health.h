@@ -54,6 +54,10 @@ uint32_t ReplicasOf(const v1::ClusterView& view);  // that are wanted; at least 
 // line.
 std::string CopiesText(const ClusterState& state);
 
+// A line for each server that had no memory for replicas: its partitions, and when it is tried
+// again.
+std::string FullServersText(const ClusterState& state);
+
 // "alive", "silent", "no answer" (it has a lease and did not answer), "replaced" (another process
 // answers at its address).
 std::string StateWord(const ServerState& server);

@@ -87,6 +87,22 @@ JsonWriter CopyJson(const v1::Replica& copy, const Servers& servers) {
   return json;
 }
 
+JsonArray FullServersJson(const ClusterState& state, const Servers& servers) {
+  JsonArray array;
+  for (const v1::FullServer& full : state.full_servers) {
+    const auto it = servers.find(full.incarnation());
+    JsonArray partitions;
+    for (const uint32_t partition : full.partitions()) partitions.Add(partition);
+    JsonWriter json;
+    json.Add("server", it == servers.end() ? "" : it->second.server->name());
+    json.Add("incarnation", full.incarnation());
+    json.Add("partitions", partitions);
+    json.Add("retry_ms", full.retry_ms());
+    array.Add(json);
+  }
+  return array;
+}
+
 JsonArray CopiesJson(const Replicas& copies, const Servers& servers) {
   JsonArray array;
   for (const v1::Replica& copy : copies) array.Add(CopyJson(copy, servers));
@@ -115,7 +131,7 @@ std::string PartitionsText(const ClusterState& state) {
                   CopiesWord(partition.learners(), servers),
                   by == lost.end() ? "-" : Printable(absl::StrJoin(by->second, ", "))});
   }
-  return absl::StrCat(CopiesText(state), "\n", table.ToString());
+  return absl::StrCat(CopiesText(state), FullServersText(state), "\n", table.ToString());
 }
 
 std::string PartitionsJson(const ClusterState& state) {
@@ -144,6 +160,7 @@ std::string PartitionsJson(const ClusterState& state) {
   JsonWriter json;
   json.Add("cluster", ClusterJson(state));
   json.Add("partitions", partitions);
+  json.Add("full_servers", FullServersJson(state, servers));
   return json.ToString();
 }
 
