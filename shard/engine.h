@@ -24,7 +24,7 @@
 //     because rows are gathered into memory of their own.
 //  7. A job takes at most its share of JobLimits::memory_bytes on this server, by the partitions
 //     that the server has, as shard/job_memory.h counts it. Growth beyond it is refused.
-//  8. A held contribution's payload is read at most until its kSlotReleased event or ForgetLane().
+//  8. A held contribution's payload is read at most until its kPushDone event or ForgetLane().
 //  9. If a partition has a follower, an apply waits until the follower has its record, and an
 //     acknowledged push has been applied. A sync push is answered when it is read, because only its
 //     step's commit counts (replica/log.h). After the same record, primary and replica are equal,

@@ -1,4 +1,4 @@
-// The client as a single-threaded state machine: membership, lanes, journal of unfinished records,
+// The client as a single-threaded state machine: membership, lanes, unfinished requests,
 // settlement. client.h adds a lock and threads; the cluster simulator drives it directly.
 //
 // **Thread safety**: one owner at a time.

@@ -1,4 +1,4 @@
-// Calls on dense tables and the end of a step: checks them and passes them to the journal.
+// Calls on dense tables and the end of a step: checks them and passes them to the request tracker.
 #include <algorithm>
 #include <utility>
 

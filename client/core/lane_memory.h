@@ -44,7 +44,7 @@ struct LaneTransport {
 // Access of one transport to memory of one device.
 struct DeviceReach {
   size_t endpoint = 0;
-  const rdma::Device* device = nullptr;  // kept alive by the journal
+  const rdma::Device* device = nullptr;  // kept alive by the request tracker
   rdma::DevicePath path;
   std::vector<uint64_t>
       refused;  // blocks that it cannot access although it can access others; until a lane opens

@@ -1,4 +1,4 @@
-// The journal: tracks every record from its creation until it is settled.
+// Tracks every request from its creation until it is settled.
 //
 // It consists of parts, each with one job, which reach each other through it:
 //
@@ -19,7 +19,7 @@
 // **Thread safety**: one owner at a time.
 //
 // Invariants:
-//  1. The journal maintains the invariants of client_core.h.
+//  1. The tracker maintains the invariants of client_core.h.
 //  2. async: sequences are assigned at the first posting and posted in order. Returned records are
 //     reposted in order, after everything posted behind them is answered (TableLane::reordering).
 //  3. An operation that ends removes its unposted records. Posted pushes stay until settled, as

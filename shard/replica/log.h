@@ -2,7 +2,7 @@
 // and in memory of its own, until the replicas have them.
 //
 // A partition has at most one replica here: `replicas` is 1 or 2
-// (docs/decisions/0015-replication-log.md). It is
+// (docs/decisions/0012-replication.md). It is
 //     none  --(follower of a partition without a past)-->  required
 //     none  --(learner)-->  learning  --(it has everything)-->  required
 //     learning, required  --(the view has it no more)-->  none: waiting requests go on

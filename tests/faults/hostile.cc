@@ -40,7 +40,7 @@ struct Command {
   bool help = false;
   std::string error;
   // Of a peer, which this program starts.
-  std::string peer;  // lists, with spaces between: see PeerOptions()
+  std::string peer;  // lists, with spaces between: its options
 };
 
 volatile sig_atomic_t interrupted = 0;

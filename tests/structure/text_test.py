@@ -6,6 +6,7 @@
     text_test.py ROOT example   documents show the files they name as they are compiled
     text_test.py ROOT links     files that the documents name exist, and have the headings that links
                                 name
+    text_test.py ROOT decisions  records of at most 15 lines of text, at most 30 of them, each in the index
     text_test.py ROOT headers   every header states its purpose and its thread safety, has an
                                 include guard, and comes first in the source of its name
 """
@@ -94,6 +95,25 @@ def links(root):
                 yield f"{document}: {name} has no heading for #{anchor}"
 
 
+def decisions(root):
+    folder = os.path.join("docs", "decisions")
+    records = sorted(name for name in os.listdir(os.path.join(root, folder)) if name != "README.md")
+    index = re.findall(r"^\| \[\d{4}\]\(([\w-]+\.md)\) \|", tree.read(root, os.path.join(folder, "README.md")),
+                       re.MULTILINE)
+    if index != records:
+        yield f"{folder}/README.md: its table differs from the records: {sorted(set(index) ^ set(records))}"
+    if not 20 <= len(records) <= 30:
+        yield f"{folder}: {len(records)} records; 20 to 30 are allowed: join those of one subject"
+    for name in records:
+        text = tree.read(root, os.path.join(folder, name))
+        lines = sum(1 for line in text.splitlines() if line)
+        if lines > 15:
+            yield f"{folder}/{name}: {lines} lines of text; at most 15 are allowed"
+        parts = re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE)
+        if parts != ["Context", "Decision", "Consequences"]:
+            yield f"{folder}/{name}: its parts are {parts}; they must be Context, Decision, Consequences"
+
+
 def headers(root):
     for path in tree.files(root, tree.MODULES, (".h",)):
         opening = tree.read(root, path).split("#ifndef")[0]
@@ -122,7 +142,7 @@ def guard(root, path):
 
 def main():
     rule = {"markers": markers, "readmes": readmes, "example": example, "links": links,
-            "headers": headers}[sys.argv[2]]
+            "decisions": decisions, "headers": headers}[sys.argv[2]]
     problems = list(rule(sys.argv[1]))
     for problem in problems:
         print(problem)

@@ -92,10 +92,10 @@ struct ClientOptions {
   enum class Progress {
     kBackground,  // threads in Wait(), and a background thread while no thread waits
     kCaller,      // threads in Wait() only
-  } progress = Progress::kBackground;  // see Progress
-  // Staging memory in bytes, allocated on demand: so much for pulls into regions that shm cannot
-  // share and for looked-up rows, and so much again for pushed rows. For each GPU whose memory is
-  // used there are two further pools of this size, page-locked.
+  } progress = Progress::kBackground;  // default: waiting threads, else a background thread
+  // Bytes of a staging pool, allocated on demand. One pool is for received data (pulls into regions
+  // that shm cannot share, looked-up rows), one for pushed rows. Each GPU whose memory is used has
+  // two more, page-locked.
   size_t staging_bytes = 16 << 20;
   // TLS of the control plane; parameters and gradients are not encrypted. Setting `ca` turns TLS
   // on: a server's certificate must be signed by one of these authorities and match the host name.
