@@ -16,9 +16,9 @@ constexpr uint64_t kMaxStepsAhead = 64;
 std::string ElementWord(const TableState& table, bool push) {
   const v1::TableSpec& spec = table.info.spec();
   const ElementType type = push ? GradientType(spec) : ParameterType(spec);
-  std::string_view name = type == ElementType::kBf16  ? "bf16"
-                          : type == ElementType::kF16 ? "f16"
-                                                      : "f32";
+  absl::string_view name = type == ElementType::kBf16  ? "bf16"
+                           : type == ElementType::kF16 ? "f16"
+                                                       : "f32";
   return absl::StrCat(name, push ? " gradient" : " parameter");
 }
 
