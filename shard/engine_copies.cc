@@ -64,7 +64,7 @@ void Engine::Impl::ForgetCopy(uint32_t partition) {
 }
 
 void Engine::Impl::ForgetRetired(TableState* state) {
-  if (failpoints().keep_retired) return;
+  if (VERBENA_FAILPOINT(shard, keep_retired)) return;
   for (auto& [partition, marks] : state->marks) {
     std::erase_if(marks.workers, [&](const auto& mark) { return Retired(*state, mark.first); });
   }
@@ -143,7 +143,7 @@ Answer Engine::Replicate(const CopyId& from, const Record& record,
   if (answer.status != ReplyStatus::kOk) return answer;
   CopyState& copy = e.copies[group.partition];
   answer.version = copy.sequence;
-  if (failpoints().refuse_replicas) {
+  if (VERBENA_FAILPOINT(shard, refuse_replicas)) {
     answer.status = ReplyStatus::kResourceExhausted;
     return answer;
   }

@@ -138,7 +138,7 @@ uint64_t Engine::Impl::ProveLocalPartition(uint32_t partition, const TableState&
 // can come in between, because this thread takes workers' records. So both sides compare the
 // contents that the follower begins with.
 bool Engine::Impl::ProveAgain(uint32_t partition) {
-  if (failpoints().skip_proof || failpoints().prove_once) return true;
+  if (VERBENA_FAILPOINT(shard, skip_proof) || VERBENA_FAILPOINT(shard, prove_once)) return true;
   // More than a turn allows is not waited for.
   const uint64_t bytes = BytesOf(partition);
   if (bytes <= kProofBytesOfTurn && bytes > proof_again_bytes) return false;
@@ -173,7 +173,7 @@ void Engine::Impl::AuditPartition() {
   // pushes would wait behind the audit. Record numbers restart when this shard has become primary
   // again.
   const bool answered = audited[p] > log.last(p) || log.acknowledged(p) >= audited[p];
-  Proved proved = answered || failpoints().hurry_audit ? Proved::kSome : Proved::kWait;
+  Proved proved = answered || VERBENA_FAILPOINT(shard, hurry_audit) ? Proved::kSome : Proved::kWait;
   while (proved == Proved::kSome && !BehindOnCopies(p)) {
     uint64_t record = 0;
     proved = Prove(p, &audit.at, &record);

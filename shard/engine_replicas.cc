@@ -182,7 +182,7 @@ bool Engine::Impl::ReplicateLearner(uint32_t partition) {
   auto it = tables.lower_bound(c.table);
   if (it == tables.end() || it->first > c.last_table) {
     // It is admitted when it has proved that it has everything.
-    if (!failpoints().skip_proof) {
+    if (!VERBENA_FAILPOINT(shard, skip_proof)) {
       uint64_t record = 0;
       const Proved proved = Prove(partition, &c.proof, &record);
       if (record != 0) c.told = record;
@@ -260,7 +260,7 @@ bool Engine::Impl::ReplicateLocalPartition(uint32_t partition, const TableState&
 
 bool Engine::Impl::ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
                                     absl::Span<const uint64_t> keys) {
-  if (learners.empty() || failpoints().announce_late) return true;
+  if (learners.empty() || VERBENA_FAILPOINT(shard, announce_late)) return true;
   for (const Group& group : groups) {
     const absl::Span<const uint64_t> named = keys.first(group.count);
     keys.remove_prefix(group.count);
@@ -364,7 +364,8 @@ bool Engine::Impl::ReplicateRows(uint32_t partition, const TableState& state, ui
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = log.cursor(partition);
   const bool behind = !log.AllApplied(partition, table.id());
-  if (!(behind && failpoints().cursor_before_apply) && !AtLastRecord(partition, state, slice)) {
+  if (!(behind && VERBENA_FAILPOINT(shard, cursor_before_apply)) &&
+      !AtLastRecord(partition, state, slice)) {
     return false;
   }
   // Rows made for no record that the learner has received, as by a step that is open.

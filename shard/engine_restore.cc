@@ -14,7 +14,7 @@ namespace verbena::shard {
 namespace {
 
 // Rows whose parameters are on their way to the cache.
-constexpr size_t kAhead = 16;
+constexpr size_t kLoadAhead = 16;
 
 bool IsAligned(absl::Span<const std::byte> numbers, ElementType type) {
   const uint32_t bytes = ElementBytes(type);
@@ -129,7 +129,8 @@ absl::Status Engine::RestoreRows(const RowsToRestore& rows, RowsLoaded* loaded) 
     }
   }
   RowsLoaded from_start;
-  RowsLoaded& at = loaded != nullptr && !failpoints().restart_windows ? *loaded : from_start;
+  RowsLoaded& at =
+      loaded != nullptr && !VERBENA_FAILPOINT(shard, restart_windows) ? *loaded : from_start;
   while (at.rows < count) {
     // As many as may be in memory together: how many that is may change between two calls.
     if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
@@ -276,7 +277,7 @@ absl::Status Engine::Impl::LoadRows(const RowsToRestore& rows, TableState* state
   };
   for (size_t k = 0; k < which.size(); ++k) {
     const size_t i = which[k];
-    if (k + kAhead < which.size()) PrefetchToRead(parameters_of(which[k + kAhead]));
+    if (k + kLoadAhead < which.size()) PrefetchToRead(parameters_of(which[k + kLoadAhead]));
     const std::byte* const from = parameters_of(i);
     const auto* parameters = reinterpret_cast<const float*>(from);
     if (rows.dtype != ElementType::kF32) {
@@ -333,7 +334,7 @@ bool Engine::Impl::FinishLocalPartition(TableState* state, uint32_t slice) {
     }
   } else {
     // The table's kFresh may still be noted, and replicas take nothing before it.
-    if (tell && BehindOnCopies(p) && !failpoints().end_before_notes) return false;
+    if (tell && BehindOnCopies(p) && !VERBENA_FAILPOINT(shard, end_before_notes)) return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
       ReplicaLog::Append told = HeaderFor(ReplicaKind::kBeginPartition, p, *state);
