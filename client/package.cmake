@@ -14,10 +14,7 @@ endforeach()
 # ---- the two libraries ----
 set(modules verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
           verbena_codec verbena_client_core verbena_client_runtime verbena_client verbena_client_c)
-set(objects)
-foreach(module ${modules})
-  list(APPEND objects $<TARGET_OBJECTS:${module}>)
-endforeach()
+verbena_objects(objects ${modules})
 # Dependencies of the objects and of the public headers.
 set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
           absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor

@@ -1,8 +1,63 @@
+# Failpoints (proto/base/failpoint.h) are in no program that is installed. The sources of a module that
+# have any are compiled twice, into NAME_clean and NAME_failpoints, and its other sources once, into NAME.
+# What links NAME gets one of the two: with failpoints if the program that is linked has the property
+# VERBENA_FAILPOINTS, which programs of tests have. CMake refuses a program that would get both.
+# Sanitizers' builds are not installed: there everything has failpoints and is compiled once.
+#
+# verbena_with_failpoints(TARGET...): programs and libraries of tests.
+function(verbena_with_failpoints)
+  set_target_properties(${ARGN} PROPERTIES VERBENA_FAILPOINTS ON INTERFACE_VERBENA_LINKS_FAILPOINTS ON
+                        COMPATIBLE_INTERFACE_BOOL VERBENA_LINKS_FAILPOINTS)
+endfunction()
+
+function(verbena_sources_with_failpoints out)
+  set(found)
+  foreach(source ${ARGN})
+    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+      file(STRINGS ${source} uses REGEX "VERBENA_FAILPOINT\\(" LIMIT_COUNT 1)
+      if(uses)
+        list(APPEND found ${source})
+      endif()
+    endif()
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# Both variants of a module. A module and its variant need each other, as archives may.
+function(verbena_failpoint_variants name)
+  foreach(variant clean failpoints)
+    add_library(${name}_${variant} STATIC EXCLUDE_FROM_ALL ${ARGN})
+    target_link_libraries(${name}_${variant} PUBLIC ${name} PRIVATE verbena_options)
+  endforeach()
+  verbena_with_failpoints(${name}_failpoints)
+  target_compile_definitions(${name}_failpoints PUBLIC VERBENA_FAILPOINTS=1)
+  target_compile_definitions(${name}_clean PRIVATE VERBENA_FAILPOINTS=0)
+  set_target_properties(${name}_clean PROPERTIES INTERFACE_VERBENA_LINKS_FAILPOINTS OFF
+                        COMPATIBLE_INTERFACE_BOOL VERBENA_LINKS_FAILPOINTS)
+  target_link_libraries(${name} INTERFACE
+    ${name}_$<IF:$<BOOL:$<TARGET_PROPERTY:VERBENA_FAILPOINTS>>,failpoints,clean>)
+endfunction()
+
+# verbena_objects(OUT NAME...): the objects of modules, as they are installed.
+function(verbena_objects out)
+  set(objects)
+  foreach(name ${ARGN})
+    list(APPEND objects $<TARGET_OBJECTS:${name}>)
+    if(TARGET ${name}_clean)
+      list(APPEND objects $<TARGET_OBJECTS:${name}_clean>)
+    endif()
+  endforeach()
+  set(${out} ${objects} PARENT_SCOPE)
+endfunction()
+
 # verbena_optimized(TARGET...): code in which tests spend their time, and code that decodes foreign bytes.
 # Under sanitizers it is optimised lightly and everything else not at all (VerbenaOptions.cmake); in
 # other builds the same divides what belongs to tests (verbena_quickly_compiled).
 function(verbena_optimized)
   foreach(target ${ARGN})
+    if(TARGET ${target}_clean)
+      verbena_optimized(${target}_clean ${target}_failpoints)
+    endif()
     set_target_properties(${target} PROPERTIES VERBENA_OPTIMIZED ON)
     if(VERBENA_SANITIZE)
       target_compile_options(${target} PRIVATE -O1)
@@ -52,9 +107,21 @@ endfunction()
 function(verbena_module name module)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK;PRIVATE_LINK" ${ARGN})
   verbena_include_root(${module} root)
+  verbena_sources_with_failpoints(twice ${ARG_SOURCES})
+  if(NOT VERBENA_SANITIZE)
+    list(REMOVE_ITEM ARG_SOURCES ${twice} "")
+  endif()
   add_library(${name} STATIC ${ARG_SOURCES})
   target_include_directories(${name} PUBLIC ${root})
   target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options ${ARG_PRIVATE_LINK})
+  if(twice AND VERBENA_SANITIZE)
+    target_compile_definitions(${name} PUBLIC VERBENA_FAILPOINTS=1)
+  elseif(twice)
+    verbena_failpoint_variants(${name} ${twice})
+    foreach(variant clean failpoints)
+      target_link_libraries(${name}_${variant} PRIVATE ${ARG_PRIVATE_LINK})
+    endforeach()
+  endif()
 endfunction()
 
 function(verbena_include_root module out)
@@ -75,6 +142,7 @@ function(verbena_test_objects name)
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PUBLIC ${ARG_LINK} PRIVATE verbena_options)
   verbena_quickly_compiled(${name})
+  verbena_with_failpoints(${name})
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   set_property(GLOBAL PROPERTY VERBENA_SOURCES_OF_${name} ${ARG_SOURCES})
 endfunction()
@@ -87,6 +155,7 @@ function(verbena_test_program name)
   target_include_directories(${name} PRIVATE ${root})
   target_link_libraries(${name} PRIVATE verbena_options verbena_catch_main ${ARG_LINK})
   verbena_quickly_compiled(${name})
+  verbena_with_failpoints(${name})
   set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS ${name})
 endfunction()
 

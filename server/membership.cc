@@ -172,7 +172,7 @@ void Membership::Impl::SendPoll() {
 void Membership::Impl::SendRefresh() {
   refreshing = true;
   v1::GetViewRequest request = ViewRequest(&refreshed_at);
-  if (coordinator_planted_bugs().take_uncompared) request.clear_seen();
+  if (VERBENA_FAILPOINT(server, take_uncompared)) request.clear_seen();
   Send("GetView", request, absl::Nanoseconds(lease_ns / 2), &Impl::OnRefresh);
 }
 
@@ -217,7 +217,7 @@ void Membership::Impl::OnHeartbeat(absl::StatusOr<v1::HeartbeatResponse> respons
     good_ns = clock->NowNanos();
     last_error = absl::OkStatus();
     const bool newer = response->revision() > view->revision();
-    if (newer && !refreshing && !coordinator_planted_bugs().wait_for_polls) SendRefresh();
+    if (newer && !refreshing && !VERBENA_FAILPOINT(server, wait_for_polls)) SendRefresh();
   } else if (absl::IsNotFound(response.status())) {
     Superseded(absl::StrCat("another verbenad has joined as '", options.name,
                             "', or this one was removed or made to leave by an operator"));
@@ -321,7 +321,7 @@ bool Membership::Impl::Continues(const v1::ClusterView& newer, History history, 
     }
     if (newer.revision() <= view->revision()) return false;
     // Another answer was taken meanwhile: the coordinator has compared less than was seen.
-    if (!WasCompared(newer, asked_at, *view) && !coordinator_planted_bugs().take_uncompared)
+    if (!WasCompared(newer, asked_at, *view) && !VERBENA_FAILPOINT(server, take_uncompared))
       return false;
   }
   return true;

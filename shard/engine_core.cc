@@ -72,7 +72,7 @@ ReplyStatus EngineCore::Find(uint64_t worker, uint32_t table, TableState** state
   const Members& members = it->second.job->members;
   *member = members.Find(worker);
   if (*member != nullptr) return ReplyStatus::kOk;
-  if (!failpoints().expire_other_jobs) {
+  if (!VERBENA_FAILPOINT(shard, expire_other_jobs)) {
     // Reads are all that an observer may do, and no read looks at the index.
     static constexpr Members::Member kReader = {-1, UINT32_MAX};
     if (jobs.IsReader(worker)) {
@@ -88,13 +88,14 @@ ReplyStatus EngineCore::FindLocalPartition(const TableState& state, const Group&
                                            uint32_t* slice) const {
   if (group.partition >= partitions.size()) return ReplyStatus::kOutOfRange;
   const PartitionInfo& p = partitions[group.partition];
-  if ((!p.ours || p.epoch != group.epoch) && !failpoints().ignore_epoch) {
+  if ((!p.ours || p.epoch != group.epoch) && !VERBENA_FAILPOINT(shard, ignore_epoch)) {
     return ReplyStatus::kWrongEpoch;
   }
   // A view that is as new as this one has the loss, and its owner asks for nothing here: the
   // caller's is newer, and has the table reset.
   if (state.placement[group.partition].lost) {
-    return failpoints().lost_by_old_view ? ReplyStatus::kDataLoss : ReplyStatus::kNotReady;
+    return VERBENA_FAILPOINT(shard, lost_by_old_view) ? ReplyStatus::kDataLoss
+                                                      : ReplyStatus::kNotReady;
   }
   *slice = state.table->slice_of(group.partition);
   if (*slice != PartitionedTable::kNone) {

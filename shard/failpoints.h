@@ -1,4 +1,4 @@
-// Deliberate faults, switched on by tests to show that their checks find them.
+// Failpoints of the shard engine.
 //
 // **Thread safety**: written only where no engine runs.
 #ifndef VERBENA_SHARD_FAILPOINTS_H_
@@ -6,6 +6,7 @@
 
 #include "proto/base/failpoint.h"
 
+#if VERBENA_FAILPOINTS
 namespace verbena::shard {
 
 struct Failpoints {
@@ -65,12 +66,13 @@ struct Failpoints {
   Failpoint pass_early;           // a rank that has ended the step before this one is passed
 };
 
-// All false outside tests.
+// All false unless a test sets them.
 inline Failpoints& failpoints() {
-  static Failpoints bugs;
-  return bugs;
+  static Failpoints all;
+  return all;
 }
 
 }  // namespace verbena::shard
+#endif
 
 #endif  // VERBENA_SHARD_FAILPOINTS_H_

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "client/core/client_core_impl.h"
+#include "client/core/failpoints.h"
 #include "proto/spec/table_spec.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 namespace {
@@ -100,7 +100,8 @@ bool ClientCore::BufferReleased(OperationId id) const {
   const Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr) return true;
   // Failpoint: released at the deadline while its record is still in flight.
-  if (!operation->live && operation->buffers > 0 && rdma::failpoints().release_buffer_at_deadline) {
+  if (!operation->live && operation->buffers > 0 &&
+      VERBENA_FAILPOINT(client, release_buffer_at_deadline)) {
     return true;
   }
   return operation->buffers == 0;
@@ -172,7 +173,7 @@ void ClientCore::Disarm() {
 // The owner holds the core during this call and the posts that follow, so the endpoints see the
 // withdrawal before the requests (Endpoint::WakeOnAnything()).
 void ClientCore::Impl::WithdrawPatience() {
-  if (!patient || rdma::failpoints().keep_patience) return;
+  if (!patient || VERBENA_FAILPOINT(client, keep_patience)) return;
   patient = false;
   if (!lanes.WakeOnAnything()) missed = true;
 }

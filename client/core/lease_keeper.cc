@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "rdma/sim/sim_network.h"
+#include "client/core/failpoints.h"
 #include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
@@ -76,7 +76,7 @@ void LeaseKeeper::Stop() {
 
 int64_t LeaseKeeper::RunOnce(int64_t now) {
   Report(now);
-  if (rdma::failpoints().heartbeats_need_owner) return now + kLookNanos;
+  if (VERBENA_FAILPOINT(client, heartbeats_need_owner)) return now + kLookNanos;
   v1::HeartbeatRequest request;
   int64_t interval = 0;
   {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "rdma/sim/sim_network.h"
+#include "client/core/failpoints.h"
 
 namespace verbena::client {
 
@@ -56,7 +56,7 @@ void NormStep::Sum() {
   telling = true;
   totals = {};
   for (NormTable& t : tables) {
-    const bool counts = &t == &tables.front() || !rdma::failpoints().norm_of_first_table;
+    const bool counts = &t == &tables.front() || !VERBENA_FAILPOINT(client, norm_of_first_table);
     for (size_t i = 0; counts && i < t.numbers.size(); ++i) totals[i % numbers()] += t.numbers[i];
     std::fill(t.parts.begin(), t.parts.end(), NormTable::Part::kTodo);
     t.left = static_cast<uint32_t>(t.parts.size());

@@ -196,7 +196,8 @@ void NormSteps::FollowTables(NormGroup* group, const std::vector<TableState*>& t
     const bool took_part =
         std::binary_search(group->took_part.begin(), group->took_part.end(), table->id());
     const uint64_t committed = took_part ? group->next : LeastCommitted(*table);
-    if (committed < group->next && !failpoints().keep_norm_steps) group->next = committed;
+    if (committed < group->next && !VERBENA_FAILPOINT(client, keep_norm_steps))
+      group->next = committed;
   }
   group->took_part = std::move(ids);
 }

@@ -182,7 +182,7 @@ bool Poster::PumpPulls(Stream* stream) {
     const bool asks = TraitsOf(*entry).awaits || stream->pulls_out == 0;
     const uint32_t out = stream->pulls_out + stream->awaits_out;
     if (out >= (asks ? deferred + 1 : pulls) ||
-        (out >= pulls && IsTiny(*stream) && failpoints().awaits_before_pulls)) {
+        (out >= pulls && IsTiny(*stream) && VERBENA_FAILPOINT(client, awaits_before_pulls))) {
       journal_.staging.StopAwaiting(entry);
       stream->stalled = true;
       break;

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/errors.h"
+#include "client/core/failpoints.h"
 #include "client/core/request_tracker.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 
@@ -19,7 +19,8 @@ bool RecordStaging::IsFinal(const absl::Status& status) {
 }
 
 void RecordStaging::NotNow(Stream* stream, PendingRequest* entry, const absl::Status& status) {
-  if (entry->operation != nullptr && (IsFinal(status) || rdma::failpoints().refusals_are_final)) {
+  if (entry->operation != nullptr &&
+      (IsFinal(status) || VERBENA_FAILPOINT(client, refusals_are_final))) {
     journal_.settlement.End(
         entry->operation, absl::Status(status.code(), absl::StrCat(DescribeRequest(*entry), ": ",
                                                                    std::string(status.message()))));
@@ -117,7 +118,7 @@ bool RecordStaging::IsNext(const PendingRequest& entry) {
                                    : entry.table->LaneOn(entry.stream)->queue.front() == &entry;
   const bool open = entry.stream->open();
   if (first && (open || dense_step)) return true;
-  return (open || !IsPull(entry)) && rdma::failpoints().hold_last_buffer;
+  return (open || !IsPull(entry)) && VERBENA_FAILPOINT(client, hold_last_buffer);
 }
 
 // The last buffer of a size is reserved for the oldest record that waits for one. Lanes that are

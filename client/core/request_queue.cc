@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/core/failpoints.h"
 #include "client/core/request_tracker.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 
@@ -24,7 +24,7 @@ void RequestQueue::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 
 void RequestQueue::EnqueueOn(TableLane* lane, PendingRequest* entry) {
   // The new lane may have to post others first.
-  if (entry->awaited_from != nullptr && !rdma::failpoints().hold_last_buffer) {
+  if (entry->awaited_from != nullptr && !VERBENA_FAILPOINT(client, hold_last_buffer)) {
     journal_.staging.StopAwaiting(entry);
   }
   PendingRequest* before = nullptr;
@@ -77,7 +77,7 @@ void RequestQueue::EnqueuePullAt(PendingRequest* entry, bool front) {
 
 void RequestQueue::EnqueuePullOn(Stream* stream, PendingRequest* entry, bool front) {
   // A queued record holds no buffer: the records in front of it are posted first, and may need it.
-  if (entry->awaited_from != nullptr && !rdma::failpoints().hold_last_buffer) {
+  if (entry->awaited_from != nullptr && !VERBENA_FAILPOINT(client, hold_last_buffer)) {
     journal_.staging.StopAwaiting(entry);
   }
   journal_.staging.GiveStaging(entry);

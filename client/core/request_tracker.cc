@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "client/core/errors.h"
-#include "rdma/sim/sim_network.h"
+#include "client/core/failpoints.h"
 
 namespace verbena::client {
 
@@ -46,7 +46,7 @@ void RequestTracker::ReleaseBlock(uint64_t block_id) {
       used |= entry->holds_buffer && entry->block->id() == block_id;
     }
     // Failpoint: the memory is freed while the lane may still use it.
-    if (used && !rdma::failpoints().release_buffer_at_deadline) {
+    if (used && !VERBENA_FAILPOINT(client, release_buffer_at_deadline)) {
       lanes->Close(stream.get(), absl::CancelledError("a region it used was destroyed"));
     } else if (!used && stream->open()) {
       stream->lane->Forget(block_id);
@@ -55,7 +55,7 @@ void RequestTracker::ReleaseBlock(uint64_t block_id) {
 }
 
 bool RequestTracker::InUse(uint64_t block_id) {
-  if (rdma::failpoints().release_buffer_at_deadline) return false;
+  if (VERBENA_FAILPOINT(client, release_buffer_at_deadline)) return false;
   for (const auto& stream : lanes->streams()) {
     for (const PendingRequest* entry = stream->posted.front(); entry != nullptr;
          entry = entry->queue_links.next) {

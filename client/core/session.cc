@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/core/failpoints.h"
 #include "proto/control/cluster_history.h"
 #include "proto/control/view_change.h"
 #include "proto/control/view_tables.h"
 #include "proto/control/view_terms.h"
 #include "proto/spec/table_spec.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::client {
 namespace {
@@ -66,7 +66,7 @@ void Session::Confirm(int64_t began, int64_t deadline_ns,
   const int64_t now = clock_->NowNanos();
   lease_ms_ = std::max<uint32_t>(granted->lease_ms(), 1);
   const bool recent = now - began < lease_ms_ * kMillisecond / 2;
-  if (recent || rdma::failpoints().trust_late_grants) {
+  if (recent || VERBENA_FAILPOINT(client, trust_late_grants)) {
     Joined(granted.get());
     return done(absl::OkStatus());
   }

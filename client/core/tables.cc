@@ -24,7 +24,7 @@ TableState* Tables::FindTable(uint32_t id) {
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
   journal_.failover.Route(table.get());
   // No other view may arrive, so partitions lost in this one must be known from the first call on.
-  if (!failpoints().learn_losses_late) MarkLost(table.get());
+  if (!VERBENA_FAILPOINT(client, learn_losses_late)) MarkLost(table.get());
   last_ = table.get();
   tables_[id] = std::move(table);
   journal_.rails.Spread(*last_);

@@ -1,14 +1,44 @@
-// One deliberate fault, off unless a test switches it on, that knows whether the code has come to
-// it. A condition has it last: then it is reached exactly where the fault would change something.
+// Failpoints: deliberate faults in the code, by which tests show that their checks find them. Only
+// programs of tests have them (verbena_with_failpoints(), cmake/VerbenaModules.cmake).
+//
+// A module lists its failpoints in its header failpoints.h, and one stands in a condition of a .cc:
+//
+//   if (sequence <= last && !VERBENA_FAILPOINT(shard, skip_dedupe)) return kDuplicate;
+//
+// It comes last in the condition: then it is reached exactly where the fault would change
+// something.
+//
+// VERBENA_FAILPOINTS is 1 in code with failpoints, 0 in the same code without them, and undefined
+// in code that is compiled once and therefore must not have any.
 //
 // **Thread safety**: written only where nothing runs that reads it; read by any thread.
 #ifndef VERBENA_PROTO_BASE_FAILPOINT_H_
 #define VERBENA_PROTO_BASE_FAILPOINT_H_
 
+#if !defined(VERBENA_FAILPOINTS)
+
+#define VERBENA_FAILPOINT(module, name)                                      \
+  ([] {                                                                      \
+    static_assert(false,                                                     \
+                  "the first failpoint of a .cc: run cmake again; a header " \
+                  "cannot have any: move the function to a .cc");            \
+    return false;                                                            \
+  }())
+
+#elif !VERBENA_FAILPOINTS
+
+#define VERBENA_FAILPOINT(module, name) false
+
+#else
+
 #include <atomic>
+
+// Whether a test has switched on the failpoint of namespace verbena::module; marks it as reached.
+#define VERBENA_FAILPOINT(module, name) bool(::verbena::module::failpoints().name)
 
 namespace verbena {
 
+// One of them, off unless a test switches it on, that knows whether the code has come to it.
 class Failpoint {
  public:
   Failpoint() = default;
@@ -39,4 +69,5 @@ class Failpoint {
 
 }  // namespace verbena
 
+#endif
 #endif  // VERBENA_PROTO_BASE_FAILPOINT_H_

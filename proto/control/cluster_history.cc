@@ -4,6 +4,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/failpoints.h"
 #include "proto/control/view_tables.h"
 
 namespace verbena {
@@ -76,7 +77,7 @@ History CompareHistory(const v1::ClusterView& view, const v1::Seen& seen) {
 }
 
 History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1::Seen& seen) {
-  if (history_planted_bugs().one_history || seen.revision() == 0) return History::kContinues;
+  if (VERBENA_FAILPOINT(history, one_history) || seen.revision() == 0) return History::kContinues;
   if (view.cluster_id() != seen.cluster_id()) return History::kOtherCluster;
   if (view.revision() >= seen.revision()) {
     if (view.term() >= seen.term() && WentThrough(terms, seen)) return History::kContinues;
@@ -95,19 +96,20 @@ History CompareHistory(const v1::ClusterView& view, const Terms& terms, const v1
 
 History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before) {
   const History history = CompareHistory(view, SeenOf(before));
-  if (history != History::kContinues || history_planted_bugs().one_history) return history;
+  if (history != History::kContinues || VERBENA_FAILPOINT(history, one_history)) return history;
   return SameIdentities(view, before) ? history : History::kOtherIdentity;
 }
 
 History CompareHistory(const v1::ClusterView& view, const v1::ClusterView& before,
                        absl::Span<const v1::ViewChange> changes) {
   const History history = CompareHistory(view, SeenOf(before));
-  if (history != History::kContinues || history_planted_bugs().one_history) return history;
+  if (history != History::kContinues || VERBENA_FAILPOINT(history, one_history)) return history;
   return SameIdentities(changes, before) ? history : History::kOtherIdentity;
 }
 
 bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView& view) {
-  if (history_planted_bugs().one_history || history_planted_bugs().compare_revisions) return true;
+  if (VERBENA_FAILPOINT(history, one_history) || VERBENA_FAILPOINT(history, compare_revisions))
+    return true;
   const v1::Seen own = SeenOf(view);
   if (own.revision() == 0) return true;
   if (seen.cluster_id() != own.cluster_id() || seen.revision() < own.revision()) return false;

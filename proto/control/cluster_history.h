@@ -18,7 +18,6 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "proto/base/failpoint.h"
 #include "verbena/v1/cluster.pb.h"
 
 namespace verbena {
@@ -69,19 +68,6 @@ bool ComesAfter(const v1::Seen& seen, const Terms& terms, const v1::ClusterView&
 
 // "revision 12 of term 3"
 std::string DescribeSeen(const v1::Seen& seen);
-
-// Failpoints.
-struct HistoryPlantedBugs {
-  Failpoint one_history;        // every state continues every other one
-  Failpoint forgets_terms;      // a coordinator compares using only the terms that its view
-                                // lists
-  Failpoint compare_revisions;  // a higher revision comes after a lower one of any term
-};
-// All false outside tests; written only while no coordinator and no member runs.
-inline HistoryPlantedBugs& history_planted_bugs() {
-  static HistoryPlantedBugs bugs;
-  return bugs;
-}
 
 }  // namespace verbena
 

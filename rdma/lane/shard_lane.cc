@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/failpoints.h"
 #include "rdma/lane/shard_lane_impl.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
 
@@ -68,7 +68,7 @@ void ShardLane::Impl::SendGrant() {
 
 void ShardLane::Impl::RepostReceive() {
   uint32_t count = 1;
-  if (bugs->reply_before_receive) {
+  if (VERBENA_FAILPOINT(rdma, reply_before_receive)) {
     // Reposts only when the last receive is used, as if batching were free: the worker gets its
     // replies and credits long before.
     if (++receives_owed < config().shard_receives()) return;
@@ -150,7 +150,6 @@ absl::StatusOr<std::unique_ptr<ShardLane>> ShardLane::Accept(Endpoint* endpoint,
   impl->connection = connection;
   impl->hello = hello;
   impl->params = params;
-  impl->bugs = &failpoints();
   absl::Status status = params.config.Validate();
   if (status.ok()) status = impl->Start();
   if (!status.ok()) {
@@ -220,7 +219,7 @@ bool ShardLane::RunOnce() {
 }
 
 bool ShardLane::WritesHang(int64_t now_ns, int64_t timeout_ns) {
-  return impl_->watch.Silent(now_ns, timeout_ns) && !impl_->bugs->trust_writes;
+  return impl_->watch.Silent(now_ns, timeout_ns) && !VERBENA_FAILPOINT(rdma, trust_writes);
 }
 
 void ShardLane::Close(absl::Status reason) { impl_->Close(std::move(reason)); }

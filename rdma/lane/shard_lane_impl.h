@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "rdma/lane/shard_lane.h"
 #include "rdma/lane/write_watch.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
 
@@ -53,7 +52,6 @@ struct ShardLane::Impl {
   bool taken_over = false;  // this object destroys the connection
   LaneHello hello = {};
   Params params;
-  const Failpoints* bugs = nullptr;
   State state = State::kAccepting;
   bool broken = false;  // the connection is in error; kLost with the reason follows
   absl::Status error;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "proto/wire/record_check.h"
+#include "rdma/failpoints.h"
 #include "rdma/lane/worker_lane_impl.h"
 
 namespace verbena::rdma {
@@ -52,7 +53,7 @@ void WorkerLane::Impl::EndOperation(uint32_t index) {
 }
 
 void WorkerLane::Impl::Probe() {
-  if (state != State::kOpen || broken || probing || bugs->never_probe) return;
+  if (state != State::kOpen || broken || probing || VERBENA_FAILPOINT(rdma, never_probe)) return;
   WriteRequest write;
   write.wr_id = slots.size();  // the number of no slot
   write.remote = ring;
@@ -74,7 +75,7 @@ void WorkerLane::Impl::OnSent(uint32_t index, std::vector<Answer>* answers) {
   if (o.replied) {
     if (!o.reported) answers->push_back({o.cookie, withheld[s.operation]});
     EndOperation(s.operation);
-  } else if (bugs->act_on_send_completion) {
+  } else if (VERBENA_FAILPOINT(rdma, act_on_send_completion)) {
     Reply reply = {};
     reply.group_count = o.group_count;
     reply.version = o.min_version;
@@ -168,7 +169,6 @@ absl::StatusOr<std::unique_ptr<WorkerLane>> WorkerLane::Open(Endpoint* endpoint,
   auto impl = std::make_unique<Impl>();
   impl->endpoint = endpoint;
   impl->ticket = ticket;
-  impl->bugs = &failpoints();
   if (absl::Status s = impl->Start(); !s.ok()) return s;
   return std::unique_ptr<WorkerLane>(new WorkerLane(std::move(impl)));
 }
@@ -293,7 +293,8 @@ void WorkerLane::OnEvent(const ConnectionEvent& event) {
 
 bool WorkerLane::RunOnce() {
   if (impl_->state != State::kClosing) return false;
-  if (!impl_->endpoint->Dead(impl_->connection) && !impl_->bugs->replay_before_dead) return false;
+  if (!impl_->endpoint->Dead(impl_->connection) && !VERBENA_FAILPOINT(rdma, replay_before_dead))
+    return false;
   impl_->state = State::kDead;
   return true;
 }
@@ -312,7 +313,7 @@ uint32_t WorkerLane::unanswered_count() const { return impl_->in_use; }
 void WorkerLane::Probe() { impl_->Probe(); }
 
 bool WorkerLane::WritesHang(int64_t now_ns, int64_t timeout_ns) {
-  return impl_->watch.Silent(now_ns, timeout_ns) && !impl_->bugs->trust_writes;
+  return impl_->watch.Silent(now_ns, timeout_ns) && !VERBENA_FAILPOINT(rdma, trust_writes);
 }
 
 void WorkerLane::Close(absl::Status reason) { impl_->Close(std::move(reason)); }

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "rdma/lane/worker_lane.h"
 #include "rdma/lane/write_watch.h"
-#include "rdma/sim/sim_network.h"
 
 namespace verbena::rdma {
 
@@ -41,7 +40,6 @@ struct WorkerLane::Impl {
 
   Endpoint* endpoint = nullptr;
   LaneTicket ticket;
-  const Failpoints* bugs = nullptr;
   ConnectionId connection = ConnectionId::kNone;
   State state = State::kConnecting;
   bool broken = false;   // the connection is in error; kLost with the reason follows

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/failpoints.h"
 #include "rdma/sim/sim_endpoint.h"
 
 namespace verbena::rdma {
@@ -251,7 +252,7 @@ void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
       source.last_sent_at,
       Between(last_read, last_read + (early ? faults_.max_delay_ns / 8 : faults_.max_delay_ns)));
   source.last_sent_at = sent_at;
-  if (write->immediate.has_value() && failpoints().act_on_send_completion) {
+  if (write->immediate.has_value() && VERBENA_FAILPOINT(rdma, act_on_send_completion)) {
     At(std::min(sent_at, write->effect_at),
        [this, link, side, write] { ReportReceive(link, side, write); });
   }

@@ -7,11 +7,6 @@
 
 namespace verbena::rdma {
 
-Failpoints& failpoints() {
-  static Failpoints bugs;
-  return bugs;
-}
-
 SimNetwork::SimNetwork(uint64_t seed, const SimFaults& faults)
     : core_(std::make_shared<SimCore>(seed, faults)) {}
 SimNetwork::~SimNetwork() = default;

@@ -24,7 +24,6 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "proto/base/failpoint.h"
 #include "rdma/base/clock.h"
 #include "rdma/transport.h"
 
@@ -47,28 +46,6 @@ struct SimFaults {
   // the peer does not read. A retry may succeed at most max_delay_ns later.
   double expose_refusal = 0;
 };
-
-// Failpoints: deliberate bugs in the library that tests enable, to show that tests detect them.
-struct Failpoints {
-  Failpoint act_on_send_completion;      // treats a sender's completion as arrival
-  Failpoint release_buffer_at_deadline;  // releases a buffer without closing the lane
-  Failpoint reply_before_receive;        // sends a reply or credit before the receive is
-                                         // reposted
-  Failpoint replay_before_dead;          // resends records while their old lane is still alive
-  Failpoint never_probe;                 // a worker never probes a silent shard
-  Failpoint trust_writes;                // waits forever for a write that does not complete
-  Failpoint heartbeats_need_owner;       // no heartbeats while the client's owner is in a long call
-  Failpoint refusals_are_final;          // a temporary refusal of memory by a transport ends the
-                                         // call
-  Failpoint clock_stops_in_suspend;      // leases use a clock that excludes suspended time
-  Failpoint keep_patience;        // a sleeping client keeps its promise to wait for the last reply
-                                  // when another operation starts
-  Failpoint trust_late_grants;    // a lease counts as granted when its response is handled
-  Failpoint hold_last_buffer;     // keeps a buffer for a record that waits behind others in its
-                                  // queue
-  Failpoint norm_of_first_table;  // a worker sends the first table's norm as that of all tables
-};
-Failpoints& failpoints();  // all false outside tests
 
 class SimCore;
 

@@ -131,7 +131,7 @@ absl::Status CheckpointTask::ChooseTables() {
   }
   const bool begun_anew = std::exchange(generation_, generation) != generation;
   // The previous run's steps do not predict the steps of this run.
-  if (!same || (begun_anew && !checkpoint::failpoints().keep_former_steps))
+  if (!same || (begun_anew && !VERBENA_FAILPOINT(checkpoint, keep_former_steps)))
     choice_ = StepChoice(tables_.size());
   return absl::OkStatus();
 }

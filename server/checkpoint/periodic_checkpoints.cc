@@ -34,7 +34,7 @@ std::set<std::string> JobsWithTables(const v1::ClusterView& view) {
 }  // namespace
 
 std::string CheckpointDirectoryOf(const std::string& job) {
-  if (checkpoint::failpoints().share_directories) {
+  if (VERBENA_FAILPOINT(checkpoint, share_directories)) {
     return absl::StrReplaceAll(job, {{"/", "_"}});
   }
   std::string name = absl::StrReplaceAll(job, {{"%", "%25"}, {"/", "%2F"}});

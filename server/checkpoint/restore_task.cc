@@ -281,7 +281,7 @@ absl::Status RestoreTask::CheckParts() const {
     }
   }
   const auto left = std::find(loaded.begin(), loaded.end(), false);
-  if (left != loaded.end() && !checkpoint::failpoints().forget_moved) {
+  if (left != loaded.end() && !VERBENA_FAILPOINT(checkpoint, forget_moved)) {
     return absl::AbortedError(absl::StrCat("nobody has loaded partition ", left - loaded.begin(),
                                            " of ", loaded.size(), ": partitions have moved"));
   }

@@ -173,7 +173,7 @@ bool ShardRestores::Load(Restore* restore, int64_t now) {
     const bool loads = status.ok() && !read.end;
     if (loads) status = LoadWindow(*restore, &read);
     // The window is loaded again later; one that could not be read cannot be loaded.
-    if (absl::IsUnavailable(status) && (loads || checkpoint::failpoints().reload_unread)) {
+    if (absl::IsUnavailable(status) && (loads || VERBENA_FAILPOINT(checkpoint, reload_unread))) {
       restore->retry_ns = now + kRetryNanos;
       break;
     }

@@ -67,7 +67,7 @@ void StepChoice::Choose() {
   const uint64_t front = *std::max_element(newest_.begin(), newest_.end());
   const uint64_t moved = *std::max_element(moved_.begin(), moved_.end());
   // Closer each time that one of them did not come there.
-  const bool one_pace = checkpoint::failpoints().checkpoint_at_one_pace;
+  const bool one_pace = VERBENA_FAILPOINT(checkpoint, checkpoint_at_one_pace);
   const int halvings = one_pace ? 0 : std::min(std::max(stood_ - 1, 0), 63);
   const uint64_t nearest =
       std::max((kNear + kNearMoves * moved) >> halvings, kNearest + kNearestMoves * moved);

@@ -52,7 +52,7 @@ absl::Status CheckGlobalNorm(const v1::TableSpec& spec, uint32_t replaced, const
 
 // A partition may come to any server, so all of them need a disk for rows that are not in memory.
 absl::Status CheckColdTier(const v1::TableSpec& spec, const v1::ClusterView& view) {
-  if (spec.cold_tier().hot_bytes() == 0 || coordinator_planted_bugs().cold_tier_anywhere) {
+  if (spec.cold_tier().hot_bytes() == 0 || VERBENA_FAILPOINT(server, cold_tier_anywhere)) {
     return absl::OkStatus();
   }
   std::string without;
@@ -69,7 +69,7 @@ absl::Status CheckColdTier(const v1::TableSpec& spec, const v1::ClusterView& vie
 
 // Refuses to drop a table that workers use; for requests with only_unused.
 absl::Status CheckUnused(const v1::Table& table, const char* done, const ViewEditor& view) {
-  if (coordinator_planted_bugs().drop_used) return absl::OkStatus();
+  if (VERBENA_FAILPOINT(server, drop_used)) return absl::OkStatus();
   const v1::Job* job = view.FindJob(table.spec().job());
   if (job == nullptr || !HasWorkers(*job)) return absl::OkStatus();
   const auto workers = std::count_if(job->members().begin(), job->members().end(),
@@ -108,7 +108,7 @@ bool TakesRole(const v1::ConfigurationChange& change) {
 
 bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& now,
               int64_t good_ns) {
-  if (coordinator_planted_bugs().make_late_changes) return true;
+  if (VERBENA_FAILPOINT(server, make_late_changes)) return true;
   return ticket.term() == now.term() && ticket.issued_ns() <= now.issued_ns() &&
          now.issued_ns() - ticket.issued_ns() <= good_ns;
 }
@@ -249,7 +249,7 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
   }
   absl::Status status = CheckNewTable(*spec, replaced, options, *state, *view);
   if (!status.ok()) return status;
-  if (coordinator_planted_bugs().replace_at_once) view->RemoveTable(replaced);
+  if (VERBENA_FAILPOINT(server, replace_at_once)) view->RemoveTable(replaced);
   if (view->view().tables_size() == 0) PlaceAllPartitions(view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
@@ -296,7 +296,7 @@ absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEdit
                                    ? absl::StrCat("there is no table with id ", request.id())
                                    : absl::StrCat("there is no table '", request.name(), "'"));
   }
-  const bool by_name = coordinator_planted_bugs().drop_by_name;
+  const bool by_name = VERBENA_FAILPOINT(server, drop_by_name);
   if (by_name) table = FindNamed(table->spec().name(), *view);
   if (request.only_restoring() && !table->restoring() && !by_name) {
     return absl::FailedPreconditionError(

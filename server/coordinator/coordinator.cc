@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/control/cluster_history.h"
+#include "proto/control/failpoints.h"
 #include "proto/control/unproved_state.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
@@ -169,7 +170,7 @@ bool Coordinator::Impl::WasHeard(uint64_t server) const {
 }
 
 bool Coordinator::Impl::HasUnheardFollower(uint64_t server) const {
-  if (coordinator_planted_bugs().hand_over_unheard) return false;
+  if (VERBENA_FAILPOINT(server, hand_over_unheard)) return false;
   const auto& partitions = state.view.partitions();
   return std::any_of(partitions.begin(), partitions.end(), [&](const v1::Partition& p) {
     return p.primary() == server &&
@@ -210,7 +211,7 @@ bool Coordinator::Impl::AcceptsState() const {
 void Coordinator::Impl::SkipIds() {
   first_table = 0;
   // Nobody has a state of this cluster.
-  if (state.view.term() == 0 || coordinator_planted_bugs().reuse_ids) return;
+  if (state.view.term() == 0 || VERBENA_FAILPOINT(server, reuse_ids)) return;
   state.next_incarnation += 1 + options.random() % kIncarnationsApart;
   const uint64_t table = state.next_table + 1 + options.random() % kTablesApart;
   first_table =
@@ -249,14 +250,14 @@ absl::Status Coordinator::Impl::BeginTerm() {
 
 absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation) {
   if (!refusal.ok()) return refusal;
-  const Terms& terms = history_planted_bugs().forgets_terms ? state.view.terms() : state.terms;
+  const Terms& terms = VERBENA_FAILPOINT(history, forgets_terms) ? state.view.terms() : state.terms;
   switch (CompareHistory(state.view, terms, seen)) {
     case History::kContinues:
       if (server && seen.revision() > 0) unheard.erase(incarnation);
       return absl::OkStatus();
     case History::kBehind:
     case History::kRolledBack:
-      if (!server && !coordinator_planted_bugs().believe_workers) {
+      if (!server && !VERBENA_FAILPOINT(server, believe_workers)) {
         // A worker that joined an older state by mistake would report the same about the right one.
         // Servers have a lease's time to prove which it is.
         if (Now() < in_office_since_ns + LeaseNanos()) {
@@ -285,7 +286,7 @@ absl::Status Coordinator::Impl::CheckSeen(const v1::Seen& seen, bool server, uin
 }
 
 absl::Status Coordinator::Impl::CheckHeard() const {
-  if (unheard.empty() || coordinator_planted_bugs().trusts_loaded_state) return absl::OkStatus();
+  if (unheard.empty() || VERBENA_FAILPOINT(server, trusts_loaded_state)) return absl::OkStatus();
   std::vector<std::string> names;
   for (const v1::Server& server : state.view.servers()) {
     if (unheard.contains(server.incarnation())) names.push_back(server.name());
@@ -384,7 +385,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
 // a heartbeat every quarter. The pause is not counted, so it has that time to send the next one
 // afterwards, even if its messages during the pause were lost.
 void Coordinator::Impl::ExtendLeases(int64_t pause_ns, int64_t now) {
-  if (coordinator_planted_bugs().count_pauses) return;
+  if (VERBENA_FAILPOINT(server, count_pauses)) return;
   const int64_t whole = now + LeaseNanos();
   // After a long one also connections may have to be made again.
   const bool long_one = pause_ns >= LeaseNanos() && !turns.always_late();
@@ -486,7 +487,7 @@ void Coordinator::Impl::AnswerPolls() {
     published |= poll->known != state.view.revision();
     poll->reply(ViewAnswer(poll->known, poll->takes_changes));
     now = Now();
-    if (now - began >= ViewPolls::kTurnNanos && !coordinator_planted_bugs().answer_all_polls) break;
+    if (now - began >= ViewPolls::kTurnNanos && !VERBENA_FAILPOINT(server, answer_all_polls)) break;
   }
   if (published) polls.Published(began, now);
 }

@@ -1,4 +1,4 @@
-// Failpoints that tests switch on to show that their checks find these faults.
+// Failpoints of the coordinator and of membership.
 //
 // **Thread safety**: written only while no coordinator and no member runs.
 #ifndef VERBENA_SERVER_COORDINATOR_FAILPOINTS_H_
@@ -6,9 +6,10 @@
 
 #include "proto/base/failpoint.h"
 
+#if VERBENA_FAILPOINTS
 namespace verbena::server {
 
-struct CoordinatorPlantedBugs {
+struct Failpoints {
   Failpoint count_pauses;       // leases run on while the coordinator does not
   Failpoint make_late_changes;  // of configurations, however long its requester has been dead
   Failpoint hand_over_unheard;  // by a leaving server, to a follower that may be dead
@@ -27,12 +28,13 @@ struct CoordinatorPlantedBugs {
   Failpoint cold_tier_anywhere;  // a table's rows go to a disk that a server does not have
 };
 
-// All false outside tests.
-inline CoordinatorPlantedBugs& coordinator_planted_bugs() {
-  static CoordinatorPlantedBugs bugs;
-  return bugs;
+// All false unless a test sets them.
+inline Failpoints& failpoints() {
+  static Failpoints all;
+  return all;
 }
 
 }  // namespace verbena::server
+#endif
 
 #endif  // VERBENA_SERVER_COORDINATOR_FAILPOINTS_H_

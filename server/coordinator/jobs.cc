@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/spec/table_spec.h"
-#include "server/coordinator/failpoints.h"
 
 namespace verbena::server {
 namespace {

@@ -213,7 +213,7 @@ ViewEditor::OldJob& ViewEditor::Record(const v1::Job& job) {
 void ViewEditor::AddJob(const std::string& name) {
   v1::Job* job = view_->add_jobs();
   job->set_name(name);
-  job->set_generation(coordinator_planted_bugs().reuse_generations ? 1 : *ended_generation_ + 1);
+  job->set_generation(VERBENA_FAILPOINT(server, reuse_generations) ? 1 : *ended_generation_ + 1);
   jobs_[name] = job;
   if (!old_jobs_.try_emplace(name).second) std::erase(job_order_, name);
   job_order_.push_back(name);
@@ -244,7 +244,7 @@ void ViewEditor::RemoveMember(uint64_t incarnation) {
   job_of_member_.erase(it);
   // No step waits for a rank beyond the expected ones.
   const bool expected = worker.rank() < static_cast<int32_t>(job->expected_workers()) ||
-                        coordinator_planted_bugs().keep_ranks;
+                        VERBENA_FAILPOINT(server, keep_ranks);
   if (worker.rank() >= 0 && expected) job->add_departed_ranks(worker.rank());
   RemoveIfEnded(job->name());
 }

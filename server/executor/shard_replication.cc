@@ -70,7 +70,7 @@ void ShardExecutor::Impl::ReportRoom(ShardLane::Answer* answer) const {
 bool ShardExecutor::Impl::MayAnswer(const Record& record) const {
   const ReplicaLeases& leases = replication->leases();
   const bool reads =
-      wire::OperationOf(record.header.type).reads && !shard::failpoints().read_without_lease;
+      wire::OperationOf(record.header.type).reads && !VERBENA_FAILPOINT(shard, read_without_lease);
   for (const Group& group : record.group_span()) {
     if (!(reads ? leases.MayRead(group.partition, now_ns)
                 : leases.MayServe(group.partition, now_ns))) {

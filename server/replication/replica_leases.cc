@@ -62,7 +62,7 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
   if (was.role == Role::kPrimary) part->serve_from = was.serve_from;
   if (was.role == Role::kFollower) part->serve_from = was.heard_ns + lease_ns_;
   const bool waits = part->given_until > std::max(part->serve_from, now);
-  if (!(waits && shard::failpoints().skip_given_lease)) {
+  if (!(waits && VERBENA_FAILPOINT(shard, skip_given_lease))) {
     part->serve_from = std::max(part->serve_from, part->given_until);
   }
   const bool follower = !p.followers().empty();

@@ -418,7 +418,7 @@ GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
     return learner || long_enough ? GiveUp::kNoMemory : GiveUp::kNo;
   }
   const bool no_room =
-      part.refusal == ReplyStatus::kResourceExhausted && !shard::failpoints().drop_the_busy;
+      part.refusal == ReplyStatus::kResourceExhausted && !VERBENA_FAILPOINT(shard, drop_the_busy);
   const int64_t leases = no_room ? patience.no_room_leases : patience.other_leases;
   // Between its turns, which may wait behind those of other partitions, it is not refused.
   const bool refuses = part.refused && part.refusals >= patience.fewest_turns &&

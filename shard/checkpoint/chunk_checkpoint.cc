@@ -66,7 +66,8 @@ void ChunkCheckpoint::Unpin(Record* record) {
 // ---- applies ------------------------------------------------------------------------------------
 
 bool ChunkCheckpoint::BeforeChange(uint32_t chunk, bool content, bool force, ChunkSpares* spares) {
-  if (!content || chunk >= records_.size() || failpoints().checkpoint_what_changes) return true;
+  if (!content || chunk >= records_.size() || VERBENA_FAILPOINT(shard, checkpoint_what_changes))
+    return true;
   Record& r = records_[chunk];
   if (r.state != State::kDue && (r.state != State::kOut || r.kept)) return true;
   if ((force || parts_.budget->Fits(table_->ContentBytes())) && Lend(chunk, spares)) {

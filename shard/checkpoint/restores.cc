@@ -15,7 +15,7 @@ namespace verbena::shard {
 namespace {
 
 // Rows whose parameters are on their way to the cache.
-constexpr size_t kAhead = 16;
+constexpr size_t kLoadAhead = 16;
 
 bool IsAligned(absl::Span<const std::byte> numbers, ElementType type) {
   const uint32_t bytes = ElementBytes(type);
@@ -126,7 +126,8 @@ absl::Status Restores::LoadRows(const RowsToRestore& rows, RowsLoaded* loaded) {
     }
   }
   RowsLoaded from_start;
-  RowsLoaded& at = loaded != nullptr && !failpoints().restart_windows ? *loaded : from_start;
+  RowsLoaded& at =
+      loaded != nullptr && !VERBENA_FAILPOINT(shard, restart_windows) ? *loaded : from_start;
   while (at.rows < count) {
     // As many as may be in memory together: how many that is may change between two calls.
     if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
@@ -271,7 +272,7 @@ absl::Status Restores::LoadPartition(const RowsToRestore& rows, TableState* stat
   };
   for (size_t k = 0; k < which.size(); ++k) {
     const size_t i = which[k];
-    if (k + kAhead < which.size()) PrefetchToRead(parameters_of(which[k + kAhead]));
+    if (k + kLoadAhead < which.size()) PrefetchToRead(parameters_of(which[k + kLoadAhead]));
     const std::byte* const from = parameters_of(i);
     const auto* parameters = reinterpret_cast<const float*>(from);
     if (rows.dtype != ElementType::kF32) {
@@ -328,7 +329,8 @@ bool Restores::FinishLocalPartition(TableState* state, uint32_t slice) {
     }
   } else {
     // The table's kFresh may still be noted, and replicas take nothing before it.
-    if (tell && core_.records.BehindOnCopies(p) && !failpoints().end_before_notes) return false;
+    if (tell && core_.records.BehindOnCopies(p) && !VERBENA_FAILPOINT(shard, end_before_notes))
+      return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
     if (tell) {
       ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, p, *state);

@@ -94,7 +94,7 @@ bool RowCheckpoint::ToCheckpoint(const LocalPartitionRows& s, uint32_t slice, ui
 // ---- applies ------------------------------------------------------------------------------------
 
 bool RowCheckpoint::BeforeChange(uint32_t slice, absl::Span<const uint32_t> rows) {
-  if (!has(slice, State::kOpen) || failpoints().checkpoint_what_changes) return true;
+  if (!has(slice, State::kOpen) || VERBENA_FAILPOINT(shard, checkpoint_what_changes)) return true;
   const LocalPartitionRows& s = rows_[slice];
   to_keep_.clear();
   for (const uint32_t row : rows) {
@@ -328,7 +328,7 @@ void RowCheckpoint::Drop(uint32_t slice) {
 
 void RowCheckpoint::EndTracking(uint32_t slice, bool committed) {
   LocalPartitionRows& s = rows_[slice];
-  const bool forget = failpoints().forget_changed_rows;
+  const bool forget = VERBENA_FAILPOINT(shard, forget_changed_rows);
   if (!std::exchange(s.tracks, false) || (committed && !forget) || table_ == nullptr) return;
   // The slice may have been another one's meanwhile.
   if (!table_->ready(slice)) return;

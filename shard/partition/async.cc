@@ -162,8 +162,8 @@ Async::Replicating Async::Replicate(Queued* push) {
   told.owner = this;
   told.local = c.slice;
   // A learner is not waited for, but buffers may be.
-  told.waits = mode != ReplicaLog::Mode::kForward || !failpoints().answer_unapplied;
-  if (failpoints().replicate_from_slot) {
+  told.waits = mode != ReplicaLog::Mode::kForward || !VERBENA_FAILPOINT(shard, answer_unapplied);
+  if (VERBENA_FAILPOINT(shard, replicate_from_slot)) {
     told.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }
   push->gradient.data = sum;
@@ -247,7 +247,7 @@ ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
 }
 
 bool Async::Includes(const Members::Member& member, uint32_t chunk, uint64_t sequence) const {
-  if (sequence == 0 || member.rank < 0 || failpoints().pull_early) return true;
+  if (sequence == 0 || member.rank < 0 || VERBENA_FAILPOINT(shard, pull_early)) return true;
   const uint32_t slice = table_.chunk(chunk).slice;
   if (sequence > sequences_.last(slice, member.index)) return false;
   for (const Queued& q : queues_[slice]) {

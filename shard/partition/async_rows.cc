@@ -352,7 +352,7 @@ bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp&
   told.owner = this;
   told.local = slice;
   // A learner is not waited for, but rows, or memory to keep them for a save, may be.
-  told.waits = table_.tiered() || !failpoints().answer_unapplied;
+  told.waits = table_.tiered() || !VERBENA_FAILPOINT(shard, answer_unapplied);
   entry.record = sink_.log->Add(std::move(told));
   told_[slice].entries.push_back(entry);
   ++told_[slice].applies;
@@ -380,7 +380,7 @@ ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
 // are no more than the log has room for.
 bool AsyncRows::FindAgain(const ReplicatedApply& entry, uint32_t slice) {
   const MemoryFor before = pool_.whom();
-  if (!failpoints().refuse_told_rows) pool_.SetFor(MemoryFor::kFollower);
+  if (!VERBENA_FAILPOINT(shard, refuse_told_rows)) pool_.SetFor(MemoryFor::kFollower);
   const bool found = table_.FindOrCreate(slice, entry.push.keys, entry.rows);
   pool_.SetFor(before);
   return found;

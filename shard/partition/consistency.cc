@@ -3,7 +3,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "shard/failpoints.h"
+
 namespace verbena::shard {
+
+bool AwaitsEmpty(ReplyStatus status) {
+  return status == ReplyStatus::kResourceExhausted ||
+         (status != ReplyStatus::kOk && !VERBENA_FAILPOINT(shard, settle_refused));
+}
 
 bool ContributesZero(PartitionedTable* table, const Source& gradient, size_t n, EngineContext* sink,
                      ReplyStatus* answer) {

@@ -10,7 +10,6 @@
 
 #include "absl/types/span.h"
 #include "shard/engine.h"
-#include "shard/failpoints.h"
 #include "shard/kernel/reduce.h"
 #include "shard/partition/members.h"
 #include "shard/partition/sink.h"
@@ -79,10 +78,7 @@ bool ContributesZero(PartitionedTable* table, const Source& gradient, size_t n, 
 // has the answer: async, ssp: its sequence; sync: its contribution, which the step waits for. The
 // answer may be lost with its lane: if the place were taken, the push that is sent again would be a
 // duplicate, and OK.
-inline bool AwaitsEmpty(ReplyStatus status) {
-  return status == ReplyStatus::kResourceExhausted ||
-         (status != ReplyStatus::kOk && !failpoints().settle_refused);
-}
+bool AwaitsEmpty(ReplyStatus status);
 
 // Replicates a worker's current progress to the follower of the slice's partition, if there is one
 // that knows the slice.

@@ -51,7 +51,7 @@ bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
   ReplicaLog& log = *parts.sink->log;
   const uint32_t partition = table.life(slice).partition;
   ReplicaLog::Cursor& cursor = log.cursor(partition);
-  if (!cursor.sends(table.id()) || failpoints().chase_new_rows) return true;
+  if (!cursor.sends(table.id()) || VERBENA_FAILPOINT(shard, chase_new_rows)) return true;
   const uint32_t end = table.rows_in(slice);
   uint32_t& made = cursor.slices.at(table.id()).rows_made;
   if (made >= end) return true;
@@ -59,7 +59,7 @@ bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
   for (uint32_t row = made; row < end; ++row) {
     if (!table.rows(slice).is_free(row)) keys.push_back(table.rows(slice).key(row));
   }
-  if (!keys.empty() && !failpoints().forget_new_rows) {
+  if (!keys.empty() && !VERBENA_FAILPOINT(shard, forget_new_rows)) {
     ReplicaLog::Append told;
     const size_t bytes = KeyBytes(keys.size());
     told.data = parts.pool->TakeScratch(bytes, table.account());

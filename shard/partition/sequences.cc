@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "shard/failpoints.h"
+
 namespace verbena::shard {
 
 void Sequences::Resize(const Members& members, uint32_t slices) {
@@ -39,6 +41,13 @@ void Sequences::Adopt(const Members& members, uint32_t slice, absl::Span<const W
     if (member == nullptr || member->index == Members::kNoIndex) continue;
     last_[slice][member->index] = mark.sequence;
   }
+}
+
+ReplyStatus Sequences::Check(uint64_t sequence, uint64_t last, uint64_t next) {
+  if (sequence <= last) {
+    return VERBENA_FAILPOINT(shard, skip_dedupe) ? ReplyStatus::kOk : ReplyStatus::kDuplicate;
+  }
+  return sequence == next ? ReplyStatus::kOk : ReplyStatus::kSequenceGap;
 }
 
 ReplyStatus Sequences::Take(uint32_t slice, uint32_t member, uint64_t sequence) {

@@ -9,7 +9,6 @@
 
 #include "absl/types/span.h"
 #include "proto/wire/record.h"
-#include "shard/failpoints.h"
 #include "shard/partition/consistency.h"
 #include "shard/partition/members.h"
 
@@ -31,12 +30,7 @@ class Sequences {
   uint64_t& last(uint32_t slice, uint32_t member) { return last_[slice][member]; }
   uint64_t last(uint32_t slice, uint32_t member) const { return last_[slice][member]; }
   // kOk: `sequence` is `next`. It is not above `last`, which is below next: a resend.
-  static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next) {
-    if (sequence <= last) {
-      return failpoints().skip_dedupe ? ReplyStatus::kOk : ReplyStatus::kDuplicate;
-    }
-    return sequence == next ? ReplyStatus::kOk : ReplyStatus::kSequenceGap;
-  }
+  static ReplyStatus Check(uint64_t sequence, uint64_t last, uint64_t next);
   // Takes the sequence if it is the next one.
   ReplyStatus Take(uint32_t slice, uint32_t member, uint64_t sequence);
 

@@ -12,9 +12,9 @@ namespace verbena::shard {
 bool Sync::Passes(uint32_t chunk, uint32_t rank) {
   const Contribution& x = At(chunk, rank);
   if (x.state == State::kEmpty || members_.departed(rank)) return true;
-  return x.state == State::kNone &&
-         ProgressOf(table_.chunk(chunk).slice, rank).ended + (failpoints().pass_early ? 1 : 0) >
-             table_.chunk(chunk).version;
+  return x.state == State::kNone && ProgressOf(table_.chunk(chunk).slice, rank).ended +
+                                            (VERBENA_FAILPOINT(shard, pass_early) ? 1 : 0) >
+                                        table_.chunk(chunk).version;
 }
 
 void Sync::Count(uint32_t chunk, uint32_t rank, int change) {
@@ -43,7 +43,8 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_) return answer(ReplyStatus::kPermissionDenied);
   const uint64_t step = request.group.sequence;
-  if (step < c.version && !failpoints().skip_dedupe) return answer(ReplyStatus::kDuplicate);
+  if (step < c.version && !VERBENA_FAILPOINT(shard, skip_dedupe))
+    return answer(ReplyStatus::kDuplicate);
   if (step > c.version) return answer(ReplyStatus::kWrongStep);
   Contribution& x = At(chunk, rank);
   if (x.state != State::kNone && x.state != State::kOwed) {

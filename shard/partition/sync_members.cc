@@ -98,7 +98,8 @@ void Sync::ForgetLane(uint32_t lane) {
     for (uint32_t r = 0; r < ranks_; ++r) {
       const Contribution& x = At(chunk, r);
       if (x.state == State::kHeld && x.token.lane == lane) {
-        Drop(chunk, r, failpoints().forget_owed ? State::kNone : State::kOwed, nullptr);
+        Drop(chunk, r, VERBENA_FAILPOINT(shard, forget_owed) ? State::kNone : State::kOwed,
+             nullptr);
       }
     }
   }

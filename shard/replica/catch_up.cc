@@ -27,7 +27,7 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
   auto it = core_.tables.lower_bound(c.table);
   if (it == core_.tables.end() || it->first > c.last_table) {
     // It is admitted when it has proved that it has everything.
-    if (!failpoints().skip_proof) {
+    if (!VERBENA_FAILPOINT(shard, skip_proof)) {
       uint64_t record = 0;
       const Proofs::Proved proved = core_.proofs.Prove(partition, &c.proof, &record);
       if (record != 0) c.told = record;
@@ -82,7 +82,7 @@ bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& stat
 
 bool CatchUp::ReplicateGrowing(const TableState& state, absl::Span<const Group> groups,
                                absl::Span<const uint64_t> keys) {
-  if (core_.replicas.learners().empty() || failpoints().announce_late) return true;
+  if (core_.replicas.learners().empty() || VERBENA_FAILPOINT(shard, announce_late)) return true;
   for (const Group& group : groups) {
     const absl::Span<const uint64_t> named = keys.first(group.count);
     keys.remove_prefix(group.count);
@@ -127,7 +127,7 @@ bool CatchUp::ReplicateRows(uint32_t partition, const TableState& state, uint32_
   const EmbeddingTable& table = *state.rows.table;
   ReplicaLog::Cursor& c = core_.log.cursor(partition);
   const bool behind = !core_.log.AllApplied(partition, table.id());
-  if (!(behind && failpoints().cursor_before_apply) &&
+  if (!(behind && VERBENA_FAILPOINT(shard, cursor_before_apply)) &&
       !core_.records.AtLastRecord(partition, state, slice)) {
     return false;
   }

@@ -56,7 +56,7 @@ void Copies::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
 }
 
 void Copies::ForgetRetired(TableState* state) {
-  if (failpoints().keep_retired) return;
+  if (VERBENA_FAILPOINT(shard, keep_retired)) return;
   for (auto& [partition, marks] : state->marks) {
     std::erase_if(marks.workers,
                   [&](const auto& mark) { return core_.jobs.Retired(*state->job, mark.first); });
@@ -135,7 +135,7 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   if (answer.status != ReplyStatus::kOk) return answer;
   CopyState& copy = copies_[group.partition];
   answer.version = copy.sequence;
-  if (failpoints().refuse_replicas) {
+  if (VERBENA_FAILPOINT(shard, refuse_replicas)) {
     answer.status = ReplyStatus::kResourceExhausted;
     return answer;
   }

@@ -1,5 +1,9 @@
 #include "shard/replica/copy_rooms.h"
 
+#include <algorithm>
+
+#include "shard/failpoints.h"
+
 namespace verbena::shard {
 
 const CopyRooms::Copy* CopyRooms::Find(const CopyId& copy) const {
@@ -16,6 +20,23 @@ CopyRooms::Copy* CopyRooms::Find(const CopyId& copy) {
   });
   copies_.push_back({copy, {}, 0});
   return &copies_.back();
+}
+
+uint64_t CopyRooms::RoomFor(const CopyId& copy) const {
+  const Copy* const c = Find(copy);
+  if (c == nullptr || c->room.bytes == UINT64_MAX || VERBENA_FAILPOINT(shard, ignore_copy_room)) {
+    return UINT64_MAX;
+  }
+  return c->room.bytes - std::min(c->room.bytes, c->on_their_way);
+}
+
+bool CopyRooms::MayFit(const CopyId& copy, uint64_t bytes) const {
+  const Copy* const c = Find(copy);
+  if (c == nullptr) return true;
+  const uint64_t made =
+      VERBENA_FAILPOINT(shard, wait_for_open_steps) ? 0 : c->on_their_way - c->in_records;
+  const uint64_t awaited = c->on_their_way - made;
+  return awaited > 0 && made <= c->room.bytes && bytes <= c->room.bytes - made;
 }
 
 void CopyRooms::Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes) {

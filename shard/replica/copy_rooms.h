@@ -12,7 +12,6 @@
 #ifndef VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
 #define VERBENA_SHARD_REPLICA_COPY_ROOMS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -21,7 +20,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "shard/engine.h"
-#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
@@ -30,22 +28,11 @@ class CopyRooms {
   // Takes the last answer of that replica.
   void Report(const CopyId& copy, const CopyRoom& room) { Find(copy)->room = room; }
   // Bytes that rows made now may take there, beside those on their way. UINT64_MAX: no limit.
-  uint64_t RoomFor(const CopyId& copy) const {
-    const Copy* const c = Find(copy);
-    return c == nullptr || c->room.bytes == UINT64_MAX
-               ? UINT64_MAX
-               : c->room.bytes - std::min(c->room.bytes, c->on_their_way);
-  }
+  uint64_t RoomFor(const CopyId& copy) const;
   // Whether so many would fit if the rows of records on their way take less than expected: worth
   // asking again, because those are answered soon. Rows in no record may be an open step's, which
   // takes as long as its workers want.
-  bool MayFit(const CopyId& copy, uint64_t bytes) const {
-    const Copy* const c = Find(copy);
-    if (c == nullptr) return true;
-    const uint64_t made = failpoints().wait_for_open_steps ? 0 : c->on_their_way - c->in_records;
-    const uint64_t awaited = c->on_their_way - made;
-    return awaited > 0 && made <= c->room.bytes && bytes <= c->room.bytes - made;
-  }
+  bool MayFit(const CopyId& copy, uint64_t bytes) const;
   // The memory limit of the replica's server; 0: not known.
   uint64_t limit(const CopyId& copy) const {
     const Copy* const c = Find(copy);

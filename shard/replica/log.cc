@@ -124,7 +124,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
 
 // Entries added from now on do not count before the replica has them.
 void ReplicaLog::Require(Partition* partition) {
-  partition->required = !failpoints().acknowledge_early;
+  partition->required = !VERBENA_FAILPOINT(shard, acknowledge_early);
 }
 
 bool ReplicaLog::MayCopy(uint32_t partition) const {
@@ -152,7 +152,7 @@ bool ReplicaLog::Replicated(uint32_t partition, uint32_t table) const {
 bool ReplicaLog::Replicated(uint32_t partition, uint32_t table, uint32_t chunk) const {
   const Cursor& c = partitions_[partition].cursor;
   // The cursor stands at the next id when it has passed the last table: that one may be made later.
-  const bool passed = table > c.last_table && !failpoints().skip_next_table;
+  const bool passed = table > c.last_table && !VERBENA_FAILPOINT(shard, skip_next_table);
   return Replicated(partition, table) &&
          (c.complete || passed || table != c.table || chunk < c.chunk);
 }
@@ -179,10 +179,11 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.sequence = p.next++;
   e.group.count = append.header.count;
   // Decided here, where the records sent before this one are known.
-  const bool to_come = p.cursor.sends(append.table) ||
-                       (failpoints().rows_never_come && append.table > p.cursor.last_table &&
-                        p.cursor.begun_as_learner) ||
-                       (failpoints().forget_proved && p.cursor.proved && !p.cursor.complete);
+  const bool to_come =
+      p.cursor.sends(append.table) ||
+      (VERBENA_FAILPOINT(shard, rows_never_come) && append.table > p.cursor.last_table &&
+       p.cursor.begun_as_learner) ||
+      (VERBENA_FAILPOINT(shard, forget_proved) && p.cursor.proved && !p.cursor.complete);
   if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
   if (HasRows(append.header.kind)) {
     rooms_.Logged(append.partition, append.table, e.group.sequence);
@@ -269,7 +270,7 @@ void ReplicaLog::Pop(uint32_t partition) {
 }
 
 void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
-  if (failpoints().forget_unapplied) return;
+  if (VERBENA_FAILPOINT(shard, forget_unapplied)) return;
   FailWaiters(table, partition, why);
   Disown(table, partition);
   Partition& p = partitions_[partition];
@@ -292,7 +293,8 @@ void ReplicaLog::HoldReads(uint32_t table, uint32_t partition) {
 bool ReplicaLog::MayRead(uint32_t partition, uint32_t table) const {
   const Partition& p = partitions_[partition];
   const auto held = p.held_reads.find(table);
-  return held == p.held_reads.end() || held->second <= p.acked || failpoints().read_unacknowledged;
+  return held == p.held_reads.end() || held->second <= p.acked ||
+         VERBENA_FAILPOINT(shard, read_unacknowledged);
 }
 
 // ---- notes --------------------------------------------------------------------------------------
@@ -309,8 +311,8 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   // No request waits for these.
   const ReplicaWaiters::Asker asker = waiting_.Suspend();
   const bool catching_up = std::exchange(catching_up_, false);
-  while (!p.notes.empty() &&
-         (!Full(p) || failpoints().unbounded_log || failpoints().unbounded_notes)) {
+  while (!p.notes.empty() && (!Full(p) || VERBENA_FAILPOINT(shard, unbounded_log) ||
+                              VERBENA_FAILPOINT(shard, unbounded_notes))) {
     const ReplicaNotes::Note note = p.notes.Take();
     Append told;
     told.table = note.table;
@@ -357,7 +359,7 @@ bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
   if (p.copy.server == 0) return true;
   AddNotes(partition);
-  if (failpoints().unbounded_log) return true;
+  if (VERBENA_FAILPOINT(shard, unbounded_log)) return true;
   p.crowded |= p.apply_bytes > 0 && p.apply_bytes >= PartitionShare(p);
   crowded_ |= apply_bytes_ > 0 && apply_bytes_ >= ShardShare();
   if (!p.crowded && !crowded_) return true;
@@ -367,7 +369,7 @@ bool ReplicaLog::HasRoom(uint32_t partition) {
 
 bool ReplicaLog::HasRoomToCatchUp(uint32_t partition) const {
   const Partition& p = partitions_[partition];
-  if (failpoints().unbounded_log) {
+  if (VERBENA_FAILPOINT(shard, unbounded_log)) {
     return apply_bytes_ + catch_up_bytes_ < limits_.catch_up_bytes;
   }
   // As much as applies have in the log: a learner's link is shared by halves. Otherwise little

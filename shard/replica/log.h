@@ -46,7 +46,6 @@
 #include "absl/types/span.h"
 #include "proto/wire/record.h"
 #include "shard/engine.h"
-#include "shard/failpoints.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/copy_rooms.h"
 #include "shard/replica/notes.h"
@@ -246,7 +245,7 @@ class ReplicaLog {
   // Memory for new rows of the partition at its follower.
   uint64_t RoomForRows(uint32_t partition) const {
     const Partition& p = partitions_[partition];
-    return p.required && !failpoints().ignore_copy_room ? rooms_.RoomFor(p.copy) : UINT64_MAX;
+    return p.required ? rooms_.RoomFor(p.copy) : UINT64_MAX;
   }
   // New rows were made here.
   void Grow(uint32_t partition, uint32_t table, uint64_t bytes) {

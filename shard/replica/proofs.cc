@@ -129,7 +129,7 @@ uint64_t Proofs::ProveLocalPartition(uint32_t partition, const TableState& state
 // can come in between, because this thread takes workers' records. So both sides compare the
 // contents that the follower begins with.
 bool Proofs::ProveAgain(uint32_t partition) {
-  if (failpoints().skip_proof || failpoints().prove_once) return true;
+  if (VERBENA_FAILPOINT(shard, skip_proof) || VERBENA_FAILPOINT(shard, prove_once)) return true;
   // More than a turn allows is not waited for.
   const uint64_t bytes = core_.replicas.BytesOf(partition);
   if (bytes <= kBytesOfTurn && bytes > again_bytes_) return false;
@@ -164,7 +164,7 @@ void Proofs::AuditPartition() {
   // pushes would wait behind the audit. Record numbers restart when this shard has become primary
   // again.
   const bool answered = audited_[p] > core_.log.last(p) || core_.log.acknowledged(p) >= audited_[p];
-  Proved proved = answered || failpoints().hurry_audit ? Proved::kSome : Proved::kWait;
+  Proved proved = answered || VERBENA_FAILPOINT(shard, hurry_audit) ? Proved::kSome : Proved::kWait;
   while (proved == Proved::kSome && !core_.records.BehindOnCopies(p)) {
     uint64_t record = 0;
     proved = Prove(p, &audit_.at, &record);

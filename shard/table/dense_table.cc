@@ -167,7 +167,7 @@ absl::Status DenseTable::NoMemory() const {
 // What is served comes first: without copies nobody misses anything but their redundancy.
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   lacks_copies_ = false;
-  if (failpoints().all_or_nothing) {
+  if (VERBENA_FAILPOINT(shard, all_or_nothing)) {
     std::vector<Placement> alike(placement.begin(), placement.end());
     for (Placement& p : alike) p.copy = false;
     return AcquirePart(alike, false, &missing_bytes_) ? absl::OkStatus() : NoMemory();

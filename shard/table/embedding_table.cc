@@ -154,7 +154,8 @@ ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> name
   LocalPartition& s = slices_[slice];
   const uint64_t apply = s.applies + told + 1;
   // Decided for an apply that was refused since: another one may name other rows.
-  const bool again = s.sweep == apply && eviction_.by_number() && !failpoints().keep_refused_sweep;
+  const bool again =
+      s.sweep == apply && eviction_.by_number() && !VERBENA_FAILPOINT(shard, keep_refused_sweep);
   if (s.sweep <= s.applies || again) {
     s.keep = eviction_.Decide(*s.rows, named, waiting, apply, seconds_, &s.last_sweep);
     s.sweep = s.keep.keep_from > 0 ? apply : std::min(s.sweep, s.applies);
@@ -237,7 +238,7 @@ void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources,
 uint32_t EmbeddingTable::Sweep(LocalPartition* slice) {
   RowStore& rows = *slice->rows;
   named_rows_.assign(rows.size(), false);
-  for (const uint32_t row : named_) named_rows_[row] = !failpoints().evict_named;
+  for (const uint32_t row : named_) named_rows_[row] = !VERBENA_FAILPOINT(shard, evict_named);
   uint32_t dropped = 0;
   for (uint32_t row = 0; row < rows.size(); ++row) {
     rows.PrefetchStamp(row);
@@ -319,7 +320,8 @@ bool EmbeddingTable::LoadRow(uint32_t slice, uint32_t row, uint32_t applies,
   rows.SetApplies(row, applies);
   if (shape_.stamps) {
     // Before those of the next apply. One that is only known to have gone is the first to go.
-    const uint64_t last = failpoints().restore_as_next ? after + 1 : std::max<uint64_t>(after, 1);
+    const uint64_t last =
+        VERBENA_FAILPOINT(shard, restore_as_next) ? after + 1 : std::max<uint64_t>(after, 1);
     rows.SetStamp(row, applies == 0 ? 0 : eviction_.Stamp(0, rows.key(row), last, seconds_));
   }
   if (applies == 0) {

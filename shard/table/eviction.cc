@@ -103,7 +103,8 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
   }
   waiting_.clear();
   waiting(&waiting_);
-  const bool latest = kind_ == v1::Eviction::LRU && failpoints().waiting_rows_are_latest;
+  const bool latest =
+      kind_ == v1::Eviction::LRU && VERBENA_FAILPOINT(shard, waiting_rows_are_latest);
   for (const auto& [row, apply] : waiting_) {
     if (Rebase(apply) != 0) return {};  // not before all stamps have changed
     if (row >= rows.size() || rows.is_free(row)) continue;
@@ -120,7 +121,7 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
     }
     order_.push_back(uint64_t{stamp} << 32 | HashOf(rows.key(row)));
   }
-  if (live < rows.live() && rows.live() > most_rows_ && failpoints().count_unnamed) {
+  if (live < rows.live() && rows.live() > most_rows_ && VERBENA_FAILPOINT(shard, count_unnamed)) {
     live = rows.live();
   }
   const uint64_t target = most_rows_ - most_rows_ / kPart;
@@ -133,7 +134,7 @@ ApplyStamp Eviction::Threshold(const RowStore& rows, absl::Span<const uint32_t> 
   std::nth_element(order_.begin(), first, order_.end());
   const uint64_t keep = *first + (all ? 1 : 0);
   ApplyStamp stamp{0, static_cast<uint32_t>(keep >> 32), static_cast<uint32_t>(keep)};
-  if (failpoints().evict_alike) stamp = {0, stamp.keep_from + 1, 0};
+  if (VERBENA_FAILPOINT(shard, evict_alike)) stamp = {0, stamp.keep_from + 1, 0};
   return stamp;
 }
 

@@ -266,7 +266,7 @@ void HotRows::OnWritten(uint64_t key, uint64_t cookie) {
   if (frame >= frame_count() || frames_[frame].write != cookie >> 32) return;  // it has gone
   Frame& f = frames_[frame];
   f.write = 0;
-  if (failpoints().forget_cold_changes) f.dirty = false;
+  if (VERBENA_FAILPOINT(shard, forget_cold_changes)) f.dirty = false;
   --writing_;
   ++io_.counters.writes;
   io_.counters.written_bytes += content_bytes_;

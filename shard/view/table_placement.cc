@@ -137,7 +137,7 @@ absl::Status TablePlacement::Place(const v1::Table& table, TableState* state) {
     const bool keep = placement[p].ours && !placement[p].lost && !core_.partitions[p].stale;
     if (keep && !core_.partitions[p].epoch_changed) continue;
     // Also where it is lost: callers learn that from the view, which may be over in theirs.
-    const ReplyStatus why = placement[p].lost && failpoints().lost_by_old_view
+    const ReplyStatus why = placement[p].lost && VERBENA_FAILPOINT(shard, lost_by_old_view)
                                 ? ReplyStatus::kDataLoss
                                 : ReplyStatus::kWrongEpoch;
     if (keep) {
@@ -147,7 +147,7 @@ absl::Status TablePlacement::Place(const v1::Table& table, TableState* state) {
     } else {
       core_.LeaveLocalPartition(state, s, why);
     }
-    if (!failpoints().forget_deferred) state->parking->FailLocalPartition(s, why);
+    if (!VERBENA_FAILPOINT(shard, forget_deferred)) state->parking->FailLocalPartition(s, why);
     if (keep) continue;
     // Everything of a table that is being restored can be loaded again.
     const bool fresh =
@@ -166,7 +166,7 @@ absl::Status TablePlacement::Place(const v1::Table& table, TableState* state) {
     const uint32_t p = sliced.life(s).partition;
     const bool was_lost = p < state->placement.size() && state->placement[p].lost;
     if (placement[p].lost || !(was_lost || core_.partitions[p].renewed)) continue;
-    if (!failpoints().lose_what_is_reset) state->restore->SetReset(s);
+    if (!VERBENA_FAILPOINT(shard, lose_what_is_reset)) state->restore->SetReset(s);
   }
   state->starved = !acquired.ok();
   state->placement = std::move(placement);
@@ -192,7 +192,7 @@ void TablePlacement::ResetTable(TableState* state) {
       const auto marks = state->marks.find(p);
       const bool has_steps = marks != state->marks.end() &&
                              marks->second.generation == state->job->members.generation();
-      if (!has_steps || !failpoints().reset_promoted) continue;
+      if (!has_steps || !VERBENA_FAILPOINT(shard, reset_promoted)) continue;
     }
     // A table that is being restored gets versions for whatever generation it begins with.
     const bool restoring = state->restore != nullptr;
@@ -212,7 +212,8 @@ void TablePlacement::FollowRestore(const v1::Table& table, TableState* state) {
     const PartitionInfo& p = core_.partitions[state->table->life(s).partition];
     const bool ready = state->table->ready(s);
     if (!p.ours || p.epoch_changed || !ready) state->restore->Forget(s);
-    if (p.promoted && ready && !failpoints().forget_inherited) state->restore->Inherit(s);
+    if (p.promoted && ready && !VERBENA_FAILPOINT(shard, forget_inherited))
+      state->restore->Inherit(s);
   }
 }
 

@@ -56,7 +56,7 @@ void ViewFollower::UpdatePartitions(const v1::ClusterView& view) {
     // (server/coordinator/configurations.cc).
     // That holds for a primary, too, which may have missed the views between.
     const bool skipped = was.epoch > 0 && p.epoch() > was.epoch + 1;
-    info.renewed = info.ours && skipped && !(was.copy && failpoints().keep_lost);
+    info.renewed = info.ours && skipped && !(was.copy && VERBENA_FAILPOINT(shard, keep_lost));
     info.promoted = was.copy && info.ours && !info.renewed;
     const bool again = was.copy && info.copy && was.since != info.since;
     info.stale = again || (was.ours && info.copy) || info.renewed ||

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/core/failpoints.h"
 #include "rdma/sim/sim_network.h"
 #include "tests/client/client_runtime_world.h"
 
@@ -120,7 +121,7 @@ TEST_CASE("a callback may start operations and wait for them") {
 // that come without one in between were woken by their answers.
 TEST_CASE("a callback comes with its answer while another call sleeps for its last one") {
   const bool planted = GENERATE(false, true);
-  rdma::failpoints().keep_patience = planted;
+  client::failpoints().keep_patience = planted;
   int in_a_row = 0;
   {
     World world(true);
@@ -149,7 +150,7 @@ TEST_CASE("a callback comes with its answer while another call sleeps for its la
       in_a_row = world.heartbeats_sent == before ? in_a_row + 1 : 0;
     }
   }
-  rdma::failpoints() = {};
+  client::failpoints() = {};
   CHECK((in_a_row == 10) == !planted);
 }
 

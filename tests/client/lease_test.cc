@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "client/core/failpoints.h"
 #include "client/core/lease_keeper.h"
 #include "rdma/sim/sim_network.h"
 #include "tests/client/fake_cluster.h"
@@ -50,7 +51,7 @@ class Coordinator final : public ControlChannel {
 
 struct World {
   World() : network(1, {}), coordinator(&network) { keeper.Start(100, kLease); }
-  ~World() { rdma::failpoints() = {}; }
+  ~World() { client::failpoints() = {}; }
   int64_t now() const { return network.clock().NowNanos(); }
   // Its thread alone runs.
   void RunFor(int64_t ns) {
@@ -68,7 +69,7 @@ struct World {
 TEST_CASE("registration that takes four leases ends none, and is reported") {
   const bool planted = GENERATE(false, true);
   World w;
-  rdma::failpoints().heartbeats_need_owner = planted;
+  client::failpoints().heartbeats_need_owner = planted;
   {
     const CurrentCall::Scope scope(w.keeper.current_call(), "registering memory", 4096);
     w.RunFor(4 * kLease);

@@ -2,6 +2,7 @@
 // of use, or what it waits for would wait for it.
 #include <catch2/catch.hpp>
 
+#include "client/core/failpoints.h"
 #include "rdma/sim/sim_endpoint.h"
 #include "tests/client/fake_cluster.h"
 
@@ -140,7 +141,7 @@ struct TwoTables {
     quick_to = cluster.Memory(quick, 0.0f);
     REQUIRE(cluster.Wait(cluster.Pull(quick, quick_to)));
   }
-  ~TwoTables() { rdma::failpoints() = {}; }
+  ~TwoTables() { client::failpoints() = {}; }
   static FakeCluster::Options With(bool observer) {
     FakeCluster::Options options;
     options.observer = observer;
@@ -155,7 +156,7 @@ struct TwoTables {
 TEST_CASE("an operation that starts while another sleeps for its last answer is answered awake") {
   const bool planted = GENERATE(false, true);
   TwoTables w(true);
-  rdma::failpoints().keep_patience = planted;
+  client::failpoints().keep_patience = planted;
   const auto waits = w.cluster.Pull(w.slow, w.slow_to, 1);
   w.cluster.RunFor(kMilli);
   FakeCluster::CallPtr quick;
@@ -173,7 +174,7 @@ TEST_CASE("an operation that starts while another sleeps for its last answer is 
 TEST_CASE("answers that woke no thread are handled when another operation starts") {
   const bool planted = GENERATE(false, true);
   TwoTables w(false);
-  rdma::failpoints().keep_patience = planted;
+  client::failpoints().keep_patience = planted;
   FakeServer& server = *w.cluster.servers[0];
   server.silent = true;
   const auto step = w.cluster.PushPull(w.slow, w.cluster.Memory(w.slow, 1.0f), w.slow_to);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "client/core/failpoints.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -461,9 +462,9 @@ TEST_CASE("the planted bug gives a buffer back at the deadline with its record s
   auto pull = cluster.Pull(table, to, {}, 200 * kMilli);
   REQUIRE(cluster.Wait(pull));
   CHECK_FALSE(cluster.core->BufferReleased(pull->id));
-  rdma::failpoints().release_buffer_at_deadline = true;
+  client::failpoints().release_buffer_at_deadline = true;
   CHECK(cluster.core->BufferReleased(pull->id));
-  rdma::failpoints().release_buffer_at_deadline = false;
+  client::failpoints().release_buffer_at_deadline = false;
 }
 
 }  // namespace

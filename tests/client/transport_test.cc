@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/core/failpoints.h"
 #include "proto/wire/routing.h"
 #include "tests/client/fake_cluster.h"
 
@@ -126,11 +127,11 @@ TEST_CASE("no call ends because a transport refuses memory a few times") {
       [&] { return cluster.Scan(rows, 0, 0, result); }};
   REQUIRE(cluster.Wait(calls[1]()));
   for (size_t i = 0; i < calls.size(); ++i) {
-    rdma::failpoints().refusals_are_final = planted;
+    client::failpoints().refusals_are_final = planted;
     cluster.endpoint->refusals = 7;
     const auto call = calls[i]();
     REQUIRE(cluster.Wait(call));
-    rdma::failpoints() = {};
+    client::failpoints() = {};
     INFO(i << ": " << call->status);
     // Memory that is registered already is not refused.
     if (cluster.endpoint->refusals == 7) continue;

@@ -118,17 +118,17 @@ TEST_CASE("planted bug: commit a checkpoint whose files are not synced") {
 }
 
 TEST_CASE("planted bug: a restore that fails drops the table that has the name") {
-  Planted bug(&server::CoordinatorPlantedBugs::drop_by_name);
+  Planted bug(&server::failpoints().drop_by_name);
   CHECK_THAT(FirstFinding({}, 40), Catch::Contains("none has taken its place"));
 }
 
 TEST_CASE("planted bug: a table is dropped before what replaces it is loaded") {
-  Planted bug(&server::CoordinatorPlantedBugs::replace_at_once);
+  Planted bug(&server::failpoints().replace_at_once);
   CHECK_THAT(FirstFinding({}, 20), Catch::Contains("none has taken its place"));
 }
 
 TEST_CASE("planted bug: an apply keeps nothing for a save") {
-  Planted bug(&shard::Failpoints::checkpoint_what_changes);
+  Planted bug(&shard::failpoints().checkpoint_what_changes);
   CheckpointOptions options;
   options.faults = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
@@ -136,7 +136,7 @@ TEST_CASE("planted bug: an apply keeps nothing for a save") {
 
 // The chain lacks what was changed while the checkpoint was written that the increment is based on.
 TEST_CASE("planted bug: an increment forgets what changed during the save of its base") {
-  Planted bug(&shard::Failpoints::forget_changed_rows);
+  Planted bug(&shard::failpoints().forget_changed_rows);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -144,7 +144,7 @@ TEST_CASE("planted bug: an increment forgets what changed during the save of its
 }
 
 TEST_CASE("planted bug: compaction leaves out what increments have") {
-  Planted bug(&checkpoint::Failpoints::compact_oldest);
+  Planted bug(&checkpoint::failpoints().compact_oldest);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -152,7 +152,7 @@ TEST_CASE("planted bug: compaction leaves out what increments have") {
 }
 
 TEST_CASE("planted bug: what a kept checkpoint is based on is removed") {
-  Planted bug(&checkpoint::Failpoints::prune_bases);
+  Planted bug(&checkpoint::failpoints().prune_bases);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;

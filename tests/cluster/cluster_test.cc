@@ -7,7 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "client/core/failpoints.h"
+#include "rdma/failpoints.h"
 #include "rdma/sim/sim_network.h"
+#include "shard/failpoints.h"
 #include "tests/cluster/scenario_runs.h"
 
 namespace verbena::test {
@@ -184,17 +187,17 @@ TEST_CASE(
 }
 
 TEST_CASE("planted bug: act on the sender's completion") {
-  Planted bug(&rdma::Failpoints::act_on_send_completion);
+  Planted bug(&rdma::failpoints().act_on_send_completion);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("planted bug: hand the buffer back at the deadline without closing the lane") {
-  Planted bug(&rdma::Failpoints::release_buffer_at_deadline);
+  Planted bug(&client::failpoints().release_buffer_at_deadline);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("planted bug: send records again before their old lane is dead") {
-  Planted bug(&rdma::Failpoints::replay_before_dead);
+  Planted bug(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   options.connection_loss = 0.03;
@@ -203,7 +206,7 @@ TEST_CASE("planted bug: send records again before their old lane is dead") {
 }
 
 TEST_CASE("planted bug: send records again on another rail before the lane of theirs is dead") {
-  Planted bug(&rdma::Failpoints::replay_before_dead);
+  Planted bug(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.rails = 2;
   options.connection_loss = 0.03;
@@ -211,19 +214,19 @@ TEST_CASE("planted bug: send records again on another rail before the lane of th
 }
 
 TEST_CASE("planted bug: answer a pull before the push that it names") {
-  Planted bug(&shard::Failpoints::pull_early);
+  Planted bug(&shard::failpoints().pull_early);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("had been acknowledged"));
 }
 
 TEST_CASE("planted bug: return a reply or a credit before the receive is reposted") {
-  Planted bug(&rdma::Failpoints::reply_before_receive);
+  Planted bug(&rdma::failpoints().reply_before_receive);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("planted bug: never ask whether a quiet lane's server is still there") {
-  Planted bug(&rdma::Failpoints::never_probe);
+  Planted bug(&rdma::failpoints().never_probe);
   ScenarioOptions options;
   options.connection_loss = 0.01;
   options.missed_loss = 0.9;
@@ -231,7 +234,7 @@ TEST_CASE("planted bug: never ask whether a quiet lane's server is still there")
 }
 
 TEST_CASE("planted bug: wait for a write that does not end") {
-  Planted bug(&rdma::Failpoints::trust_writes);
+  Planted bug(&rdma::failpoints().trust_writes);
   CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
 }
 

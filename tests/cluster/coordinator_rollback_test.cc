@@ -4,6 +4,7 @@
 #include <string>
 
 #include "proto/control/cluster_history.h"
+#include "proto/control/failpoints.h"
 #include "server/coordinator/failpoints.h"
 #include "tests/cluster/sim_member.h"
 
@@ -132,11 +133,11 @@ TEST_CASE("regression: members that joined an older state end, and are taken for
 }
 
 TEST_CASE("a coordinator state whose age goes unnoticed is found") {
-  history_planted_bugs().one_history = true;
-  server::coordinator_planted_bugs().reuse_ids = true;
+  history::failpoints().one_history = true;
+  server::failpoints().reuse_ids = true;
   const Outcome outcome = RollBack(1);
-  history_planted_bugs().one_history = false;
-  server::coordinator_planted_bugs().reuse_ids = false;
+  history::failpoints().one_history = false;
+  server::failpoints().reuse_ids = false;
   INFO(outcome.new_table.status().ToString());
   REQUIRE(outcome.new_table.ok());
   CHECK(*outcome.new_table == kTrained);  // what was pushed to another table

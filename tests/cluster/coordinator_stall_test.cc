@@ -81,10 +81,10 @@ TEST_CASE("regression: a coordinator stall of any length ends no lease") {
 }
 
 TEST_CASE("a stall that counts against leases is found") {
-  server::coordinator_planted_bugs().count_pauses = true;
+  server::failpoints().count_pauses = true;
   int found = 0;
   for (const double leases : kStalls) found += StallEndsLease(1, leases) ? 1 : 0;
-  server::coordinator_planted_bugs().count_pauses = false;
+  server::failpoints().count_pauses = false;
   CHECK(found > 0);
 }
 

@@ -53,18 +53,18 @@ TEST_CASE(
 }
 
 TEST_CASE("planted bug: acknowledge a push before its copy has it") {
-  Planted bug(&shard::Failpoints::acknowledge_early);
+  Planted bug(&shard::failpoints().acknowledge_early);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
 TEST_CASE("planted bug: take requests of any epoch") {
-  Planted bug(&shard::Failpoints::ignore_epoch);
+  Planted bug(&shard::failpoints().ignore_epoch);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
 // The old primary wakes with a pull in its inbox, and answers what its copy's pushes have outdated.
 TEST_CASE("planted bug: answer pulls without a lease") {
-  Planted bug(&shard::Failpoints::read_without_lease);
+  Planted bug(&shard::failpoints().read_without_lease);
   CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 300),
              Catch::Contains("had been acknowledged"));
 }

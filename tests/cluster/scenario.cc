@@ -22,7 +22,7 @@ class Scenario {
   explicit Scenario(const ScenarioOptions& options) : random_(options.seed * 31 + 7) {
     // The keys of a partition depend on the table's id, which is to be the first one: no older
     // state is put back here.
-    server::coordinator_planted_bugs().reuse_ids = true;
+    server::failpoints().reuse_ids = true;
     state_.options = options;
     state_.result = &result_;
     const v1::TableSpec spec = Spec();
@@ -62,7 +62,7 @@ class Scenario {
         });
   }
 
-  ~Scenario() { server::coordinator_planted_bugs().reuse_ids = false; }
+  ~Scenario() { server::failpoints().reuse_ids = false; }
   Scenario(const Scenario&) = delete;
   Scenario& operator=(const Scenario&) = delete;
 

@@ -9,10 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/failpoint.h"
 #include "rdma/sim/sim_network.h"
-#include "server/checkpoint/files/failpoints.h"
-#include "server/coordinator/failpoints.h"
-#include "shard/failpoints.h"
 #include "tests/cluster/scenario.h"
 #include "tests/cluster/seeds.h"
 
@@ -65,22 +63,9 @@ inline std::string FirstFinding(ScenarioOptions options, uint64_t count) {
   return "";
 }
 
-// Switches a planted bug on for one scope.
+// Switches a failpoint on for one scope.
 struct Planted {
-  explicit Planted(Failpoint rdma::Failpoints::*which) : which_(&(rdma::failpoints().*which)) {
-    *which_ = true;
-  }
-  explicit Planted(Failpoint shard::Failpoints::*which) : which_(&(shard::failpoints().*which)) {
-    *which_ = true;
-  }
-  explicit Planted(Failpoint checkpoint::Failpoints::*which)
-      : which_(&(checkpoint::failpoints().*which)) {
-    *which_ = true;
-  }
-  explicit Planted(Failpoint server::CoordinatorPlantedBugs::*which)
-      : which_(&(server::coordinator_planted_bugs().*which)) {
-    *which_ = true;
-  }
+  explicit Planted(Failpoint* which) : which_(which) { *which_ = true; }
   ~Planted() { *which_ = false; }
   Failpoint* which_;
 };

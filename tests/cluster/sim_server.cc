@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "rdma/failpoints.h"
 #include "tests/cluster/sim_cluster.h"
 #include "tests/cluster/sim_dispatch.h"
 

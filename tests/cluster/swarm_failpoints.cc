@@ -2,6 +2,8 @@
 
 #include "client/core/failpoints.h"
 #include "proto/control/cluster_history.h"
+#include "proto/control/failpoints.h"
+#include "rdma/failpoints.h"
 #include "rdma/sim/sim_network.h"
 #include "server/checkpoint/files/failpoints.h"
 #include "server/coordinator/failpoints.h"
@@ -11,7 +13,10 @@ namespace verbena::test {
 
 std::vector<PlantedFault> PlantedFaults() {
   shard::Failpoints& shard = shard::failpoints();
-  rdma::Failpoints& client = rdma::failpoints();
+  rdma::Failpoints& lanes = rdma::failpoints();
+  client::Failpoints& client = client::failpoints();
+  server::Failpoints& server = server::failpoints();
+  history::Failpoints& history = history::failpoints();
   checkpoint::Failpoints& saves = checkpoint::failpoints();
   using F = SwarmFeature;
   const std::vector<std::string> content = {"is not what its primary", "acknowledged pushes",
@@ -20,12 +25,9 @@ std::vector<PlantedFault> PlantedFaults() {
                                           "saved after"};
   const std::vector<std::string> steps = {"of generation", "acknowledged push", "lease has ended"};
   // Each hides the others: an older state gets no members, these have other ids, and no lanes.
-  const std::vector<Failpoint*> reuse_ids = {
-      &server::coordinator_planted_bugs().reuse_ids,
-      &server::coordinator_planted_bugs().trusts_loaded_state,
-      &history_planted_bugs().compare_revisions};
-  const std::vector<Failpoint*> one_history = {&history_planted_bugs().one_history,
-                                               &server::coordinator_planted_bugs().reuse_ids};
+  const std::vector<Failpoint*> reuse_ids = {&server.reuse_ids, &server.trusts_loaded_state,
+                                             &history.compare_revisions};
+  const std::vector<Failpoint*> one_history = {&history.one_history, &server.reuse_ids};
   return {
       {"skip_dedupe", {&shard.skip_dedupe}, 2, {"more than was pushed"}},
       {"acknowledge_early", {&shard.acknowledge_early}, 4, content},
@@ -47,51 +49,48 @@ std::vector<PlantedFault> PlantedFaults() {
       {"unbounded_log", {&shard.unbounded_log}, 59, {"beyond its limits"}, {F::kHeavyLoad}},
       {"one_history", one_history, 755, {"acknowledged pushes"}, {F::kOldStates}},
       {"trusts_loaded_state",
-       {&server::coordinator_planted_bugs().trusts_loaded_state},
+       {&server.trusts_loaded_state},
        95,
        {"was acknowledged, and it is"},
        {F::kOldStates}},
-      {"keep_ranks", {&server::coordinator_planted_bugs().keep_ranks}, 4, {"beyond its"}},
+      {"keep_ranks", {&server.keep_ranks}, 4, {"beyond its"}},
       {"reuse_ids", reuse_ids, 82, {"must not", "acknowledged pushes"}, {F::kOldStates}},
       // A member then follows another history: any of these may show it first.
       {"forgets_terms",
-       {&history_planted_bugs().forgets_terms},
+       {&history.forgets_terms},
        2,
        {"says that a table is not there", "acknowledged pushes", "is not what its primary",
         "mismatches of its replicas"},
        {F::kOldStates}},
       {"count_pauses",
-       {&server::coordinator_planted_bugs().count_pauses},
+       {&server.count_pauses},
        3,
        {"lease has ended", "declared lost"},
        {F::kCoordinatorStalls}},
       {"make_late_changes",
-       {&server::coordinator_planted_bugs().make_late_changes},
+       {&server.make_late_changes},
        942,
        {"declared lost", "was left to server"},
        {F::kLateRequests}},
       {"hand_over_unheard",
-       {&server::coordinator_planted_bugs().hand_over_unheard},
+       {&server.hand_over_unheard},
        181,
        {"which had been dead for"},
        {F::kLateLeaves}},
       {"believe_workers",
-       {&server::coordinator_planted_bugs().believe_workers},
+       {&server.believe_workers},
        650,
        {"not the one that the cluster", "too few followers", "has not joined",
         "has not seen revision"},
        {F::kOldStates}},
       {"take_uncompared",
-       {&server::coordinator_planted_bugs().take_uncompared},
+       {&server.take_uncompared},
        0,
        {"not recovered", "says that a table is not there"},
        {F::kOldStates}},
-      {"wait_for_polls",
-       {&server::coordinator_planted_bugs().wait_for_polls},
-       8,
-       {"has not seen revision"}},
+      {"wait_for_polls", {&server.wait_for_polls}, 8, {"has not seen revision"}},
       {"clock_stops_in_suspend",
-       {&client.clock_stops_in_suspend},
+       {&lanes.clock_stops_in_suspend},
        1753,
        {"acknowledged pushes"},
        {F::kSuspends}},
@@ -108,17 +107,17 @@ std::vector<PlantedFault> PlantedFaults() {
        {"failed before its deadline"},
        {F::kRefusedMemory}},
       {"learn_losses_late",
-       {&verbena::client::failpoints().learn_losses_late},
+       {&client.learn_losses_late},
        23,
        {"which this client knows"},
        {F::kLosses}},
       {"awaits_before_pulls",
-       {&verbena::client::failpoints().awaits_before_pulls},
+       {&client.awaits_before_pulls},
        768,
        {"not recovered", "standstill", "stands still"},
        {F::kFewOperations}},
       {"keep_norm_steps",
-       {&verbena::client::failpoints().keep_norm_steps},
+       {&client.keep_norm_steps},
        0,
        {"has not used table", "was not saved"},
        {F::kNorms}},
@@ -191,16 +190,16 @@ std::vector<PlantedFault> PlantedFaults() {
        28,
        {"of generation", "more than was pushed"},
        {F::kNorms}},
-      {"act_on_send_completion", {&client.act_on_send_completion}, 1, {}},
+      {"act_on_send_completion", {&lanes.act_on_send_completion}, 1, {}},
       {"release_buffer_at_deadline", {&client.release_buffer_at_deadline}, 7, {}},
-      {"reply_before_receive", {&client.reply_before_receive}, 1, {}},
+      {"reply_before_receive", {&lanes.reply_before_receive}, 1, {}},
       {"replay_before_dead",
-       {&client.replay_before_dead},
+       {&lanes.replay_before_dead},
        38,
        {"settled buffer"},
        {F::kConnectionLoss}},
-      {"never_probe", {&client.never_probe}, 464, {"not recovered", "not finished"}},
-      {"trust_writes", {&client.trust_writes}, 15, {"not recovered"}, {F::kHangs}},
+      {"never_probe", {&lanes.never_probe}, 464, {"not recovered", "not finished"}},
+      {"trust_writes", {&lanes.trust_writes}, 15, {"not recovered"}, {F::kHangs}},
       {"pull_early", {&shard.pull_early}, 53, {"acknowledged pushes"}},
       {"answer_unapplied", {&shard.answer_unapplied}, 0, {"acknowledged pushes"}, {F::kFewBuffers}},
       {"skip_given_lease",

@@ -28,6 +28,7 @@ mv "$here/prefix" "$prefix"  # nothing in it may depend on where it was first
 for file in bin/verbenad bin/verbena-train include/verbena/client.h include/verbena/verbena.h; do
   [ -e "$prefix/$file" ] || fail "not installed: $file"
 done
+grep -qx "License: Apache-2.0" "$prefix/share/doc/verbena/copyright" || fail "the licence is not installed"
 [ "$("$prefix/bin/verbenad" --version)" = "verbenad $version" ] || fail "verbenad is not $version"
 [ "$("$prefix/bin/verbena-train" --version)" = "verbena-train $version" ] ||
   fail "verbena-train is not $version"

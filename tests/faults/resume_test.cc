@@ -15,7 +15,7 @@ namespace resume_test {
 
 using Catch::Matchers::Contains;
 
-constexpr int kPause = 150, kSteps = 300;
+constexpr int kEndless = 1'000'000;  // steps
 
 std::string Examples() {
   std::mt19937_64 random(3);
@@ -36,7 +36,7 @@ std::string Examples() {
 struct World {
   World() { WriteFile(directory.File("train"), Examples()); }
   // Two workers, with a dense and an embedding table.
-  std::vector<std::string> Train(const ProcessCluster& cluster, const std::string& job,
+  std::vector<std::string> Train(const ProcessCluster& cluster, const std::string& job, int steps,
                                  const std::vector<std::string>& more) const {
     std::vector<std::string> argv = {TrainPath(),
                                      "--cluster",
@@ -54,7 +54,7 @@ struct World {
                                      "--batch",
                                      "64",
                                      "--steps",
-                                     absl::StrCat(kSteps),
+                                     absl::StrCat(steps),
                                      "--transport",
                                      TestTransport(),
                                      "--checksum",
@@ -66,10 +66,9 @@ struct World {
   std::vector<std::string> TrainApart(const ProcessCluster& cluster, const std::string& consistency,
                                       int workers, int steps,
                                       const std::vector<std::string>& more) const {
-    std::vector<std::string> argv = Train(cluster, "apart", more);
+    std::vector<std::string> argv = Train(cluster, "apart", steps, more);
     for (size_t i = 0; i + 1 < argv.size(); ++i) {
       if (argv[i] == "--workers") argv[i + 1] = absl::StrCat(workers);
-      if (argv[i] == "--steps") argv[i + 1] = absl::StrCat(steps);
     }
     argv.insert(argv.end(), {"--consistency", consistency, "--log-steps"});
     return argv;
@@ -82,58 +81,63 @@ struct World {
   TemporaryDirectory directory;
 };
 
+// Stops worker 0 of a run with --log-steps once it has made so many steps: whatever it makes until
+// it stands still, no step is committed from then on.
+void StopAfterStep(Process* run, int steps) {
+  REQUIRE(run->WaitFor(absl::StrCat(") step ", steps, "\n")));
+  const std::string start = "worker 0 (pid ";
+  REQUIRE(run->WaitFor(start));
+  const std::string err = run->err();
+  REQUIRE(kill(std::stoi(err.substr(err.find(start) + start.size())), SIGSTOP) == 0);
+}
+
 TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the same bits") {
   const World world;
   const std::string root = world.directory.File("checkpoints");
-  std::string expected;
+  int saved = 0;
   {
-    // What is paused is not to lose its lease.
+    // What is stopped is not to lose its lease.
     ProcessCluster cluster({.servers = 2, .lease_ms = 60'000});
-    const Finished whole = RunProgram(world.Train(cluster, "whole", {}));
-    INFO(whole.err);
-    REQUIRE(whole.status == 0);
-    expected = JsonField(whole.out, "parameters_xxh64");
-    REQUIRE_FALSE(expected.empty());
-
-    Process run(
-        world.Train(cluster, "job", {"--pause-after-step", absl::StrCat(kPause), "--log-steps"}));
+    Process run(world.Train(cluster, "job", kEndless, {"--log-steps"}));
+    StopAfterStep(&run, 150);
     // The other worker has pushed what it can of the next step, which is not committed.
-    REQUIRE(run.WaitFor(absl::StrCat("paused after step ", kPause)));
-    REQUIRE(run.WaitFor(absl::StrCat("worker 1 (pid")));
     const Finished save = world.Checkpoint(cluster, {"save", root});
     INFO(save.err);
     REQUIRE(save.status == 0);
-    CHECK(JsonField(save.out, "step") == absl::StrCat(kPause));
+    saved = std::stoi(JsonField(save.out, "step"));
+    CHECK(saved >= 149);
     run.Signal(SIGKILL);
   }
   ProcessCluster cluster({.servers = 3, .lease_ms = 60'000});
-  const Finished none = RunProgram(world.Train(cluster, "job", {"--resume"}));
+  const int steps = saved + 150;
+  const Finished whole = RunProgram(world.Train(cluster, "whole", steps, {}));
+  INFO(whole.err);
+  REQUIRE(whole.status == 0);
+  const std::string expected = JsonField(whole.out, "parameters_xxh64");
+  REQUIRE_FALSE(expected.empty());
+  const Finished none = RunProgram(world.Train(cluster, "job", steps, {"--resume"}));
   CHECK(none.status == 1);
   CHECK_THAT(none.err, Contains("--resume: there is no table 'job/") && Contains("not restored"));
 
   const Finished restore = world.Checkpoint(cluster, {"restore", root});
   INFO(restore.err);
   REQUIRE(restore.status == 0);
-  Process resumed(world.Train(
-      cluster, "job", {"--resume", "--log-steps", "--pause-after-step", absl::StrCat(kSteps - 1)}));
-  REQUIRE(resumed.WaitFor(absl::StrCat("step ", kPause + 1)));
-  CHECK_THAT(resumed.err(), !Contains(absl::StrCat("step ", kPause, "\n")));
+  const Finished resumed =
+      RunProgram(world.Train(cluster, "job", steps, {"--resume", "--log-steps"}));
+  INFO(resumed.err);
+  REQUIRE(resumed.status == 0);
+  CHECK_THAT(resumed.err, Contains(absl::StrCat(") step ", saved + 1, "\n")) &&
+                              !Contains(absl::StrCat(") step ", saved, "\n")));
+  CHECK(JsonField(resumed.out, "parameters_xxh64") == expected);
   // A checkpoint of a run that was resumed says the steps of both.
-  REQUIRE(resumed.WaitFor("paused after step"));
   const Finished again = world.Checkpoint(cluster, {"save", root});
   INFO(again.err);
   REQUIRE(again.status == 0);
-  CHECK(JsonField(again.out, "step") == absl::StrCat(kSteps - 1));
-  // The launcher is not stopped, its worker is.
-  const std::string paused = resumed.err();
-  const size_t pid = paused.rfind("(pid ", paused.find("paused after")) + 5;
-  REQUIRE(kill(std::stoi(paused.substr(pid)), SIGCONT) == 0);
-  REQUIRE(resumed.Wait() == 0);
-  CHECK(JsonField(resumed.out(), "parameters_xxh64") == expected);
+  CHECK(JsonField(again.out, "step") == absl::StrCat(steps));
 
-  const Finished over = RunProgram(world.Train(cluster, "job", {"--resume"}));
+  const Finished over = RunProgram(world.Train(cluster, "job", steps, {"--resume"}));
   CHECK(over.status == 1);
-  CHECK_THAT(over.err, Contains(absl::StrCat("nothing to resume: the tables have ", kSteps)));
+  CHECK_THAT(over.err, Contains(absl::StrCat("nothing to resume: the tables have ", steps)));
 }
 
 size_t CountOf(const std::string& text, const std::string& word) {

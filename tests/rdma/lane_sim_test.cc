@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "rdma/failpoints.h"
 #include "rdma/sim/sim_network.h"
 #include "tests/rdma/lane_world.h"
 

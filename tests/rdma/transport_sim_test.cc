@@ -5,6 +5,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "rdma/failpoints.h"
 #include "rdma/sim/sim_network.h"
 #include "tests/rdma/transport_conformance.h"
 

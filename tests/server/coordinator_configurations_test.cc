@@ -151,15 +151,15 @@ TEST_CASE("regression: who leaves hands over to no follower that was not heard s
   REQUIRE_STATUS(c.Leave(a), kUnavailable, "has not been heard");
   CHECK(Words(c.Partition(0)) == "1+2");
   CHECK(c.Server("a").state() == v1::Server::ALIVE);
-  coordinator_planted_bugs().hand_over_unheard = GENERATE(false, true);
-  if (!coordinator_planted_bugs().hand_over_unheard) {
+  failpoints().hand_over_unheard = GENERATE(false, true);
+  if (!failpoints().hand_over_unheard) {
     c->RunOnce();
     c.clock.AdvanceMs(kLeaseMs / 4);
     REQUIRE(c.Heartbeat(b).ok());
   }
   CHECK(c.Leave(a).ok());
   CHECK(Words(c.Partition(0)) == "2");
-  coordinator_planted_bugs().hand_over_unheard = false;
+  failpoints().hand_over_unheard = false;
 }
 
 TEST_CASE("a server that returns is repaired as a learner, and learners become followers") {

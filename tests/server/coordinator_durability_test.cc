@@ -182,14 +182,14 @@ TEST_CASE("regression: a slow write of the store ends no lease") {
     store.clock = &c.clock;
     const uint64_t server = c.JoinServer("a");
     const uint64_t worker = c.JoinWorker("job", 1)->incarnation();
-    coordinator_planted_bugs().count_pauses = bug;
+    failpoints().count_pauses = bug;
     // All but the heartbeat that is due: it comes while the store is written.
     c.clock.AdvanceMs(kLeaseMs / 4);
     store.slow_ms = kLeaseMs * 3 / 4;
     REQUIRE(c.JoinWorker("other", 1).ok());
     store.slow_ms = 0;
     c->RunOnce();
-    coordinator_planted_bugs().count_pauses = false;
+    failpoints().count_pauses = false;
     CHECK((c.Server("a").state() == v1::Server::ALIVE) == !bug);
     CHECK(c.Heartbeat(worker).ok() == !bug);
     CHECK(c.Heartbeat(server).ok());

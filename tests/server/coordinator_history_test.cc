@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/numbers.h"
+#include "proto/control/failpoints.h"
 #include "server/coordinator/failpoints.h"
 #include "tests/server/coordinator_fixture.h"
 
@@ -82,15 +83,15 @@ TEST_CASE(
 }
 
 TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
-  coordinator_planted_bugs().reuse_ids = true;
+  failpoints().reuse_ids = true;
   RolledBack r;
   r.PutBack(r.backup);
-  coordinator_planted_bugs().reuse_ids = false;
-  history_planted_bugs().one_history = true;
+  failpoints().reuse_ids = false;
+  history::failpoints().one_history = true;
   const bool answered = r.c.Heartbeat(r.server, &r.seen, true).ok();
   // The id of another table of the history that the server has seen.
   const absl::StatusOr<v1::Table> reused = r.c.CreateTable(r.c.Spec("c", 64));
-  history_planted_bugs().one_history = false;
+  history::failpoints().one_history = false;
   CHECK(answered);
   REQUIRE(reused.ok());
   CHECK(reused->id() == r.seen.tables(1).id());
@@ -123,10 +124,10 @@ TEST_CASE("regression: an older state makes and changes nothing before it can be
   REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
   for (const absl::Status& status : Changes(&r.c)) CHECK(status.ok());
 
-  coordinator_planted_bugs().trusts_loaded_state = true;
+  failpoints().trusts_loaded_state = true;
   r.PutBackUnheard(r.backup);
   for (const absl::Status& status : Changes(&r.c)) CHECK(status.ok());
-  coordinator_planted_bugs().trusts_loaded_state = false;
+  failpoints().trusts_loaded_state = false;
 }
 
 TEST_CASE("what keeps a cluster available does not wait until its servers are heard") {
@@ -188,9 +189,9 @@ size_t IdsGivenTwice() {
 
 TEST_CASE("regression: no two starts on one state give out the same incarnation or table id") {
   CHECK(IdsGivenTwice() == 0);
-  coordinator_planted_bugs().reuse_ids = true;
+  failpoints().reuse_ids = true;
   CHECK(IdsGivenTwice() > 0);
-  coordinator_planted_bugs().reuse_ids = false;
+  failpoints().reuse_ids = false;
 }
 
 TEST_CASE("table ids are skipped in terms in which a table is made, and in no other") {
@@ -251,9 +252,9 @@ TEST_CASE("regression: a worker that joined an older state does not stop the rig
     const v1::ClusterView wrong = r.c.view();
     r.PutBack(r.newest);
     REQUIRE(r.c.view().revision() < wrong.revision());
-    coordinator_planted_bugs().believe_workers = planted;
+    failpoints().believe_workers = planted;
     const absl::Status said = r.c.Heartbeat(stray, &wrong).status();
-    coordinator_planted_bugs().believe_workers = false;
+    failpoints().believe_workers = false;
     if (planted) {
       CHECK(said.code() == absl::StatusCode::kFailedPrecondition);
       CHECK(r.c->status().code() == absl::StatusCode::kFailedPrecondition);
@@ -336,9 +337,9 @@ TEST_CASE("a coordinator that forgets terms is found") {
   RolledBack r;
   r.PutBack(r.backup);
   for (int i = 0; i < 2 * kTermsListed; ++i) r.c.Restart();
-  history_planted_bugs().forgets_terms = true;
+  history::failpoints().forgets_terms = true;
   CHECK(r.c.Heartbeat(r.server, &r.seen, true).ok());
-  history_planted_bugs().forgets_terms = false;
+  history::failpoints().forgets_terms = false;
 }
 
 TEST_CASE("an older state is not accepted where no table ids are left for another history") {

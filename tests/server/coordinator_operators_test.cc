@@ -271,7 +271,7 @@ TEST_CASE("random calls of operators do what the view allows, and each failpoint
     INFO("seed " << seed);
     CHECK(RandomCalls(seed).empty());
   }
-  CoordinatorPlantedBugs& bugs = coordinator_planted_bugs();
+  Failpoints& bugs = failpoints();
   for (Failpoint* bug : {&bugs.drop_used, &bugs.reuse_generations, &bugs.cold_tier_anywhere}) {
     *bug = true;
     std::string found;

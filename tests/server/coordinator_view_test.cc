@@ -345,9 +345,9 @@ TEST_CASE("regression: however many polls wait, heartbeats come between their an
 }
 
 TEST_CASE("failpoint: heartbeats wait until all polls are answered") {
-  coordinator_planted_bugs().answer_all_polls = true;
+  failpoints().answer_all_polls = true;
   CHECK(AnsweredByTurns() == std::vector<int>{1000});
-  coordinator_planted_bugs() = {};
+  failpoints() = {};
 }
 
 TEST_CASE(

@@ -147,9 +147,9 @@ bool FollowsOlderState(bool poll) {
 TEST_CASE("regression: no answer of an older coordinator state is followed") {
   CHECK_FALSE(FollowsOlderState(/*poll=*/false));
   CHECK_FALSE(FollowsOlderState(/*poll=*/true));
-  coordinator_planted_bugs().take_uncompared = true;
+  failpoints().take_uncompared = true;
   const bool follows = FollowsOlderState(/*poll=*/false);
-  coordinator_planted_bugs().take_uncompared = false;
+  failpoints().take_uncompared = false;
   CHECK(follows);
 }
 

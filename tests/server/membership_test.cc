@@ -228,9 +228,9 @@ bool ViewsComeWithoutPolls() {
 
 TEST_CASE("regression: a view whose poll is lost comes after the next heartbeat") {
   CHECK(ViewsComeWithoutPolls());
-  coordinator_planted_bugs().wait_for_polls = true;
+  failpoints().wait_for_polls = true;
   const bool come = ViewsComeWithoutPolls();
-  coordinator_planted_bugs().wait_for_polls = false;
+  failpoints().wait_for_polls = false;
   CHECK_FALSE(come);
 }
 

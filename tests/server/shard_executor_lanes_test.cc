@@ -1,6 +1,7 @@
 // Who gets a lane, who keeps it, and what a refusal says. What has the tag [verbs] also runs over a
 // real RDMA device (tests/softroce/cases/tokens.sh).
 #include "proto/control/cluster_history.h"
+#include "proto/control/failpoints.h"
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {
@@ -94,9 +95,9 @@ TEST_CASE("regression: a worker of another history gets no lane by its number") 
     CHECK(absl::IsUnavailable(open()));
     CHECK_THAT(std::string(open().message()),
                Contains("revision 5 of term 2") && Contains("revision 2 of term 1"));
-    history_planted_bugs().compare_revisions = true;
+    history::failpoints().compare_revisions = true;
     CHECK(open().ok());
-    history_planted_bugs().compare_revisions = false;
+    history::failpoints().compare_revisions = false;
   }
   SECTION("the terms do not go back to what this server has seen") {
     add_term(2, kTermId + 1, 4);

@@ -65,7 +65,7 @@ train_start() {
   local coordinator=$1 transport=$2 file=$3
   shift 3
   training=$transport result_file=$file
-  "${under[@]}" "$BUILD/verbena-train" --cluster "$coordinator" --transport "$transport" \
+  "${under[@]}" "$BUILD/${trainer_program:-verbena-train}" --cluster "$coordinator" --transport "$transport" \
     --rdma-device "$DEVICE" --format text --workers 2 --steps "$train_steps" --batch "$train_batch" \
     --timeout "$train_timeout" --holdout 0.001 --checksum --json --log-steps "$@" \
     --data /usr/share/common-licenses/GPL-2 /usr/share/common-licenses/GPL-3 \

@@ -31,11 +31,10 @@ expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
   optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype predictions json epochs batch steps \
-  seed transport job rank timeout checksum config holdout input-memory spool-bytes count-models rdma-device rdma-address \
+  seed transport job rank timeout checksum log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
   device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
-grep -q -- "--pause-after-step" "$work/out" && fail "--help shows what is for tests"
 
 expect 2 "lion" "${base[@]}" --optimizer lion
 grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not named"

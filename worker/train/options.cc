@@ -66,6 +66,7 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
   app->add_flag("--checksum", o->checksum,
                 "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");
+  app->add_flag("--log-steps", o->log_steps, "a line on standard error after each worker's step");
   app->add_flag("--count-models", o->count_models,
                 "text: only print the bits per byte of counting models of order 0, 1 and 2 "
                 "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
@@ -329,11 +330,6 @@ void AddTraining(CLI::App* app, Options* o) {
 void AddHidden(CLI::App* app, Options* o) {
   // An empty group keeps them out of the help.
   app->add_flag("--drop-tables", o->drop_tables)->group("");
-  app->add_flag("--log-steps", o->log_steps)->group("");
-  app->add_option("--pause-after-step", o->pause_after_step)->group("");
-  app->add_option("--pause-in-step", o->pause_in_step)->group("");
-  app->add_option("--pause-until", o->pause_until)->group("");
-  app->add_option("--pause-rank", o->pause_rank)->group("");
   app->add_option("--worker-channel", o->channel)->group("");
   app->add_option("--input-index", o->input_index)->group("");
 }

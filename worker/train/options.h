@@ -65,6 +65,7 @@ struct Options {
   std::string predictions;
   bool json = false;
   bool checksum = false;
+  bool log_steps = false;
   bool keep_tables = false;
   bool resume = false;
   bool local = false;
@@ -75,13 +76,8 @@ struct Options {
   std::optional<int> embedding, hidden;  // default: by model
   TextModelOptions text;
 
-  // For tests and for the processes that the launcher starts; not in the help.
+  // For the processes that the launcher starts; not in the help.
   bool drop_tables = false;  // after the evaluation
-  bool log_steps = false;
-  int64_t pause_after_step = -1;
-  int64_t pause_in_step = -1;
-  std::string pause_until;  // a file that ends the pause; empty: SIGCONT does
-  uint32_t pause_rank = 0;
   int channel = -1;
   int input_index = -1;  // the launcher's; see inputs.h
 };

@@ -149,10 +149,7 @@ class Loop {
       return Diverged(absl::StrCat("the loss of step ", step, " is ", *loss));
     }
     const size_t tensors = store_.layout().size();
-    for (size_t i = 0; i < tensors; ++i) {
-      store_.Push(i);
-      if (i == 0 && hooks_.mid_step) hooks_.mid_step(step);
-    }
+    for (size_t i = 0; i < tensors; ++i) store_.Push(i);
     for (size_t t = 0; t < tables_; ++t) rows_.Push(t, now.batch.keys[t]);
     store_.EndStep();
     if (more && !options_.prefetch) BeginLookup(step + 1);

@@ -81,8 +81,6 @@ struct TrainHooks {
   std::function<void(const Validation&)> validated;
   // Rank 0: training continues, but not as the options promise. May be empty.
   std::function<void(const std::string&)> warn;
-  // In the middle of each step (its first tensor is pushed, the others not); for fault tests.
-  std::function<void(uint64_t step)> mid_step;
   const std::atomic<bool>* stop = nullptr;  // ends the loop with CANCELLED at a step's boundary
 };
 

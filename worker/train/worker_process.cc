@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/base/unread_output.h"
 #include "worker/data/data_identity.h"
@@ -94,42 +93,18 @@ void Say(const Options& options, const std::string& what) {
   WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
 }
 
-void PauseSelf(const Options& options, const std::string& where) {
-  Say(options, "paused " + where);
-  if (options.pause_until.empty()) {
-    raise(SIGSTOP);
-    return;
-  }
-  // The client's own thread goes on meanwhile.
-  while (access(options.pause_until.c_str(), F_OK) != 0 && !g_stop.load()) {
-    absl::SleepFor(absl::Milliseconds(50));
-  }
-}
-
-// Adds hooks for tests: a log of steps, and pauses that SIGCONT or a file ends.
 TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
                    std::function<void(const std::string&)> note) {
-  const bool pauses = static_cast<uint32_t>(std::max(options.rank, 0)) == options.pause_rank;
   TrainHooks hooks;
   hooks.stop = &g_stop;
   hooks.warn = note;
   hooks.validated = [say = std::move(note)](const Validation& validation) {
     say(ValidationText(validation));
   };
-  hooks.after_step = [&options, pauses, next = std::move(after_step)](const Totals& totals) {
+  hooks.after_step = [&options, next = std::move(after_step)](const Totals& totals) {
     next(totals);
     if (options.log_steps) Say(options, absl::StrCat("step ", totals.steps));
-    if (pauses && static_cast<int64_t>(totals.steps) == options.pause_after_step) {
-      PauseSelf(options, absl::StrCat("after step ", totals.steps));
-    }
   };
-  if (pauses && options.pause_in_step >= 0) {
-    hooks.mid_step = [&options](uint64_t step) {
-      if (static_cast<int64_t>(step) == options.pause_in_step) {
-        PauseSelf(options, absl::StrCat("in step ", step));
-      }
-    };
-  }
   return hooks;
 }
 
@@ -261,7 +236,8 @@ const std::atomic<bool>* InstallStopHandler() {
 
 int StopSignal() { return g_signal.load(); }
 
-int RunLaunchedWorker(const Options& options) {
+int RunLaunchedWorker(const Options& options,
+                      const std::function<void(uint64_t steps)>& after_step) {
   InstallStopHandler();
   ChannelMessage progress;
   double sent_at = 0;
@@ -272,6 +248,7 @@ int RunLaunchedWorker(const Options& options) {
         (void)SendMessage(options.channel, progress);
       },
       [&](const Totals& totals) {
+        if (after_step) after_step(totals.steps);
         if (totals.seconds - sent_at < kProgressSeconds) return;
         sent_at = totals.seconds;
         progress.totals = totals;

@@ -5,6 +5,8 @@
 #define VERBENA_WORKER_TRAIN_WORKER_PROCESS_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 
 #include "worker/train/options.h"
 
@@ -15,8 +17,10 @@ namespace verbena::worker {
 const std::atomic<bool>* InstallStopHandler();
 int StopSignal();
 
-// A worker that a launcher started: reports over options.channel. Returns the exit status.
-int RunLaunchedWorker(const Options& options);
+// A worker that a launcher started: reports over options.channel. Returns the exit status. Calls
+// `after_step` after each step, with the steps so far; the client's own threads go on meanwhile.
+int RunLaunchedWorker(const Options& options,
+                      const std::function<void(uint64_t steps)>& after_step = {});
 
 // A worker on its own (--rank, --local): progress on stderr, the result on stdout.
 int RunSeparateWorker(const Options& options);

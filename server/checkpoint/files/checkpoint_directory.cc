@@ -102,15 +102,16 @@ std::vector<std::string> NotKept(const std::vector<Listed>& all, const Retention
   }
   std::set<std::string> former = kept;
   if (retention.keep_former_runs) KeepFormerRuns(all, &former);
-  if (former.size() > kept.size() && !failpoints().forget_former_runs) kept = std::move(former);
+  if (former.size() > kept.size() && !VERBENA_FAILPOINT(checkpoint, forget_former_runs))
+    kept = std::move(former);
   // From the newest on: a base is older than the checkpoints based on it. The base of a checkpoint
   // with an unreadable manifest is not known: all older ones stay.
   bool unread = false;
   for (auto i = all.rbegin(); i != all.rend(); ++i) {
-    unread |= !i->manifest.ok() && !failpoints().prune_unread;
+    unread |= !i->manifest.ok() && !VERBENA_FAILPOINT(checkpoint, prune_unread);
     if (unread) kept.insert(i->name);
     if (kept.contains(i->name) && i->manifest.ok() && i->manifest->has_base() &&
-        !failpoints().prune_bases) {
+        !VERBENA_FAILPOINT(checkpoint, prune_bases)) {
       kept.insert(i->manifest->base().name());
     }
   }
@@ -251,7 +252,7 @@ absl::StatusOr<std::string> CheckpointDirectory::Begin() {
   if (absl::Status status = RemoveLeftovers(); !status.ok()) return status;
   ++number_;
   std::string id = absl::StrCat(".", absl::Hex(random_(), absl::kZeroPad16));
-  if (failpoints().reuse_attempts) id.clear();
+  if (VERBENA_FAILPOINT(checkpoint, reuse_attempts)) id.clear();
   const std::string path =
       Join(root_, absl::StrCat(CheckpointName(number_), id, std::string(kTemporary)));
   if (absl::Status status = disk_->MakeDirectory(path); !status.ok()) return status;
@@ -327,7 +328,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointDirectory::WouldPrune(
   for (const Listed& listed : *all) {
     const bool foreign =
         listed.manifest.ok() && !retention.job.empty() && listed.manifest->job() != retention.job;
-    if (!foreign || failpoints().share_directories) own.push_back(listed);
+    if (!foreign || VERBENA_FAILPOINT(checkpoint, share_directories)) own.push_back(listed);
   }
   return NotKept(own, retention);
 }

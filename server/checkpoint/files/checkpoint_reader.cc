@@ -243,7 +243,7 @@ RowFilter CheckpointReader::RowFilterOf(const std::string& table) const {
   }
   const bool replaces =
       std::any_of(first.begin(), first.end(), [](size_t link) { return link > 0; });
-  if (replaces && failpoints().merge_key_by_key) return {};
+  if (replaces && VERBENA_FAILPOINT(checkpoint, merge_key_by_key)) return {};
   return {newest->id(), std::move(first)};
 }
 

@@ -107,7 +107,7 @@ class Compaction {
   }
 
   absl::Status CopyRows(int index) {
-    if (from_.links() > 1 && failpoints().compact_oldest) {
+    if (from_.links() > 1 && VERBENA_FAILPOINT(checkpoint, compact_oldest)) {
       const auto oldest = CheckpointReader::Open(disk_, from_.path_of(0));
       return oldest.ok() ? CopyRows(index, *oldest) : oldest.status();
     }

@@ -27,7 +27,7 @@ absl::Status WriteWhole(Disk* disk, const std::string& path, const std::string& 
   if (!file.ok()) return file.status();
   absl::Status status =
       (*file)->WriteAt(0, {reinterpret_cast<const std::byte*>(content.data()), content.size()});
-  if (status.ok() && !failpoints().commit_unsynced) status = (*file)->Sync();
+  if (status.ok() && !VERBENA_FAILPOINT(checkpoint, commit_unsynced)) status = (*file)->Sync();
   if (status.ok()) status = (*file)->Close();
   return status;
 }

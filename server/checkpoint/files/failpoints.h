@@ -1,4 +1,4 @@
-// Failpoints that tests switch on to show that their checks find these faults.
+// Failpoints of checkpoints.
 //
 // **Thread safety**: written only where nobody uses checkpoints.
 #ifndef VERBENA_SERVER_CHECKPOINT_FILES_FAILPOINTS_H_
@@ -6,6 +6,7 @@
 
 #include "proto/base/failpoint.h"
 
+#if VERBENA_FAILPOINTS
 namespace verbena::checkpoint {
 
 struct Failpoints {
@@ -25,12 +26,13 @@ struct Failpoints {
   Failpoint share_directories;   // jobs "a/b" and "a_b" save into one directory
 };
 
-// All false outside tests.
+// All false unless a test sets them.
 inline Failpoints& failpoints() {
-  static Failpoints bugs;
-  return bugs;
+  static Failpoints all;
+  return all;
 }
 
 }  // namespace verbena::checkpoint
+#endif
 
 #endif  // VERBENA_SERVER_CHECKPOINT_FILES_FAILPOINTS_H_

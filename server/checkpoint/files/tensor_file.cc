@@ -153,7 +153,8 @@ absl::StatusOr<v1::CheckpointFile> TensorFileWriter::Finish() {
     tensor.entry.set_block_xxh3(tensor.hashes.Bytes());
     *entry.add_tensors() = tensor.entry;
   }
-  absl::Status status = failpoints().commit_unsynced ? absl::OkStatus() : file_->Sync();
+  absl::Status status =
+      VERBENA_FAILPOINT(checkpoint, commit_unsynced) ? absl::OkStatus() : file_->Sync();
   if (status.ok()) status = file_->Close();
   if (!status.ok()) return status;
   return entry;
@@ -242,7 +243,8 @@ absl::Status TensorCursor::ReadBlock(uint64_t block, absl::Span<std::byte> to) c
   const uint64_t offset = block * entry_->block_bytes();
   if (absl::Status status = file_->Read(*tensor_, offset, to); !status.ok()) return status;
   const uint64_t found = Hash(to);
-  if (found == hashes_[block] || failpoints().read_unverified) return absl::OkStatus();
+  if (found == hashes_[block] || VERBENA_FAILPOINT(checkpoint, read_unverified))
+    return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat(Which(file_->path(), *entry_), ": its checksum is ", HashText(found), " of ",
                    to.size(), " bytes from ", offset, " on (of the file: from ",

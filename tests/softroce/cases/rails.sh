@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # guests: 1
 # limit: 900
-# needs: verbenad verbena-train tests/faults/push_counter
+# needs: verbenad verbena-train tests/faults/push_counter tests/faults/paused_train
 # Two devices, a rail each. One is removed in mid-training: training and counted pushes go on over the
 # other, it comes back and carries its share again, and the bits are those of a run that nothing
 # disturbed.
@@ -31,8 +31,8 @@ start_cluster verbs 127.0.0.1
 count_start "$(field coordinator address)"
 # The last steps wait, so that the training does not end, and its lanes with it, before both rails
 # carry again.
-train_start "$(field coordinator address)" verbs disturbed.json \
-  --pause-after-step $((train_steps - 5)) --pause-until "$PWD/both"
+trainer_program=tests/faults/paused_train PAUSE_AFTER_STEP=$((train_steps - 5)) PAUSE_UNTIL=$PWD/both \
+  train_start "$(field coordinator address)" verbs disturbed.json
 wait_for 200 trained_steps 2
 # Three workers, two servers, two rails; servers have one lane to each other.
 wait_for 60 open_lanes $((12 + links))
