@@ -156,6 +156,8 @@ struct ShardExecutorOptions {
   bool optional_transports = false;
 };
 
+struct ShardCore;
+
 class ShardExecutor {
  public:
   // One endpoint per transport; the executor listens on each, and opens links over those of rail 0.
@@ -208,9 +210,8 @@ class ShardExecutor {
   void AppendDescriptors(std::vector<int>* fds) const;
 
  private:
-  struct Impl;
-  explicit ShardExecutor(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit ShardExecutor(std::unique_ptr<ShardCore> core);
+  std::unique_ptr<ShardCore> core_;
 };
 
 }  // namespace verbena::server

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 LIMIT = 40
-LARGER = {"ShardExecutor::Impl": 74, "VerbsEndpointImpl": 66, "ShmConnection": 42, "ReplicaLog": 41}
+LARGER = {"VerbsEndpointImpl": 66, "ShmConnection": 42, "ReplicaLog": 41}
 
 # A definition at the border: a type, Class:: (nested ones, too), a name, parameters, a brace.
 DEFINITION = re.compile(r"^(?![ \t#/}])[^\n;={]*?(?<![\w:])((?:[A-Z]\w+::)+)(~?\w+|operator[^\s(]+)"

@@ -1,4 +1,5 @@
-// How a lane travels: the best transport that both sides have, and why not a better one.
+#include "server/executor/shard_transports.h"
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -7,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "server/executor/shard_executor_impl.h"
 
 namespace verbena::server {
 namespace {
@@ -54,16 +54,45 @@ std::string Why(const Candidate& c, bool other_host) {
 
 }  // namespace
 
-absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRequest& request,
-                                                            std::string* reason) const {
+absl::Status ShardTransports::Listen(std::vector<rdma::MadeTransport> transports) {
+  absl::Status failed;
+  for (rdma::MadeTransport& transport : transports) {
+    TransportLink link;
+    const std::string name(transport.endpoint->transport());
+    // Nor with the rails of it that can listen: if several rails are named, all are needed.
+    const auto same = [&](const auto& missing) { return missing.transport == name; };
+    if (std::any_of(missing_.begin(), missing_.end(), same)) continue;
+    absl::StatusOr<std::string> address = transport.endpoint->Listen();
+    if (!address.ok()) {
+      const std::string why = absl::StrCat("cannot listen: ", address.status().message());
+      failed = absl::Status(address.status().code(), absl::StrCat("shard ", options_.shard,
+                                                                  ": transport ", name, ": ", why));
+      if (!options_.optional_transports) return failed;
+      if (options_.log) options_.log(std::string(failed.message()));
+      missing_.push_back({name, why});
+      std::erase_if(links_,
+                    [&](const TransportLink& made) { return made.endpoint->transport() == name; });
+      continue;
+    }
+    link.address = *std::move(address);
+    link.endpoint = std::move(transport.endpoint);
+    link.host = std::move(transport.host);
+    link.rail = transport.rail;
+    links_.push_back(std::move(link));
+  }
+  return links_.empty() ? failed : absl::OkStatus();
+}
+
+absl::StatusOr<size_t> ShardTransports::Choose(const v1::OpenLaneRequest& request,
+                                               std::string* reason) const {
   std::vector<Candidate> candidates;
   std::vector<std::string> ours, theirs;
-  for (size_t i = 0; i < links.size(); ++i) {
-    if (links[i].rail > 0) continue;  // the same transport once more
-    ours.emplace_back(links[i].endpoint->transport());
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i].rail > 0) continue;  // the same transport once more
+    ours.emplace_back(links_[i].endpoint->transport());
     Find(&candidates, ours.back())->link = i;
   }
-  for (const rdma::MissingTransport& ours_missing : missing) {
+  for (const rdma::MissingTransport& ours_missing : missing_) {
     Find(&candidates, ours_missing.transport)->not_here = ours_missing.reason;
   }
   for (const v1::TransportOffer& offer : request.offers()) {
@@ -83,7 +112,7 @@ absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRe
   std::vector<std::string> said;
   for (const Candidate& c : candidates) {
     const bool both = c.link != kNone && c.offer != nullptr;
-    if (both && c.offer->host() == links[c.link].host) {
+    if (both && c.offer->host() == links_[c.link].host) {
       said.push_back(
           absl::StrCat(c.transport, c.transport == "shm" ? ": same host" : ": both have it"));
       *reason = absl::StrJoin(said, "; ");
@@ -96,17 +125,17 @@ absl::StatusOr<size_t> ShardExecutor::Impl::ChooseTransport(const v1::OpenLaneRe
       absl::StrJoin(theirs, ", "), "]; ", absl::StrJoin(said, "; ")));
 }
 
-uint32_t ShardExecutor::Impl::RailsOf(size_t link) const {
-  const std::string_view transport = links[link].endpoint->transport();
-  return static_cast<uint32_t>(std::count_if(links.begin(), links.end(), [&](const Link& other) {
-    return other.endpoint->transport() == transport;
-  }));
+uint32_t ShardTransports::RailsOf(size_t link) const {
+  const std::string_view transport = links_[link].endpoint->transport();
+  return static_cast<uint32_t>(std::count_if(
+      links_.begin(), links_.end(),
+      [&](const TransportLink& other) { return other.endpoint->transport() == transport; }));
 }
 
-absl::StatusOr<size_t> ShardExecutor::Impl::ChooseRail(size_t link, uint32_t rail) const {
-  const std::string_view transport = links[link].endpoint->transport();
-  for (size_t i = 0; i < links.size(); ++i) {
-    if (links[i].rail == rail && links[i].endpoint->transport() == transport) return i;
+absl::StatusOr<size_t> ShardTransports::ChooseRail(size_t link, uint32_t rail) const {
+  const std::string_view transport = links_[link].endpoint->transport();
+  for (size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i].rail == rail && links_[i].endpoint->transport() == transport) return i;
   }
   return absl::InvalidArgumentError(absl::StrCat("rail ", rail, " of transport ",
                                                  std::string(transport),
