@@ -179,7 +179,7 @@ struct ShardExecutor::Impl final {
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Answers the request, or has it wait.
   void Handle(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Does what the handler of the request's operation says.
+  // Performs the outcome that the handler of the request's operation has returned.
   void Act(Lane* lane, const rdma::ShardLane::Arrival& arrival, const shard::Outcome& outcome);
   // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a
   // request is answered if it can be at once, and otherwise the worker has to ask again.
