@@ -3,11 +3,11 @@
 // A job registers one block for one transport, in steps of bounded size (rdma/transport.h,
 // Registration). If a transport registers each exposure anew, a job registers a piece of a block
 // for one lane. The steps use no state of the owner; the owner exposes memory that a job registered
-// for a lane. Separate threads execute the steps (client_runtime.h). If a job finds all threads in a step,
-// which may take long despite its bounded size, another thread is started. Jobs take turns. Every
-// second step goes to the job with the fewest bytes left, so that a small region does not wait for
-// large ones. Without threads, as in the simulator, there are no jobs: calls register the memory
-// that they need.
+// for a lane. Separate threads execute the steps (client_runtime.h). If a job finds all threads in
+// a step, which may take long despite its bounded size, another thread is started. Jobs take turns.
+// Every second step goes to the job with the fewest bytes left, so that a small region does not
+// wait for large ones. Without threads, as in the simulator, there are no jobs: calls register the
+// memory that they need.
 //
 // States of a job: waiting <-> stepping -> over (complete, failed or given up).
 //

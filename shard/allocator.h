@@ -25,8 +25,8 @@ enum class MemoryFor : uint8_t {
   kPrimary,              // no replica is kept on this server
   kPrimaryBesideCopies,  // leaves room for replicas
   kLearner,
-  // A record that its primary waits for, or an apply here that the follower was told: it may have
-  // all there is.
+  // For a record that its primary waits for, or an apply that the follower already has: may use all
+  // memory.
   kFollower,
 };
 
@@ -34,7 +34,7 @@ class Allocator {
  public:
   virtual ~Allocator() = default;
   // Sets the use of memory for Allocate() and AllocateRows() until the next call.
-  virtual void SetFor(MemoryFor /*whom*/) {}
+  virtual void SetFor(MemoryFor /*use*/) {}
   // Zeroed. An empty buffer (data == nullptr) when there is no memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual void Free(const Buffer& buffer) = 0;
@@ -48,8 +48,8 @@ class Allocator {
   // for it touches no page. It may still succeed when Allocate() reports that the limit is reached,
   // so that existing tables can be served.
   virtual Buffer AllocateScratch(size_t bytes) { return Allocate(bytes); }
-  // How often that was refused, to anyone with whom this memory is shared. Who sees it change frees
-  // what idles.
+  // Number of refusals of scratch memory, of all users of this memory. When it changes, each user
+  // frees its idle buffers.
   virtual uint64_t shortages() const { return 0; }
   // So much memory was taken elsewhere (negative: given back). It counts against the limit, and is
   // never refused.

@@ -365,9 +365,9 @@ class Engine {
   // entries that they name are examined.
   absl::Status ApplyView(const v1::ClusterView& view,
                          absl::Span<const v1::ViewChange> changes = {});
-  // Serves what `view`, the last one, has and no memory was left for, if there may be enough now:
-  // memory is also freed by what no view shows. Whether anything was tried; *applied as
-  // ApplyView().
+  // Serves the parts of `view`, the last one, for which there was no memory, if there may be enough
+  // now: memory is also freed without a view change. Returns whether anything was tried; *applied
+  // as ApplyView().
   bool RetryStarved(const v1::ClusterView& view, absl::Status* applied);
   bool HasStarved() const;  // a table for which there was no memory
 

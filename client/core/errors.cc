@@ -338,8 +338,9 @@ absl::Status DataLossStatus(const Session& session, const TableState& table, uin
   }
   return absl::DataLossError(absl::StrCat(
       message,
-      ". An operator can restore the table ('verbena checkpoint restore --replace'), reset what is "
-      "lost to initial values ('verbena partition reset'), or drop it ('verbena table drop')"));
+      ". An operator can restore the table ('verbena checkpoint restore --replace'), reset the "
+      "lost partitions to initial values ('verbena partition reset'), or drop it ('verbena table "
+      "drop')"));
 }
 
 namespace {

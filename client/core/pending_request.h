@@ -1,5 +1,5 @@
-// Plain structs of the request tracker: operations (a caller waits for them) and pending requests (to
-// be sent or answered). request_tracker.h describes their use.
+// Plain structs of the request tracker: operations (a caller waits for them) and pending requests
+// (to be sent or answered). request_tracker.h describes their use.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_PENDING_REQUEST_H_

@@ -1,8 +1,8 @@
 // Refuses an empty value of a command line's or configuration file's option.
 //
 // An option that takes a text, a path for example, is usually unset when it is empty. So a script's
-// unset variable, `--operator-token-file "$FILE"`, would silently turn off what was asked for: here
-// tokens. Checks that an option already has speak first.
+// unset variable, `--operator-token-file "$FILE"`, would silently turn off a requested feature,
+// here tokens. Earlier checks of the option come first.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_PROTO_BASE_EMPTY_VALUES_H_

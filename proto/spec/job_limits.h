@@ -17,8 +17,8 @@ constexpr uint64_t ShareOfServer(uint64_t limit, uint64_t owned, uint64_t all) {
 // The part of a share that tables may use; the rest is for buffers of data in transit.
 constexpr uint64_t RoomForTables(uint64_t share) { return share - share / 16; }
 
-// The same of a server's limit where it keeps copies of others' partitions: what tables leave is
-// for rows of copies, too.
+// The same of the limit of a server that has replicas of others' partitions: the rest is also for
+// rows of replicas.
 constexpr uint64_t RoomForTablesBesideCopies(uint64_t limit) { return limit - limit / 8; }
 
 }  // namespace verbena

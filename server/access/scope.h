@@ -14,7 +14,7 @@
 
 namespace verbena::server {
 
-// Finds in a view what requests name. Null: it is not there.
+// Finds the objects that requests name in a view. Null: the view does not have it.
 class ViewLookup {
  public:
   virtual ~ViewLookup() = default;
@@ -27,7 +27,7 @@ class ViewLookup {
   virtual const v1::Table* FindTable(const std::string& name) const = 0;
 };
 
-// Passes over the view. For who has no index of it, and is asked rarely.
+// Searches the whole view: for rare calls, without an index.
 class ViewScan final : public ViewLookup {
  public:
   // The view outlives it.

@@ -61,30 +61,29 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
   const auto add = [app](CLI::Option* option, CLI::Validator check) {
     return option->check(std::move(check))->group("RDMA (verbs)");
   };
-  add(app->add_option("--rdma-device", verbs->device,
-                      "Device, and port of it, to use (default: the one nearest to each shard); "
-                      "several: a rail each"),
+  add(app->add_option(
+          "--rdma-device", verbs->device,
+          "Device and port; default: the nearest to each shard; a list: a rail for each"),
       Rails(Device()));
   add(app->add_option("--rdma-address", verbs->address,
-                      "Local address of that device to listen on (default: its first)"),
+                      "Local address of that device to listen on; default: its first"),
       Rails(IpAddress()));
   add(app->add_option("--rdma-gid-index", verbs->gid_index,
-                      "Entry of the GID table; -1: the one that belongs to the address"),
+                      "Index in the GID table; -1: that of the address"),
       InRange<int>(-1, 65535))
       ->capture_default_str();
   add(app->add_option("--rdma-traffic-class", verbs->traffic_class,
-                      "DSCP << 2 | ECN of packets, for PFC and ECN; -1: the system's"),
+                      "Traffic class of packets (DSCP << 2 | ECN); -1: the system's"),
       InRange<int>(-1, 255))
       ->capture_default_str();
   add(app->add_option("--rdma-service-level", verbs->service_level,
                       "Service level; -1: that of the path"),
       InRange<int>(-1, 15))
       ->capture_default_str();
-  add(app->add_option("--rdma-mtu", verbs->path_mtu,
-                      "Path MTU in bytes, 256 to 4096; 0: that of the path"),
+  add(app->add_option("--rdma-mtu", verbs->path_mtu, "Path MTU in bytes; 0: that of the path"),
       CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
       ->capture_default_str();
-  add(app->add_option("--rdma-timeout", verbs->timeout, "N: the ACK timeout is 4.096 us x 2^N"),
+  add(app->add_option("--rdma-timeout", verbs->timeout, "The ACK timeout is 4.096 us x 2^N"),
       InRange<int>(1, 31))
       ->capture_default_str();
   add(app->add_option("--rdma-retries", verbs->retries,
@@ -92,23 +91,24 @@ void AddRdmaOptions(CLI::App* app, rdma::VerbsOptions* verbs) {
       InRange<int>(0, 7))
       ->capture_default_str();
   add(app->add_option("--rdma-memory-windows", verbs->memory_windows,
-                      "Guard each lane's slots by a memory window, where the device has them"),
+                      "Protect each lane's slots by a memory window, where the device has them"),
       CLI::IsMember({"true", "false"}))
       ->capture_default_str();
   add(app->add_option("--rdma-relaxed-ordering", verbs->relaxed_ordering,
-                      "Let the device use PCIe relaxed ordering where that is safe"),
+                      "Let the device use PCIe relaxed ordering where it is safe"),
       CLI::IsMember({"true", "false"}))
       ->capture_default_str();
 }
 
 void AddFabricOptions(CLI::App* app, rdma::OfiOptions* ofi) {
   app->add_option("--ofi-provider", ofi->provider,
-                  "libfabric's provider, as fi_info lists it; the workers' must be the same")
+                  "libfabric provider, as fi_info lists it; the same on servers and workers")
+      ->type_name("NAME")
       ->group("libfabric (ofi)")
       ->capture_default_str();
   app->add_option("--ofi-address", ofi->address,
-                  "Local address to listen on (default: that of --listen, or the one that leads to "
-                  "the coordinator); several: a rail each")
+                  "Local address to listen on; default: that of --listen, or the source address of "
+                  "connections to the coordinator; a list: a rail for each")
       ->check(Rails(IpAddress()))
       ->group("libfabric (ofi)");
 }
@@ -118,18 +118,19 @@ void AddTlsOptions(CLI::App* app, NodeOptions* node) {
     app->add_option(name, *path, text)->type_name("FILE")->group("TLS");
   };
   add("--tls-cert", &node->tls.cert,
-      "This server's certificate (PEM), for the host name in its address; turns TLS on");
-  add("--tls-key", &node->tls.key, "Its private key (PEM, without a pass phrase)");
+      "Certificate (PEM) for the host name in this server's address; turns TLS of the control "
+      "plane on. Replaced files are loaded without a restart");
+  add("--tls-key", &node->tls.key, "Private key (PEM, without a pass phrase) of --tls-cert");
   add("--tls-ca", &node->tls.ca,
       "CA bundle (PEM) that verifies the certificates of the coordinator and of clients (mutual "
-      "TLS)");
+      "TLS). Required with --tls-cert, except for --coordinator --shards 0");
   app->add_option("--tls-require-client-cert", node->tls_require_client_cert,
                   "false: with --tls-ca, clients need no certificate")
       ->check(CLI::IsMember({"true", "false"}))
       ->capture_default_str()
       ->group("TLS");
   app->add_flag("--insecure", node->insecure,
-                "Allow --listen beyond loopback without TLS, where every host is trusted")
+                "Allow --listen beyond loopback without TLS: every host that reaches it is trusted")
       ->group("TLS");
 }
 
@@ -138,13 +139,14 @@ void AddAccessOptions(CLI::App* app, NodeOptions* node) {
     app->add_option(name, *path, text)->type_name("FILE")->group("Access");
   };
   add("--operator-token-file", &node->operator_token_file,
-      "Coordinator: the operator's token, made when there is no such file. Turns tokens on: from "
-      "then on every call needs one ('verbena token create' makes more)");
+      "Coordinator: file of the operator's token, created if missing. Turns tokens on: every call "
+      "of the control plane needs one ('verbena token create' makes more)");
   add("--token-file", &node->token_file,
-      "The token (role server) with which this server joins a cluster that requires tokens");
+      "Token (role server) with which this server joins a cluster that requires tokens; default: "
+      "the operator's");
   add("--audit-log", &node->audit_log,
-      "Append a line of JSON for each requested change and each refused call (default: the "
-      "daemon's log)");
+      "Append a line of JSON for each requested change and each refused call; default: the "
+      "daemon's log");
 }
 
 }  // namespace verbena::server

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/empty_values.h"
+#include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/utf8_text.h"
 #include "server/cli/network_options.h"
@@ -48,157 +49,179 @@ CLI::Validator TermId() {
 
 void AddMemberOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--listen", node->listen,
-                  "Address of the control plane (gRPC); port 0 takes a free one")
+                  "Address of the control plane (gRPC); port 0 takes a free port")
       ->check(HostPort(true))
       ->capture_default_str();
   app->add_option("--advertise", node->advertise,
-                  "HOST or HOST:PORT that other processes reach this one by, where it differs from "
-                  "--listen")
-      ->check(HostPort(false));
+                  "Address under which other processes reach this one; default: --listen")
+      ->type_name("HOST[:PORT]")
+      ->check(HostPort(false).description(""));
   app->add_flag("--coordinator", node->coordinator,
-                "Be the cluster's coordinator as well (with --shards 0: only that)");
-  app->add_option("--join", node->join, "Join the cluster of the coordinator at HOST:PORT")
+                "Run the cluster's coordinator too; with --shards 0 only the coordinator");
+  app->add_option("--join", node->join, "Join the cluster of the coordinator at this address")
       ->check(HostPort(true));
   app->add_option("--shards", node->shards,
-                  "Executor threads, each with its part of the parameters")
+                  "Executor threads, each with a part of the cluster's partitions")
       ->check(InRange<uint32_t>(0, 1024))
       ->capture_default_str();
   app->add_option(
          "--metrics", node->metrics,
          "Serve Prometheus metrics at http://HOST:PORT/metrics, and /healthz; port 0 takes "
-         "a free one (default: off)")
+         "a free port; default: off")
       ->check(HostPort(true));
-  app->add_option("--state", node->state,
-                  "Directory of the coordinator's state, made when missing (default: in memory, "
-                  "lost when the coordinator ends)");
+  app->add_option(
+         "--state", node->state,
+         "Directory of the coordinator's state, created if missing; one process uses it at "
+         "a time. Default: in memory, lost when the coordinator ends")
+      ->type_name("DIR");
   app->add_option(
          "--accept-older-state", node->accept_older_state,
-         "Begin a new history from a coordinator's state that is older than the cluster "
-         "(a backup): members of the old history end, and servers start empty. ID is in the "
-         "coordinator's error about that state. Only that state is accepted, and only once")
+         "Begin a new history from the --state of this ID, which is older than the cluster "
+         "(a backup): members of the old history end, and servers start empty. The coordinator's "
+         "error about that state names the ID. Only that state is accepted, and only once")
       ->type_name("ID")
       ->check(TermId());
   app->add_option("--name", node->name,
-                  "Name of this server in its cluster. A server that starts again under its name "
-                  "replaces its predecessor, whose data is lost (default: the host's name)");
+                  "Name of this server in its cluster; default: the host's name. A new process "
+                  "under this name replaces the previous one, whose data is lost")
+      ->type_name("NAME");
   app->add_option("--zone", node->zone,
-                  "Failure domain of this server (a rack, a power supply): replicas of a partition "
-                  "are placed in different zones (default: a zone of its own)");
+                  "Failure domain of this server (a rack, a power supply). Replicas of a partition "
+                  "are placed in different zones. Default: a zone of its own")
+      ->type_name("ZONE");
   app->add_option(
          "--transport", node->transports.transport,
          "Transport of workers' data. auto: for each worker the first of shm, verbs and ofi "
-         "that works. With a named transport there is no fallback")
+         "that works. A named transport has no fallback")
       ->check(Transport())
       ->capture_default_str();
 }
 
 void AddClusterOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--partitions", node->partitions,
-                  "Partitions of a new cluster; the most shards it can ever spread over")
+                  "Partitions of a new cluster, which is also its largest number of shards")
       ->check(InRange<uint32_t>(1, 65536))
       ->capture_default_str();
   app->add_option("--lease-ms", node->lease_ms,
                   "Time for which a member counts as alive without a heartbeat, in milliseconds")
+      ->type_name("MS")
       ->check(InRange<uint32_t>(100, 600'000))
       ->capture_default_str();
   app->add_option(
          "--expected-servers", node->expected_servers,
-         "Create no table before so many servers have joined. Default: as in --state, else 1")
+         "Create no table before this number of servers has joined. Default: as in --state, else 1")
       ->check(InRange<uint32_t>(1, 10'000));
   app->add_option("--replicas", node->replicas,
                   "Replicas of each partition, on different servers: with 2, training "
-                  "goes on when a server dies. Default: as in --state, else 1")
+                  "continues when a server dies. Default: as in --state, else 1")
       ->check(InRange<uint32_t>(1, 2));
-  app->add_option(
-         "--min-replicas", node->min_replicas,
-         "With fewer replicas of a partition, pushes to it wait. Default: as in --state, else 1")
+  app->add_option("--min-replicas", node->min_replicas,
+                  "Pushes to a partition with fewer replicas wait; at most --replicas. Default: as "
+                  "in --state, else 1")
       ->check(InRange<uint32_t>(1, 2));
 }
 
 void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--checkpoint-dir", node->checkpoint_dir,
-                  "Save every job's tables below this directory, which all servers and "
-                  "the coordinator see by this absolute path (default: only by 'verbena checkpoint "
-                  "save')");
+                  "Write checkpoints of every job below this directory: an absolute path that the "
+                  "coordinator and all servers share. Each job has a subdirectory. Default: only "
+                  "'verbena checkpoint save' writes checkpoints")
+      ->type_name("DIR");
   app->add_option("--checkpoint-every", node->checkpoint_every_s,
                   "Interval in seconds; 0: not by time")
+      ->type_name("SECONDS")
       ->check(InRange<uint32_t>(0, 31'536'000))
       ->capture_default_str();
   app->add_option("--checkpoint-every-steps", node->checkpoint_every_steps,
-                  "Also when a job's sync tables pass a multiple of N steps; 0: not by steps")
+                  "Also when a job's sync tables pass a multiple of this number of steps (checked "
+                  "every second); 0: not by steps")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
   app->add_option("--checkpoint-keep-last", node->checkpoint_keep_last,
-                  "Number of a job's newest checkpoints to keep")
+                  "Number of a job's newest checkpoints to keep. The newest checkpoint of the "
+                  "highest step and the last one of the previous run stay too")
       ->check(InRange<uint32_t>(1, 1'000'000))
       ->capture_default_str();
   app->add_option("--checkpoint-keep-every", node->checkpoint_keep_every,
                   "Also keep the first checkpoint of every N steps; 0: none")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 60))
       ->capture_default_str();
-  app->add_option("--checkpoint-full-every", node->checkpoint_full_every,
-                  "Every N-th checkpoint has all rows of embedding tables; the others have only "
-                  "the rows that have changed since the checkpoint before")
+  app->add_option(
+         "--checkpoint-full-every", node->checkpoint_full_every,
+         "Every N-th checkpoint has all rows of embedding tables; the others have the rows "
+         "that changed since the previous checkpoint")
       ->check(InRange<uint32_t>(1, 100))
       ->capture_default_str();
   app->add_option("--checkpoint-on-exit", node->checkpoint_on_exit_s,
-                  "On SIGTERM and SIGINT: seconds for last checkpoints before the end; "
-                  "0: none are made")
+                  "Longest time, in seconds, for last checkpoints on SIGTERM and SIGINT; a second "
+                  "signal ends the process at once; 0: no last checkpoints")
+      ->type_name("SECONDS")
       ->check(InRange<uint32_t>(0, 86'400))
       ->capture_default_str();
   app->add_option("--checkpoint-rate", node->checkpoint_rate,
-                  "Bytes per second that all servers together write of a checkpoint; "
-                  "0: no limit")
+                  "Limit of the bytes per second that all servers together write; 0: no limit")
+      ->type_name("BYTES")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
       ->capture_default_str();
 }
 
 void AddShardOptions(CLI::App* app, NodeOptions* node) {
-  app->add_option("--slots", node->lane.small_slots, "Slots of 4 KiB in a worker's lane")
+  app->add_option("--slots", node->lane.small_slots,
+                  "Slots of 4 KiB in a worker's lane; at most 256 with --large-slots")
       ->check(InRange<uint32_t>(4, 248))
       ->capture_default_str();
-  app->add_option("--large-slots", node->lane.large_slots, "Slots of chunk size in a worker's lane")
+  app->add_option("--large-slots", node->lane.large_slots,
+                  "Slots of chunk size (256 KiB) in a worker's lane")
       ->check(InRange<uint32_t>(1, 128))
       ->capture_default_str();
   app->add_option("--operations", node->lane.operations,
-                  "Requests a worker may have unanswered on a lane")
+                  "Requests that a worker may have in flight on a lane")
       ->check(InRange<uint32_t>(2, 65536))
       ->capture_default_str();
   app->add_option("--lane-memory-limit", node->lane_memory_limit,
-                  "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
+                  "Bytes of lane slots of a shard; lanes get fewer slots when it runs short")
+      ->type_name("BYTES")
       ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
-  app->add_option("--replica-log-limit", node->replica_log.shard_bytes,
-                  "Bytes of records that a shard keeps until replicas acknowledge them; at the "
-                  "limit pushes wait")
+  app->add_option(
+         "--replica-log-limit", node->replica_log.shard_bytes,
+         "Bytes of requests that a shard keeps until its replicas acknowledge them. At the "
+         "limit pushes wait. During catch-up of a learner, pushes have a quarter of it "
+         "and the catch-up has another quarter")
+      ->type_name("BYTES")
       ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option("--replica-log-partition-limit", node->replica_log.partition_bytes,
                   "The same for one partition; at most --replica-log-limit")
+      ->type_name("BYTES")
       ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option(
          "--replica-audit-ms", node->replica_audit_ms,
-         "Interval at which a shard compares up to 1 MiB of its followers' data with its own. A "
-         "follower that differs is logged, counted and copied again; 0: never")
+         "Interval, in milliseconds, at which a shard compares up to 1 MiB of its data with its "
+         "followers'. A follower that differs is logged, counted and copied again; 0: never")
+      ->type_name("MS")
       ->check(InRange<int64_t>(0, 3'600'000))
       ->capture_default_str();
-  app->add_option("--memory-limit", node->memory_limit,
-                  "Bytes that parameters, optimizer state and buffers of all shards may take, "
-                  "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
-                  "the machine's, or of the control group's")
+  app->add_option(
+         "--memory-limit", node->memory_limit,
+         "Limit, in bytes, of parameters, optimizer state and buffers of all shards, at least 64 "
+         "MiB. Beyond it new rows and tables are refused. Lanes are not included. 0: four fifths "
+         "of the memory of the machine or the control group")
+      ->type_name("BYTES")
       ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
       ->capture_default_str();
-  app->add_option(
-      "--cold-dir", node->cold_dir,
-      "Directory on a local disk for cold rows of tables with hot_bytes, created if missing. "
-      "Its contents do not outlive this process (default: none; such tables cannot be "
-      "served)");
-  app->add_flag("--pin", node->pin, "Bind each shard's thread to a processor of its own");
+  app->add_option("--cold-dir", node->cold_dir,
+                  "Directory on a local disk for cold rows of tables with hot_bytes, created if "
+                  "missing, for one process. Its contents do not outlive the process. Default: "
+                  "none; such tables are refused")
+      ->type_name("DIR");
+  app->add_flag("--pin", node->pin, "Bind each shard's thread to a processor");
   app->add_option(
          "--spin-us", node->spin_us,
-         "Longest time that a shard polls before it sleeps, in microseconds; 0 never spins, "
-         "-1 takes the measured cost of waking a thread")
+         "Longest time that a shard polls before it sleeps, in microseconds; 0: it never polls; "
+         "-1: the measured cost of waking a thread")
+      ->type_name("US")
       ->check(InRange<int32_t>(-1, 1000))
       ->capture_default_str();
 }
@@ -206,12 +229,13 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
 void AddOptions(CLI::App* app, DaemonOptions* options) {
   NodeOptions& node = options->node;
   AddMemberOptions(app, &node);
-  app->add_option("--log-level", options->log_level, "Least level logged to stderr")
+  app->add_option("--log-level", options->log_level, "Lowest level that is logged to stderr")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
   app->add_option("--ready-file", options->ready_file,
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
-                  "file once this process serves");
+                  "file when the process serves; removed at start and end")
+      ->type_name("FILE");
   app->option_defaults()->group("Coordinator");
   AddClusterOptions(app, &node);
   app->option_defaults()->group("Checkpoints (coordinator)");
@@ -338,9 +362,13 @@ std::string CheckTogether(const NodeOptions& node) {
 ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   ParsedOptions result;
   CLI::App app("verbenad: a server of a Verbena cluster, and its coordinator", "verbenad");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", absl::StrCat("verbenad ", kVersion));
   AddOptions(&app, &result.options);
-  app.set_config("--config", "", "Read options from this TOML file: the same names, without --");
+  app.set_config("--config", "",
+                 "Read options from this TOML file: the same names without the dashes. Options of "
+                 "the command line take precedence")
+      ->type_name("FILE");
   auto toml = std::make_shared<TomlConfig>(&app);
   app.config_formatter(toml);
   app.allow_config_extras(CLI::config_extras_mode::error);
@@ -348,7 +376,9 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
   RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
-  app.footer("Beyond loopback it starts only with TLS, or --insecure: see docs/security.md.");
+  app.footer(
+      "An address beyond loopback needs TLS or --insecure: see docs/security.md. SIGTERM and "
+      "SIGINT end\nthe process. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

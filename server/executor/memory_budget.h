@@ -48,8 +48,8 @@ class MemoryBudget {
   }
   void Release(uint64_t bytes) { reserved_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // How often there was none for what passes through: what idles of one shard may be in the way of
-  // another.
+  // Number of refusals of temporary memory. A shard frees its idle buffers when it grows, because
+  // another shard may need them.
   uint64_t shortages() const { return shortages_.load(std::memory_order_relaxed); }
   void CountShortage() { shortages_.fetch_add(1, std::memory_order_relaxed); }
 

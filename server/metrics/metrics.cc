@@ -22,24 +22,24 @@ struct TableValue {
   uint64_t (*value)(const shard::TableStatistics& table);
 };
 const TableValue kTableValues[] = {
-    {"verbena_table_push_bytes_total", "Gradient bytes taken in, by table.", kCounter,
+    {"verbena_table_push_bytes_total", "Bytes of gradients received.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.push_bytes; }},
-    {"verbena_table_pull_bytes_total", "Parameter bytes written out, by table.", kCounter,
+    {"verbena_table_pull_bytes_total", "Bytes of parameters sent.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.pull_bytes; }},
-    {"verbena_table_pushes_total", "Pushes received, by table.", kCounter,
+    {"verbena_table_pushes_total", "Pushes received.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.pushes; }},
-    {"verbena_table_pulls_total", "Pulls received, by table.", kCounter,
+    {"verbena_table_pulls_total", "Pulls received.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.pulls; }},
-    {"verbena_table_non_finite_total", "Pushes refused or skipped for a NaN or Inf, by table.",
+    {"verbena_table_non_finite_total", "Pushes with NaN or Inf that were refused or skipped.",
      kCounter, [](const shard::TableStatistics& t) { return t.counters.non_finite; }},
     {"verbena_table_refused_keys_total",
-     "Keys that were pushed and got no row, by the table's admission.", kCounter,
+     "Pushed keys of an embedding table that were not admitted.", kCounter,
      [](const shard::TableStatistics& t) { return t.counters.refused_keys; }},
-    {"verbena_table_evicted_rows_total", "Rows that were dropped, by the table's eviction.",
-     kCounter, [](const shard::TableStatistics& t) { return t.counters.evicted_rows; }},
-    {"verbena_table_parameter_bytes", "Parameters of a table that a shard holds.", kGauge,
+    {"verbena_table_evicted_rows_total", "Rows of an embedding table that were evicted.", kCounter,
+     [](const shard::TableStatistics& t) { return t.counters.evicted_rows; }},
+    {"verbena_table_parameter_bytes", "Bytes of the table's parameters on a shard.", kGauge,
      [](const shard::TableStatistics& t) { return t.parameter_bytes; }},
-    {"verbena_table_rows", "Rows of an embedding table that a shard holds.", kGauge,
+    {"verbena_table_rows", "Rows of an embedding table on a shard.", kGauge,
      [](const shard::TableStatistics& t) { return t.rows; }},
 };
 
@@ -47,9 +47,12 @@ const TableValue kTableValues[] = {
 constexpr size_t kHotKeysListed = 4;
 
 void AddHotKeys(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
-  MetricFamily family = Family(
-      "verbena_table_hot_key_share",
-      "Least share of the most frequent keys in all keys that a shard is asked for.", kGauge);
+  MetricFamily family =
+      Family("verbena_table_hot_key_share",
+             "Lower bound of the share of the most frequent (rank 1) to the fourth most frequent "
+             "key in recent lookups and pushes of an embedding table on a shard, from 0 to 1; "
+             "verbena tables names the keys.",
+             kGauge);
   for (size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i].snapshot.has_value()) continue;
     const std::vector<shard::TableStatistics>& tables = shards[i].snapshot->tables;
@@ -63,7 +66,7 @@ void AddHotKeys(const std::vector<ShardMetrics>& shards, std::vector<MetricFamil
       }
     }
   }
-  if (!family.metric.empty()) out->push_back(std::move(family));
+  out->push_back(std::move(family));
 }
 
 void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>* out) {
@@ -78,17 +81,18 @@ void AddTables(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily
             {{"shard", absl::StrCat(i)}, {"table", tables[t].name}});
       }
     }
-    if (!family.metric.empty()) out->push_back(std::move(family));
+    out->push_back(std::move(family));
   }
   AddHotKeys(shards, out);
   MetricFamily unlisted =
-      Family("verbena_tables_unlisted", "Tables beyond those that have series here.", kGauge);
+      Family("verbena_tables_unlisted",
+             "Tables of a shard without series: a shard exports its first 500.", kGauge);
   for (size_t i = 0; i < shards.size(); ++i) {
     if (!shards[i].snapshot.has_value()) continue;
     const size_t tables = shards[i].snapshot->tables.size();
     Add(&unlisted, D(tables - std::min(tables, kTablesListed)), ShardLabel(i));
   }
-  if (!unlisted.metric.empty()) out->push_back(std::move(unlisted));
+  out->push_back(std::move(unlisted));
 }
 
 // A series for each job that a shard has something of: the first by name.
@@ -101,17 +105,18 @@ struct JobValue {
   std::optional<uint64_t> (*value)(const JobSnapshot& job);
 };
 const JobValue kJobValues[] = {
-    {"verbena_job_memory_bytes", "Parameters, optimizer state and buffers of a job's tables.",
+    {"verbena_job_memory_bytes",
+     "Bytes of parameters, optimizer state and buffers of a job's tables on a shard.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.engine.memory_bytes; }},
     {"verbena_job_memory_limit_bytes",
-     "Limit of that for all shards of this server together: its share of the job's limit.",
+     "Limit, in bytes, of a job's memory on all shards of this server together.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> {
        if (j.engine.memory_limit == shard::JobMemory::kUnlimited) return std::nullopt;
        return j.engine.memory_limit;
      }},
-    {"verbena_job_lanes", "Lanes of a job: granted, open and closing.",
+    {"verbena_job_lanes", "Lanes of a job on a shard.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> { return j.lanes; }},
-    {"verbena_job_lane_limit", "Lanes of a shard that a job may have.",
+    {"verbena_job_lane_limit", "Limit of a job's lanes on each shard.",
      [](const JobSnapshot& j) -> std::optional<uint64_t> {
        if (j.lane_limit == 0) return std::nullopt;
        return j.lane_limit;
@@ -130,7 +135,7 @@ void AddJobs(const std::vector<ShardMetrics>& shards, std::vector<MetricFamily>*
         Add(&family, D(*number), {{"shard", absl::StrCat(i)}, {"job", jobs[j].engine.name}});
       }
     }
-    if (!family.metric.empty()) out->push_back(std::move(family));
+    out->push_back(std::move(family));
   }
 }
 
@@ -141,48 +146,53 @@ void AddGauge(const char* name, const char* help, double value, std::vector<Metr
 
 void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out) {
   AddGauge("verbena_coordinator_revision", "Revision of the cluster's view.", D(c.revision), out);
-  AddGauge("verbena_coordinator_term", "Times a coordinator has taken office.", D(c.term), out);
+  AddGauge("verbena_coordinator_term",
+           "Number of times that a coordinator of this cluster has started.", D(c.term), out);
   MetricFamily servers =
-      Family("verbena_coordinator_servers", "Servers of the cluster by state.", kGauge);
+      Family("verbena_coordinator_servers", "Servers by state: alive, silent.", kGauge);
   Add(&servers, D(c.servers_alive), {{"state", "alive"}});
   Add(&servers, D(c.servers_silent), {{"state", "silent"}});
   out->push_back(std::move(servers));
   AddGauge("verbena_coordinator_workers", "Workers with a lease.", D(c.workers), out);
-  AddGauge("verbena_coordinator_jobs", "Jobs known.", D(c.jobs), out);
+  AddGauge("verbena_coordinator_jobs", "Jobs.", D(c.jobs), out);
   AddGauge("verbena_coordinator_tables", "Tables.", D(c.tables), out);
-  AddGauge("verbena_coordinator_lost_partitions",
-           "Partitions of tables whose only replica is gone.", D(c.lost_partitions), out);
+  AddGauge("verbena_coordinator_lost_partitions", "Lost partitions, summed over tables.",
+           D(c.lost_partitions), out);
   AddGauge("verbena_coordinator_state_failing",
-           "1 while the coordinator cannot save its state, so that nothing can change.",
+           "1 while the coordinator cannot save its state (a full disk) and refuses changes.",
            c.checkpoint_failing ? 1 : 0, out);
-  MetricFamily failures = Family("verbena_coordinator_state_failures_total",
-                                 "Changes that were refused as they could not be saved.", kCounter);
+  MetricFamily failures =
+      Family("verbena_coordinator_state_failures_total",
+             "Changes that were refused because the state could not be saved.", kCounter);
   Add(&failures, D(c.checkpoint_failures));
   out->push_back(std::move(failures));
 }
 
 void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) {
   MetricFamily saved =
-      Family("verbena_checkpoints_total", "Periodic checkpoints that were made.", kCounter);
+      Family("verbena_checkpoints_total", "Periodic checkpoints that were committed.", kCounter);
   Add(&saved, D(c.saved));
   out->push_back(std::move(saved));
   MetricFamily failed =
-      Family("verbena_checkpoint_failures_total", "Checkpoints that could not be made.", kCounter);
+      Family("verbena_checkpoint_failures_total", "Periodic checkpoints that failed.", kCounter);
   Add(&failed, D(c.failed));
   out->push_back(std::move(failed));
   if (!c.age_seconds.has_value()) return;
-  AddGauge("verbena_checkpoint_age_seconds", "Time since the last checkpoint was complete.",
-           *c.age_seconds, out);
-  AddGauge("verbena_checkpoint_duration_seconds", "Duration of the last checkpoint.",
-           c.duration_seconds, out);
-  AddGauge("verbena_checkpoint_bytes", "Size of the files of the last checkpoint.", D(c.bytes),
+  AddGauge("verbena_checkpoint_age_seconds",
+           "Time since the last periodic checkpoint was committed, in seconds.", *c.age_seconds,
            out);
+  AddGauge("verbena_checkpoint_duration_seconds",
+           "Duration of the last periodic checkpoint, in seconds.", c.duration_seconds, out);
+  AddGauge("verbena_checkpoint_bytes", "Bytes of the files of the last periodic checkpoint.",
+           D(c.bytes), out);
 }
 
 void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* out) {
-  MetricFamily bytes =
-      Family("verbena_memory_bytes",
-             "Memory mapped for tables and lanes, by kind of page and NUMA node.", kGauge);
+  MetricFamily bytes = Family("verbena_memory_bytes",
+                              "Bytes mapped for tables and lanes, by pages (huge: of 2 MiB; "
+                              "advised: ordinary pages, transparent huge ones where the system "
+                              "provides them; small) and NUMA node (any: bound to none).",
+                              kGauge);
   for (const auto& entry : memory.entries) {
     const std::string node = entry.node == rdma::kAnyNode ? "any" : absl::StrCat(entry.node);
     Add(&bytes, D(entry.bytes),
@@ -191,7 +201,7 @@ void AddMemory(const rdma::MemoryStatistics& memory, std::vector<MetricFamily>* 
   out->push_back(std::move(bytes));
   MetricFamily fallbacks =
       Family("verbena_memory_huge_page_fallbacks_total",
-             "Blocks in ordinary pages because there were not enough huge ones.", kCounter);
+             "Blocks in ordinary pages because there were too few huge pages.", kCounter);
   Add(&fallbacks, D(memory.huge_page_fallbacks));
   out->push_back(std::move(fallbacks));
 }
@@ -204,10 +214,10 @@ void AddCounter(const char* name, const char* help, uint64_t value,
 }
 
 void AddBudgets(const NodeMetrics& node, std::vector<MetricFamily>* out) {
-  MetricFamily exceeded = Family(
-      "verbena_budget_exceeded_total",
-      "Times that a peer was refused or cut off because a budget (docs/security.md) is used up.",
-      kCounter);
+  MetricFamily exceeded = Family("verbena_budget_exceeded_total",
+                                 "Times that a peer was refused or cut off because a budget was "
+                                 "used up, by budget (docs/security.md).",
+                                 kCounter);
   for (size_t i = 0; i < kBudgetNames.size(); ++i) {
     Add(&exceeded, D(node.exceeded[i]), {{"budget", kBudgetNames[i]}});
   }
@@ -216,11 +226,11 @@ void AddBudgets(const NodeMetrics& node, std::vector<MetricFamily>* out) {
            D(node.control_connections), out);
 }
 
-}  // namespace
-
-std::string RenderMetrics(const NodeMetrics& node) {
+// All families of a node with these parts; some may have no values.
+std::vector<MetricFamily> FamiliesOf(const NodeMetrics& node) {
   std::vector<MetricFamily> families;
-  AddGauge("verbena_server_info", "1; labels identify this process.", 1, &families,
+  AddGauge("verbena_server_info",
+           "1; the labels name, incarnation and version identify this process.", 1, &families,
            {{"name", node.name},
             {"incarnation", absl::StrCat(node.incarnation)},
             {"version", node.version}});
@@ -229,18 +239,16 @@ std::string RenderMetrics(const NodeMetrics& node) {
              *node.joined ? 1 : 0, &families);
   }
   AddMemory(node.memory, &families);
-  AddCounter("verbena_log_lines_left_out_total",
-             "Log lines that peers caused faster than they are written.", node.log_lines_left_out,
-             &families);
+  AddCounter("verbena_log_lines_left_out_total", "Log lines dropped because peers caused too many.",
+             node.log_lines_left_out, &families);
   AddCounter("verbena_audit_lines_left_out_total",
-             "Audit lines that were dropped: refusals beyond a host's rate, and lines that the "
-             "disk was too slow for.",
+             "Audit lines dropped because of a host's rate limit or a slow disk.",
              node.audit_lines_left_out, &families);
   AddBudgets(node, &families);
   if (node.memory_limit > 0) {
-    AddGauge("verbena_memory_limit_bytes", "Limit of memory for tables (--memory-limit).",
+    AddGauge("verbena_memory_limit_bytes", "Limit of memory for tables, in bytes (--memory-limit).",
              D(node.memory_limit), &families);
-    AddGauge("verbena_memory_reserved_bytes", "Memory taken from the system for tables.",
+    AddGauge("verbena_memory_reserved_bytes", "Bytes reserved of verbena_memory_limit_bytes.",
              D(node.memory_reserved), &families);
   }
   if (!node.shards.empty()) {
@@ -250,7 +258,34 @@ std::string RenderMetrics(const NodeMetrics& node) {
   }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
   if (node.checkpoints.has_value()) AddCheckpoints(*node.checkpoints, &families);
+  return families;
+}
+
+const char* TypeName(MetricType type) {
+  if (type == kCounter) return "counter";
+  return type == kGauge ? "gauge" : "histogram";
+}
+
+}  // namespace
+
+std::string RenderMetrics(const NodeMetrics& node) {
+  std::vector<MetricFamily> families = FamiliesOf(node);
+  std::erase_if(families, [](const MetricFamily& family) { return family.metric.empty(); });
   return prometheus::TextSerializer().Serialize(families);
+}
+
+std::vector<MetricDescription> DescribeMetrics() {
+  NodeMetrics every_part;
+  every_part.joined = true;
+  every_part.memory_limit = 1;
+  every_part.shards.resize(1);
+  every_part.coordinator.emplace();
+  every_part.checkpoints.emplace().age_seconds = 0;
+  std::vector<MetricDescription> descriptions;
+  for (const MetricFamily& family : FamiliesOf(every_part)) {
+    descriptions.push_back({family.name, TypeName(family.type), family.help});
+  }
+  return descriptions;
 }
 
 CoordinatorMetrics Summarise(const v1::ClusterView& view) {

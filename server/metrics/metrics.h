@@ -64,8 +64,16 @@ struct NodeMetrics {
   std::optional<CheckpointMetrics> checkpoints;
 };
 
-// The text of a scrape. Names and meanings are in docs/reference/metrics.md.
+// The text of a scrape: metrics that have a value.
 std::string RenderMetrics(const NodeMetrics& node);
+
+struct MetricDescription {
+  std::string name;
+  std::string type;  // counter, gauge, histogram
+  std::string help;  // one sentence with the unit
+};
+// All metrics that RenderMetrics() can export, for docs/reference/metrics.md.
+std::vector<MetricDescription> DescribeMetrics();
 
 }  // namespace verbena::server
 

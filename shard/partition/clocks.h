@@ -28,7 +28,7 @@ namespace verbena::shard {
 
 class Clocks {
  public:
-  // tell: sends a worker's progress to the replicas of a slice.
+  // Sends a worker's progress to the replicas of a slice.
   using Replicate = std::function<void(uint32_t slice, const WorkerMark& mark)>;
   Clocks(const Members* members, uint64_t bound, Replicate tell)
       : members_(*members), bound_(bound), tell_(std::move(tell)) {}

@@ -57,8 +57,8 @@ class BufferPool {
   // Memory for pieces of rows: Allocator::AllocateRows().
   Buffer AllocateRows(size_t bytes, size_t unit, JobAccount* account);
   void Free(const Buffer& buffer) { Release(buffer, MemoryUse::kTables); }
-  // Sets the use of memory for tables, until the next call. Memory for replicas, and for what they
-  // were told already, counts against its job, and is not refused for the job's limit.
+  // Sets the use of memory for tables, until the next call. Memory for replicas, and for
+  // applies that they already have, counts against its job and is not refused for the job's limit.
   void SetFor(MemoryFor whom) {
     whom_ = whom;
     allocator_->SetFor(whom);
@@ -126,8 +126,7 @@ class BufferPool {
 
   // Frees idle buffers: their sizes may not be needed any more once a table is gone.
   void Trim();
-  // The same for scratch and accumulators that idle, but not for what is kept. False: there are
-  // none.
+  // Frees idle scratch and accumulators, except those that are kept. False: there are none.
   bool FreeIdle();
   // Does so after others that share the memory were refused some. Cheap: call it often.
   void FollowShortages() {

@@ -139,7 +139,7 @@ class DenseTable final : public PartitionedTable {
              std::unique_ptr<Optimizer> optimizer);
   bool AllocateChunk(uint32_t id, uint32_t slice);
   uint64_t BytesToAcquire(absl::Span<const Placement> placement, bool copies) const;
-  // Of the slices that are served, or of copies: all, or none. *missing: the bytes of these.
+  // Acquires all slices that are served, or all copies, or none. *missing: the bytes they need.
   bool AcquirePart(absl::Span<const Placement> placement, bool copies, uint64_t* missing);
   absl::Status NoMemory() const;
   // Finds the buffers of a chunk that an apply may write, where `to` does not have them. False:

@@ -72,7 +72,7 @@ class PartitionedTable {
   // Initialises the absent slices that `placement` (by partition) assigns to this shard: all of
   // those that it serves, or RESOURCE_EXHAUSTED and none; then all copies, or none: LacksCopies().
   virtual absl::Status Acquire(absl::Span<const Placement> placement) = 0;
-  // The last Acquire() had no memory for copies. What is served does not depend on that.
+  // Whether the last Acquire() had no memory for copies. Served slices do not depend on that.
   virtual bool LacksCopies() const { return false; }
   // After a failed Acquire(): whether the same could succeed now. False is certain, and the check
   // is free.

@@ -4,11 +4,11 @@
 set -euo pipefail
 source_dir=$1 build_dir=$2
 if [ -z "${GETTING_STARTED:-}" ]; then
-  if ! unshare --user --map-root-user --net true 2>/dev/null; then
+  if ! unshare --net true 2>/dev/null; then
     echo "skipped: no network namespace for this user"
     exit 77
   fi
-  GETTING_STARTED=1 exec unshare --user --map-root-user --net --pid --fork --kill-child bash "$0" "$@"
+  GETTING_STARTED=1 exec unshare --net --pid --fork --kill-child bash "$0" "$@"
 fi
 here=$(mktemp -d)
 trap 'rm -rf "$here"' EXIT

@@ -6,7 +6,6 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <catch2/catch.hpp>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,14 +57,7 @@ class Json {
     REQUIRE(value_.kind_case() == google::protobuf::Value::kBoolValue);
     return value_.bool_value();
   }
-  // Names of all members, also of those inside.
-  void AppendMembers(std::set<std::string>* names) const {
-    for (const auto& [name, value] : value_.struct_value().fields()) {
-      names->insert(name);
-      Json(value).AppendMembers(names);
-    }
-    for (const auto& value : value_.list_value().values()) Json(value).AppendMembers(names);
-  }
+  const google::protobuf::Value& value() const { return value_; }
   bool null() const { return value_.kind_case() == google::protobuf::Value::kNullValue; }
 
  private:

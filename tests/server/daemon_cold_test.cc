@@ -144,7 +144,7 @@ void CheckTiered(const ProcessCluster& tiered, int copies) {
   CHECK(tiered.Metric("verbena_shard_cold_reads_total") > 10'000);
   CHECK(tiered.Metric("verbena_shard_cold_writes_total") > 10'000);
   CHECK(tiered.Metric("verbena_shard_cold_waits_total") > 100);
-  CHECK(tiered.Metric("verbena_shard_cold_intended_total") > 1000);
+  CHECK(tiered.Metric("verbena_shard_cold_prefetched_total") > 1000);
   CHECK(tiered.Metric("verbena_shard_cold_failures_total") == 0);
   CHECK(tiered.Metric("verbena_shard_cold_waiting") == 0);
   const double limit = tiered.Metric("verbena_shard_hot_limit_bytes");
@@ -207,14 +207,14 @@ TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
   // Those that came first have left, if any have.
   keys.resize(200);
   std::iota(keys.begin(), keys.end(), 0);
-  const double intended = tiered.Metric("verbena_shard_cold_intended_total");
+  const double intended = tiered.Metric("verbena_shard_cold_prefetched_total");
   const double reads = tiered.Metric("verbena_shard_cold_reads_total");
   CHECK(intended == 0);
   Good(client->Prefetch(table, keys).Wait());
-  CHECK(tiered.Metric("verbena_shard_cold_intended_total") > 100);
+  CHECK(tiered.Metric("verbena_shard_cold_prefetched_total") > 100);
   REQUIRE(Eventually([&] {
     return tiered.Metric("verbena_shard_cold_reads_total") - reads >=
-           tiered.Metric("verbena_shard_cold_intended_total");
+           tiered.Metric("verbena_shard_cold_prefetched_total");
   }));
   const double waits = tiered.Metric("verbena_shard_cold_waits_total");
   Good(client->Lookup(table, keys, rows).Wait());

@@ -3,7 +3,7 @@
 set -u
 cd "$1" || exit 1
 mapfile -t scripts < <(
-  find deploy tests bench \( -name '*.sh' -o -name '*.sbatch' \) | sort
+  find deploy docs tests bench \( -name '*.sh' -o -name '*.sbatch' \) | sort
   echo .ci/run
 )
 failed=0

@@ -62,6 +62,38 @@ std::string Json(const Options& options, const Report& report) {
 
 }  // namespace
 
+const JsonObject& ReportFields() {
+  static const auto& fields = *new JsonObject{
+      "verbena-train",
+      "The result of the job; throughput, steps and loss are those of all workers together.",
+      {{"samples_per_s", "number", "Training examples (text: bytes) per second."},
+       {"loss", "number",
+        "Mean loss of an example, in nats, over the last twentieth of the steps."},
+       {"bytes_pushed", "number", "Bytes of gradients in pushes."},
+       {"bytes_pulled", "number", "Bytes of parameters in pulls."},
+       {"steps", "number", "Steps of this run."},
+       {"samples", "number", "Training examples (text: bytes) of this run."},
+       {"seconds", "number", "Duration of training, in seconds."},
+       {"workers", "number", "Workers of the job (--workers)."},
+       {"workers_lost", "number", "Workers that ended with an error."},
+       {"format", "text", "--format."},
+       {"model", "text, optional", "The model; not for text."},
+       {"consistency", "text", "--consistency."},
+       {"dtype", "text", "--dtype."},
+       {"gradient_dtype", "text", "--gradient-dtype."},
+       {"push_codec", "text", "--push-codec."},
+       {"pull_codec", "text", "--pull-codec."},
+       {"optimizer", "text", "--optimizer."},
+       {"transport", "text", "Transport of the workers' lanes."},
+       {"stopped_early", "boolean, optional", "Whether --early-stop ended the run; with it only."},
+       {"test_examples", "number, optional", "Test examples (text: bytes); with test data only."},
+       {"auc", "number, optional", "Area under the ROC curve, from 0 to 1; not for text."},
+       {"accuracy", "number, optional", "Share of correct predictions, from 0 to 1; not for text."},
+       {"bits_per_byte", "number, optional", "Mean cross entropy, in bits per byte; text only."},
+       {"parameters_xxh64", "text, optional", "Hash of the final parameters; with --checksum."}}};
+  return fields;
+}
+
 std::string FormatReport(const Options& options, const Report& report) {
   if (options.json) return Json(options, report);
   const Totals& totals = report.totals;

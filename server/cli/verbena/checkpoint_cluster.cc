@@ -289,27 +289,29 @@ void AddCheckpoint(CLI::App* app, ClusterCheckpointOptions* options) {
   app->add_option_function<std::string>(
          "--limit-rate",
          [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
-         "Bytes per second that all servers together write (default: no limit)")
+         "Limit of the bytes per second that all servers together write (default: no limit)")
       ->type_name("BYTES")
       ->check(BytesCheck());
   app->add_option_function<std::string>(
          "--memory",
          [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
-         "Memory of each shard for data that training changes before it is written; when\n"
-         "it is full, training waits (default: 256MiB, and a copy of the dense tables)")
+         "Memory of each shard, in bytes, for data that changes before it is written; when it is "
+         "used up, training waits (default: 256MiB, and a copy of the dense tables)")
       ->type_name("BYTES")
       ->check(BytesCheck());
-  app->add_option("--full-every", options->full_every,
-                  "Every N-th checkpoint has all rows of embedding tables; the others have only\n"
-                  "the rows that have changed since the newest checkpoint there (default: 1)")
+  app->add_option(
+         "--full-every", options->full_every,
+         "Every N-th checkpoint has all rows of embedding tables; the others have the rows that "
+         "changed since the previous checkpoint there; 1 to 100 (default: 1)")
       ->type_name("N")
       ->check(CLI::Range(1, 100).description(""));
-  app->add_option("--keep-last", options->retention.keep_last,
-                  "Afterwards keep the newest N, and remove older ones (default: none is removed)")
+  app->add_option(
+         "--keep-last", options->retention.keep_last,
+         "Then remove all but the newest N checkpoints, 1 to 1000000 (default: none is removed)")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000).description(""));
   app->add_option("--keep-every", options->retention.keep_every,
-                  "With --keep-last: also keep the first of every N steps")
+                  "With --keep-last: also keep the first checkpoint of every N steps")
       ->type_name("N");
 }
 
@@ -322,21 +324,25 @@ void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {
              options->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
            }
          },
-         "Give a table another name; may be given again")
+         "Restore a table under another name; may be repeated")
       ->type_name("TABLE=NAME")
       ->allow_extra_args(false)
       ->check(RenameCheck());
   app->add_flag("--parameters-only", options->parameters_only,
-                "Without the optimizer's state, which begins anew");
-  auto* replace = app->add_flag("--replace", options->replace,
-                                "Take the place of tables of these names, which stay until all is\n"
-                                "loaded: there has to be memory for both");
-  app->add_flag("--drop-first", options->drop_first,
-                "Drop tables of these names first, where memory is short for both; if the restore\n"
-                "fails, they are gone")
+                "Restore no optimizer state: it starts from its initial values");
+  auto* replace =
+      app->add_flag("--replace", options->replace,
+                    "Replace tables of these names in one step when all data is loaded; "
+                    "there must be memory for both");
+  app->add_flag(
+         "--drop-first", options->drop_first,
+         "Drop tables of these names first, if there is no memory for both; if the restore fails, "
+         "both are gone")
       ->excludes(replace);
-  app->add_flag("--yes", options->yes,
-                "With --replace or --drop-first: also while workers use these tables");
+  app->add_flag(
+      "--yes", options->yes,
+      "Do not ask for confirmation of --replace or --drop-first, also while workers use these "
+      "tables");
 }
 
 }  // namespace
@@ -352,18 +358,20 @@ std::vector<CLI::App*> AddClusterCheckpointActions(CLI::App* command,
     app->add_option("--job", options->job, job)
         ->type_name("JOB")
         ->check(server::NotEmpty("a job's name"));
-    app->add_option("--table", options->tables, "This table; may be given again (default: all)")
+    app->add_option("--table", options->tables, "Only this table; may be repeated (default: all)")
         ->type_name("TABLE")
         ->allow_extra_args(false);
     actions.push_back(app);
     return app;
   };
-  AddCheckpoint(add("save", ClusterAction::kCheckpoint, "Save tables of a cluster, while it trains",
-                    "A directory of checkpoints, which all servers can write",
-                    "Job of the tables (default: the only job)"),
-                options);
+  AddCheckpoint(
+      add("save", ClusterAction::kCheckpoint, "Save tables of a cluster while training continues",
+          "A directory of checkpoints, which all servers can write",
+          "Job of the tables (default: the only job)"),
+      options);
   AddRestore(add("restore", ClusterAction::kRestore, "Restore tables into a cluster",
-                 "A checkpoint, or a directory of checkpoints: its newest; all servers read it",
+                 "A checkpoint, or a directory of checkpoints, of which the newest is used; all "
+                 "servers read it",
                  "Job of the restored tables (default: as in the checkpoint)"),
              options);
   return actions;

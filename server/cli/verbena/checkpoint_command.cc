@@ -278,7 +278,10 @@ CLI::Validator CheckedText(Parse parse) {
 
 void AddExport(CLI::App* action, CheckpointOptions* options) {
   checkpoint::ExportOptions* exported = &options->exported;
-  action->add_option("--to", exported->to, "File (or, of npy and sharded, directory) to make")
+  action
+      ->add_option(
+          "--to", exported->to,
+          "File to write; with npy and sharded a directory. Existing files are not overwritten")
       ->type_name("PATH")
       ->required();
   static const std::map<std::string, ExportFormat> kFormats = {
@@ -288,8 +291,8 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
   action
       ->add_option_function<std::string>(
           "--format", [exported](const std::string& word) { exported->format = kFormats.at(word); },
-          "safetensors: one file; sharded: files of bounded size with\n"
-          "model.safetensors.index.json; npy: a NumPy file an array (default: safetensors)")
+          "safetensors: one file; sharded: files of bounded size with "
+          "model.safetensors.index.json; npy: a NumPy file for each array (default: safetensors)")
       ->type_name("FORMAT")
       ->check(CheckedText([](const std::string& word) -> std::string {
         if (kFormats.contains(word)) return "";
@@ -299,13 +302,13 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
       ->add_option_function<std::string>(
           "--file-size",
           [exported](const std::string& text) { exported->file_bytes = *ParseBytes(text); },
-          "sharded: the largest file (default: 2GiB)")
+          "sharded: limit of a file's size, in bytes (default: 2GiB)")
       ->type_name("BYTES")
       ->check(CheckedText([](const std::string& text) -> std::string {
         if (ParseBytes(text).value_or(0) > 0) return "";
         return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
       }));
-  action->add_option("--table", exported->tables, "This table; may be given again (default: all)")
+  action->add_option("--table", exported->tables, "Only this table; may be repeated (default: all)")
       ->type_name("TABLE")
       ->allow_extra_args(false);
   action
@@ -317,7 +320,7 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
               exported->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
             }
           },
-          "Give a table another name there; may be given again")
+          "Write a table under another name; may be repeated")
       ->type_name("TABLE=NAME")
       ->allow_extra_args(false)
       ->check(CheckedText([](const std::string& text) -> std::string {
@@ -329,14 +332,15 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
       ->add_option_function<std::string>(
           "--dtype",
           [exported](const std::string& word) { exported->dtype = checkpoint::ParseType(word); },
-          "Parameters as F32, BF16, F16 or F64 (default: as they are)")
+          "Type of parameters: F32, BF16, F16 or F64, rounded to the nearest (default: as saved)")
       ->type_name("DTYPE")
       ->check(CheckedText([](const std::string& word) -> std::string {
         if (word == "F32" || word == "BF16" || word == "F16" || word == "F64") return "";
         return absl::StrCat("'", Printable(word), "' is not allowed: F32, BF16, F16, F64");
       }));
-  action->add_flag("--optimizer", exported->optimizer,
-                   "The optimizer's state, master copies and counts of applies too");
+  action->add_flag(
+      "--optimizer", exported->optimizer,
+      "Also write optimizer state, f32 copies of 16-bit parameters and counts of applies");
 }
 
 }  // namespace
@@ -352,16 +356,16 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
     return app;
   };
   const char* root = "A directory of checkpoints";
-  const char* one = "A checkpoint, or a directory of checkpoints: its newest";
-  add("list", Action::kList, "Complete checkpoints: step, size, tables", root);
+  const char* one = "A checkpoint, or a directory of checkpoints, of which the newest is used";
+  add("list", Action::kList, "List complete checkpoints: step, size, tables, base", root);
   CLI::App* verify =
-      add("verify", Action::kVerify, "Read every byte, and check it against its checksum", one);
-  verify->add_flag("--all", options->all, "Every checkpoint of a directory");
-  add("inspect", Action::kInspect, "Tables and files of a checkpoint", one);
+      add("verify", Action::kVerify, "Read every byte and compare it with its checksum", one);
+  verify->add_flag("--all", options->all, "Verify every checkpoint of the directory");
+  add("inspect", Action::kInspect, "Show tables and files of a checkpoint", one);
   CLI::App* prune = add("prune", Action::kPrune, "Remove old checkpoints", root);
   prune
       ->add_option("--keep-last", options->retention.keep_last,
-                   "Keep the newest N, and the checkpoints that they are based on")
+                   "Keep the newest N checkpoints, 1 or more, and their bases")
       ->type_name("N")
       ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 10 &&
@@ -373,12 +377,12 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
       ->capture_default_str();
   prune
       ->add_option("--job", options->retention.job,
-                   "Remove checkpoints of this job only (default: the only job that has some)")
+                   "Remove only checkpoints of this job (default: the only job in the directory)")
       ->type_name("JOB")
       ->check(server::NotEmpty("a job's name"));
   prune
       ->add_option("--keep-every", options->retention.keep_every,
-                   "Also keep the first of every N steps; 0: none")
+                   "Also keep the first checkpoint of every N steps; 0: none")
       ->type_name("N")
       ->check(CheckedText([](const std::string& text) -> std::string {
         if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 19)
@@ -390,16 +394,17 @@ std::vector<CLI::App*> AddCheckpointActions(CLI::App* command, CheckpointOptions
                   "List the files that would be removed, and remove nothing");
   CLI::App* compact = add("compact", Action::kCompact,
                           "Make a full checkpoint from the newest and its bases", root);
-  CLI::App* exported = add("export", Action::kExport,
-                           "Write a checkpoint for other programs: safetensors or NumPy", one);
+  CLI::App* exported =
+      add("export", Action::kExport, "Export a checkpoint to safetensors or NumPy files", one);
   AddExport(exported, options);
-  CLI::App* imported = add("import", Action::kImport,
-                           "Make a checkpoint for restore from other programs' safetensors files",
-                           "A file, an index of files, or a directory that has one");
+  CLI::App* imported = add(
+      "import", Action::kImport,
+      "Import safetensors files of other programs as a checkpoint for restore",
+      "A safetensors file, an index of files (*.safetensors.index.json), or a directory with one");
   AddImport(imported, &options->imported);
   for (CLI::App* slow : {verify, compact, exported, imported}) {
     slow->add_flag("--progress", options->progress,
-                   "Show progress also where standard error is no terminal");
+                   "Show progress also if stderr is not a terminal");
   }
   return actions;
 }

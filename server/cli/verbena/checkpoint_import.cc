@@ -67,32 +67,33 @@ void AddDefaults(CLI::App* action, ImportCommand* command) {
           [defaults](const std::string& word) {
             defaults->set_consistency(Consistencies().at(word));
           },
-          "sync, async or ssp, of tables without a specification (default: sync)")
+          "Consistency of tables without a specification: sync, async or ssp (default: sync)")
       ->type_name("KIND")
       ->check(Allowed([](const std::string& word) { return Consistencies().contains(word); },
                       "sync, async, ssp"));
-  CLI::Option* rate = action
-                          ->add_option_function<std::string>(
-                              "--rate",
-                              [defaults](const std::string& text) {
-                                double value = 0;
-                                (void)absl::SimpleAtod(text, &value);
-                                defaults->mutable_optimizer()->set_rate(value);
-                              },
-                              "Their learning rate (default: 0, for tables that are only pulled)")
-                          ->type_name("R")
-                          ->check(Allowed(
-                              [](const std::string& text) {
-                                double value = 0;
-                                return absl::SimpleAtod(text, &value) && value >= 0 &&
-                                       std::isfinite(static_cast<float>(value));
-                              },
-                              "a finite number that is not negative"));
+  CLI::Option* rate =
+      action
+          ->add_option_function<std::string>(
+              "--rate",
+              [defaults](const std::string& text) {
+                double value = 0;
+                (void)absl::SimpleAtod(text, &value);
+                defaults->mutable_optimizer()->set_rate(value);
+              },
+              "Learning rate of these tables (default: 0, for tables that are only pulled)")
+          ->type_name("R")
+          ->check(Allowed(
+              [](const std::string& text) {
+                double value = 0;
+                return absl::SimpleAtod(text, &value) && value >= 0 &&
+                       std::isfinite(static_cast<float>(value));
+              },
+              "a finite number that is not negative"));
   action
       ->add_option_function<std::string>(
           "--optimizer",
           [defaults](const std::string& name) { defaults->mutable_optimizer()->set_name(name); },
-          "Their optimizer, with its own defaults; needs --rate (default: sgd)")
+          "Optimizer of these tables, with its defaults; needs --rate (default: sgd)")
       ->type_name("NAME")
       ->check(KnownOptimizer())
       ->needs(rate);
@@ -102,7 +103,8 @@ void AddDefaults(CLI::App* action, ImportCommand* command) {
           [command](const std::string& word) {
             command->options.dtype = DTypes().at(absl::AsciiStrToLower(word));
           },
-          "Dense ones as f32, bf16 or f16 (default: as the tensors are; F64 needs it)")
+          "Type of dense tables: f32, bf16 or f16; required for F64 tensors (default: as the "
+          "tensors)")
       ->type_name("DTYPE")
       ->check(Allowed(
           [](const std::string& word) { return DTypes().contains(absl::AsciiStrToLower(word)); },
@@ -128,7 +130,9 @@ std::string Json(const ImportCommand& command, const std::string& from, const st
 
 void AddImport(CLI::App* action, ImportCommand* command) {
   checkpoint::ImportOptions* options = &command->options;
-  action->add_option("--to", options->to, "A directory for checkpoints that has none yet")
+  action
+      ->add_option("--to", options->to,
+                   "Directory for the checkpoint, which must have no checkpoints")
       ->type_name("DIRECTORY")
       ->required();
   action
@@ -138,12 +142,12 @@ void AddImport(CLI::App* action, ImportCommand* command) {
       ->check(server::NotEmpty("a job's name"));
   action
       ->add_option("--spec", command->spec_file,
-                   "Specifications of tables, as a manifest.json has them: one of these, or\n"
+                   "Specifications of tables in the format of a checkpoint's manifest.json: "
                    "{\"tables\": [{\"spec\": {\"name\": ..., \"optimizer\": ...}}, ...]}")
       ->type_name("FILE");
   action
       ->add_option("--table", options->tables,
-                   "This tensor, or T of T.keys and T.values; may be given again (default: all)")
+                   "Only this tensor, or T of T.keys and T.values; may be repeated (default: all)")
       ->type_name("T")
       ->allow_extra_args(false);
   action
@@ -152,7 +156,7 @@ void AddImport(CLI::App* action, ImportCommand* command) {
           [options](const std::vector<std::string>& names) {
             options->skipped.insert(names.begin(), names.end());
           },
-          "Leave this tensor out; may be given again")
+          "Omit this tensor; may be repeated")
       ->type_name("TENSOR")
       ->allow_extra_args(false);
   // No table has a '=' in its name, and a tensor may.
@@ -165,7 +169,7 @@ void AddImport(CLI::App* action, ImportCommand* command) {
               options->renamed[pair.substr(0, equals)] = pair.substr(equals + 1);
             }
           },
-          "Give the table another name than the tensor; may be given again")
+          "Import a tensor as a table of another name; may be repeated")
       ->type_name("T=TABLE")
       ->allow_extra_args(false)
       ->check(Allowed(

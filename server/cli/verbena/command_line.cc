@@ -2,11 +2,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/empty_values.h"
+#include "proto/base/help_formatter.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
@@ -26,8 +28,8 @@ constexpr char kExamples[] =
     "Examples:\n"
     "  verbena --cluster 10.0.0.1:7000 status\n"
     "  VERBENA_CLUSTER=10.0.0.1:7000 verbena shards --watch 2\n\n"
-    "Exit status: 0 all is well; 1 something is wrong, or a server did not answer; 2 wrong usage;\n"
-    "3 the coordinator cannot be reached; 128 + N ended by signal N.\n"
+    "Exit status: 0 success; 1 a problem, or a server did not answer; 2 wrong usage; 3 the\n"
+    "coordinator cannot be reached; 128 + N ended by signal N.\n"
     "'verbena COMMAND --help' has the options and an example of a command.";
 
 struct CommandText {
@@ -37,7 +39,8 @@ struct CommandText {
   const char* footer;
 };
 constexpr CommandText kCommands[] = {
-    {Command::kStatus, "status", "Is the cluster healthy? Servers, partitions, jobs, tables",
+    {Command::kStatus, "status",
+     "Show the health of the cluster: problems, servers, partitions, jobs, tables",
      "Exit status 1 when a server is silent or does not answer, partitions are lost or have fewer\n"
      "living replicas than wanted, expected servers are missing, or checkpoints that the "
      "coordinator\n"
@@ -48,15 +51,17 @@ constexpr CommandText kCommands[] = {
      "  verbena status --cluster 10.0.0.1:7000 --timeout 2 || echo 'look at the cluster'\n"
      "  systemctl restart verbenad && verbena status --wait 600   # then the next server"},
     {Command::kTables, "tables",
-     "Tables: shape, type, consistency, optimizer, rows, size, partitions lost",
+     "Show tables: shape, type, consistency, optimizer, rows, size, lost partitions, hot keys",
      "Rows and bytes of an embedding table are those of the servers that answer; exit status "
      "1\nwhen one does not and there are such tables.\n\n"
      "Example:\n"
      "  verbena tables --json | jq -r '.tables[] | select(.bytes > 1e9) | .name'"},
-    {Command::kJobs, "jobs", "Jobs: generation, workers there and expected, departed ranks",
+    {Command::kJobs, "jobs",
+     "Show jobs: generation, current and expected workers, departed ranks, limits",
      "Example:\n"
      "  verbena jobs --cluster 10.0.0.1:7000"},
-    {Command::kLimits, "limits", "Limits of a job: sets those given, and shows all with their use",
+    {Command::kLimits, "limits",
+     "Set the given limits of a job, and show all limits with their use",
      "Limits that are not given stay. At a limit the job gets RESOURCE_EXHAUSTED and other jobs\n"
      "continue; existing tables and rows stay. Each server grants a share of the memory, by its\n"
      "partitions. Limits may be set before the job's first worker joins, and outlive its runs.\n"
@@ -65,12 +70,12 @@ constexpr CommandText kCommands[] = {
      "  verbena limits ads --memory 10GiB --tables 20 --lanes 64\n"
      "  verbena limits ads --tables 0     # as many tables as it likes\n"
      "  verbena limits ads"},
-    {Command::kWorkers, "workers", "Workers: rank, incarnation, lanes by transport",
+    {Command::kWorkers, "workers", "Show workers: rank, incarnation, lanes by transport",
      "Exit status 1 when a server did not answer, so that its lanes are not counted.\n\n"
      "Example:\n"
      "  verbena workers --cluster 10.0.0.1:7000"},
     {Command::kShards, "shards",
-     "Shards: requests, bytes, memory, processor time, lanes; the hottest",
+     "Show shards: requests, bytes, memory, CPU time, lanes; the hottest is marked",
      "The hottest is the shard that used most processor time of those that served requests: since\n"
      "they started, or with --watch in each interval. Exit status 1 when a server did not answer.\n"
      "--watch goes on until SIGINT or SIGTERM and then exits 0; with --json it prints one object "
@@ -79,20 +84,20 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
-    {Command::kPartition, "partition", "Partitions: list them with their servers; reset lost ones",
+    {Command::kPartition, "partition", "List partitions with their servers; reset lost ones",
      "Lost partitions of a table answer DATA_LOSS until the table is dropped, restored or reset.\n"
      "A reset starts them from initial values, and the job from step 0: end its workers first.\n\n"
      "Examples:\n"
      "  verbena partition list\n"
      "  verbena partition list --json | jq '.partitions[] | select(.followers == [])'\n"
      "  verbena partition reset weights --partition 3 --partition 7"},
-    {Command::kServer, "server", "Servers: remove one that will not return",
+    {Command::kServer, "server", "Remove a server that will not return",
      "Partitions without another replica are UNAVAILABLE until their silent server returns. After\n"
      "its removal they are lost, and new tables can be created on the remaining servers.\n\n"
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
-    {Command::kTable, "table", "Tables: drop one, with its parameters",
+    {Command::kTable, "table", "Drop a table with its parameters",
      "The served table of that name, else the one that is being restored; --restoring: only the\n"
      "latter. The command lists the workers that use the table, and asks. If none did, but "
      "workers\n"
@@ -100,13 +105,13 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena table drop weights\n"
      "  verbena table drop weights --yes --json"},
-    {Command::kJob, "job", "Jobs: forget one that has ended",
+    {Command::kJob, "job", "Remove a job that has ended from the list of jobs",
      "Only a job without workers, observers and tables: it leaves the list of jobs, with its "
      "limits.\nIts checkpoints stay, and it may begin again under its name.\n\n"
      "Examples:\n"
      "  verbena job forget demo\n"
      "  verbena job forget demo --yes --json"},
-    {Command::kToken, "token", "Tokens: make, list, revoke (for operators)",
+    {Command::kToken, "token", "Create, list and revoke tokens (for operators)",
      "Roles: operator: all calls; server: joins as a server; job: all calls of one job; "
      "read-only:\n"
      "shows the state, and joins as an observer, which only pulls.\n\n"
@@ -115,7 +120,7 @@ constexpr CommandText kCommands[] = {
      "  verbena token list\n"
      "  verbena token revoke 4be1c02f9d77"},
     {Command::kCheckpoint, "checkpoint",
-     "Checkpoints: save, restore; on disk: list, verify, inspect, prune, compact, export, import",
+     "Save and restore tables; on disk: list, verify, inspect, prune, compact, export, import",
      "All but save and restore need no cluster, only the directory. Exit status 1 if a checkpoint\n"
      "is damaged or the command failed: the message names file and tensor.\n\n"
      "Examples:\n"
@@ -166,17 +171,17 @@ std::string CheckRole(std::string& word) {
 
 void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::App*>* actions) {
   command->require_subcommand(1);
-  CLI::App* create = command->add_subcommand("create", "Make a token and print it once");
+  CLI::App* create = command->add_subcommand("create", "Create a token and print it once");
   create
       ->add_option_function<std::string>(
           "--role", [token](const std::string& word) { token->role = *ParseRole(word); },
-          "operator, server, job or read-only")
+          "Role: operator, server, job or read-only")
       ->type_name("ROLE")
       ->required()
       ->check(CLI::Validator(CheckRole, ""));
   create
       ->add_option("--job", token->job,
-                   "The job it is for: of role job; of read-only, where it is for one alone")
+                   "Job of the token: for role job; for read-only, if it may read only one job")
       ->check(server::NotEmpty("a job's name"));
   create
       ->add_option_function<std::string>(
@@ -184,13 +189,16 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
           "Lifetime, such as 30d, 12h, 15m (default: until it is revoked)")
       ->type_name("TIME")
       ->check(Checked(ParseLifetime));
-  create->add_option("--note", token->note, "A note for operators: its holder and purpose");
-  create->add_option("--out", token->out, "New file for the token, readable only by its owner")
+  create->add_option("--note", token->note, "Note for operators: holder and purpose");
+  create
+      ->add_option(
+          "--out", token->out,
+          "Write the token to this new file, readable only by its owner, instead of printing it")
       ->type_name("FILE");
-  CLI::App* list = command->add_subcommand("list", "All tokens, without their secrets");
+  CLI::App* list = command->add_subcommand("list", "List all tokens without their secrets");
   CLI::App* revoke = command->add_subcommand(
-      "revoke", "End a token at once, and retire the workers that joined with it");
-  revoke->add_option("ID", token->id, "The token's id, as in 'list'")->required();
+      "revoke", "Revoke a token at once, and end the leases of workers that joined with it");
+  revoke->add_option("ID", token->id, "ID of the token, as in 'list'")->required();
   *actions = {create, list, revoke};
 }
 
@@ -205,12 +213,17 @@ constexpr RepairText kRepairs[] = {
     {Command::kPartition, RepairOptions::Action::kResetTable, "reset",
      "Reset the lost partitions of a table", "TABLE"},
     {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
-     "Forget a server that is silent", "NAME"},
+     "Remove a server that is silent", "NAME"},
     {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table with its parameters",
      "NAME"},
-    {Command::kJob, RepairOptions::Action::kForgetJob, "forget", "Forget a job that has ended",
-     "NAME"},
+    {Command::kJob, RepairOptions::Action::kForgetJob, "forget",
+     "Remove a job that has ended from the list of jobs", "NAME"},
 };
+
+const char* ObjectOf(Command command) {
+  if (command == Command::kServer) return "server";
+  return command == Command::kJob ? "job" : "table";
+}
 
 // Adds the actions of `partition` (list, reset), `server` (remove), `table` (drop) or `job`
 // (forget). Parsing fills `repair`.
@@ -219,14 +232,17 @@ void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* re
   const Command of = repaired.of;
   command->require_subcommand(1);
   if (of == Command::kPartition) {
-    actions->push_back(command->add_subcommand("list", "Primary, followers, learners of each"));
+    actions->push_back(
+        command->add_subcommand("list", "List partitions with primary, followers and learners"));
   }
   CLI::App* action = command->add_subcommand(repaired.name, repaired.about);
   action->callback([repair, chosen = repaired.action] { repair->action = chosen; });
-  action->add_option(repaired.argument, repair->name, "Its name")->type_name("")->required();
+  action->add_option(repaired.argument, repair->name, absl::StrCat("Name of the ", ObjectOf(of)))
+      ->type_name("")
+      ->required();
   if (of == Command::kTable) {
     action->add_flag("--restoring", repair->restoring,
-                     "The one that is being restored, not the one that is served");
+                     "Drop the table that is being restored, not the one that is served");
   }
   if (of == Command::kPartition) {
     CLI::Validator number;
@@ -237,13 +253,14 @@ void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* re
       return absl::StrCat("'", Printable(text), "' is not allowed: a partition's number");
     });
     action
-        ->add_option("--partition", repair->partitions,
-                     "This one; may be given again (default: all that it has lost)")
+        ->add_option(
+            "--partition", repair->partitions,
+            "Reset this partition; may be repeated (default: all lost partitions of the table)")
         ->type_name("N")
         ->allow_extra_args(false)
         ->check(number);
   }
-  action->add_flag("--yes", repair->yes, "Do not ask");
+  action->add_flag("--yes", repair->yes, "Do not ask for confirmation");
   actions->push_back(action);
 }
 
@@ -263,10 +280,13 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
   CLI::Validator host_port = server::HostPort(true);
   host_port.description("");
   app->add_option("--cluster", raw->cluster,
-                  "The coordinator (default: $VERBENA_CLUSTER, else 127.0.0.1:7000)")
+                  "Address of the coordinator (default: $VERBENA_CLUSTER, else 127.0.0.1:7000)")
       ->type_name("HOST:PORT")
       ->check(host_port);
-  app->add_option("--timeout", raw->timeout, "Longest wait for each answer")
+  app->add_option(
+         "--timeout", raw->timeout,
+         "Longest wait for the coordinator, and then for all servers together, in seconds, 0.1 to "
+         "3600")
       ->type_name("SECONDS")
       ->check(SecondsUpTo(3600))
       ->capture_default_str();
@@ -274,16 +294,16 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
                   "CA bundle (PEM) that verifies servers; turns TLS on (default: $VERBENA_TLS_CA)")
       ->type_name("FILE");
   app->add_option("--tls-cert", raw->tls.cert,
-                  "Certificate to show to servers (default: $VERBENA_TLS_CERT)")
+                  "Client certificate (PEM) for mutual TLS (default: $VERBENA_TLS_CERT)")
       ->type_name("FILE");
-  app->add_option("--tls-key", raw->tls.key, "Its private key (default: $VERBENA_TLS_KEY)")
+  app->add_option("--tls-key", raw->tls.key,
+                  "Private key (PEM) of --tls-cert (default: $VERBENA_TLS_KEY)")
       ->type_name("FILE");
-  app->add_option("--token-file", raw->token_file,
-                  "Token to call with, where the cluster requires one (default: "
-                  "$VERBENA_TOKEN_FILE)")
+  app->add_option(
+         "--token-file", raw->token_file,
+         "File of the token, where the cluster requires one (default: $VERBENA_TOKEN_FILE)")
       ->type_name("FILE");
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
-  app->get_formatter()->column_width(28);
 }
 
 void AddLimits(CLI::App* app, RawOptions* raw) {
@@ -303,14 +323,19 @@ void AddLimits(CLI::App* app, RawOptions* raw) {
     return absl::StrCat("'", Printable(text),
                         "' is not allowed: a number up to 4294967295; 0: no limit");
   });
-  app->add_option("JOB", raw->job, "Its name")->type_name("")->required();
+  app->add_option("JOB", raw->job, "Name of the job")->type_name("")->required();
   std::vector<CLI::Option*> options = {
       app->add_option("--memory", raw->memory,
-                      "Memory of its tables on all servers: parameters, optimizer state, buffers")
+                      "Limit of memory of its tables on all servers: parameters, optimizer state "
+                      "and buffers, "
+                      "in bytes, also as 512MiB or 10GiB; 0: no limit")
           ->type_name("BYTES")
           ->check(bytes),
-      app->add_option("--tables", raw->limits.tables, "Tables")->type_name("N")->check(number),
-      app->add_option("--lanes", raw->limits.lanes, "Lanes of one shard, of all its workers")
+      app->add_option("--tables", raw->limits.tables, "Limit of tables; 0: no limit")
+          ->type_name("N")
+          ->check(number),
+      app->add_option("--lanes", raw->limits.lanes,
+                      "Limit of lanes of its workers on each shard; 0: no limit")
           ->type_name("N")
           ->check(number)};
   CLI::Option* none = app->add_flag("--none", raw->limits.none, "Remove all limits");
@@ -384,7 +409,8 @@ std::string CompleteTls(TlsOptions* tls) {
 
 Parsed ParseCommandLine(int argc, const char* const* argv) {
   RawOptions raw;
-  CLI::App app("verbena: shows an operator the state of a Verbena cluster", "verbena");
+  CLI::App app("verbena: shows and changes the state of a Verbena cluster", "verbena");
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", kVersionText);
   app.footer(kExamples);
   app.require_subcommand(0, 1);
@@ -401,7 +427,6 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       for (CLI::App* app_or_action : apps) {
         app_or_action->add_flag("--json", raw.json,
                                 "Print one JSON object on one line, for programs");
-        app_or_action->get_formatter()->column_width(28);
       }
       for (CLI::App* action : AddClusterCheckpointActions(command, &raw.cluster_checkpoint)) {
         AddCommon(action, &raw);
@@ -410,15 +435,19 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     AddCommon(command, &raw);
     if (text.command == Command::kShards) {
-      command->add_option("--watch", raw.watch, "Print rates at this interval in seconds")
+      command
+          ->add_option(
+              "--watch", raw.watch,
+              "Print rates at this interval, 0.1 to 86400 seconds, until SIGINT or SIGTERM")
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
     }
     if (text.command == Command::kStatus) {
       command
-          ->add_option("--wait", raw.wait,
-                       "Wait until it is healthy and all replicas are complete, at most so long;\n"
-                       "the missing conditions go to standard error")
+          ->add_option(
+              "--wait", raw.wait,
+              "Wait until the cluster is healthy and all replicas are complete, at most this "
+              "time, 0.1 to 86400 seconds; unmet conditions are printed on stderr")
           ->type_name("SECONDS")
           ->check(SecondsUpTo(86400));
     }
