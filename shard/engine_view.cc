@@ -6,8 +6,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control/view_tables.h"
-#include "proto/spec/cold_tier_spec.h"
 #include "proto/spec/job_limits.h"
+#include "proto/spec/table_spec.h"
 #include "shard/engine_impl.h"
 #include "shard/failpoints.h"
 

@@ -423,8 +423,10 @@ TEST_CASE("the reference documents every member of every object of checkpoints")
     std::set<std::string> members;
     Json(Run(command).out).AppendMembers(&members);
     CHECK(members.size() >= 3);
-    for (const std::string& member : members)
+    for (const std::string& member : members) {
+      if (IsTableOption(member)) continue;
       CHECK_THAT(reference, Contains("\"" + member + "\": "));
+    }
   }
 }
 

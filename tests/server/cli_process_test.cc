@@ -210,7 +210,7 @@ TEST_CASE("the reference documents every member of every object") {
     CHECK(members.size() > 5);
     for (const std::string& member : members) {
       // A name of a transport, where the test runs over it.
-      if (member == "verbs" || member == "ofi") continue;
+      if (member == "verbs" || member == "ofi" || IsTableOption(member)) continue;
       CHECK_THAT(reference, Contains("\"" + member + "\": "));
     }
   }

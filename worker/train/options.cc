@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/toml_config.h"
+#include "proto/spec/option_value.h"
 #include "verbena/version.h"
 #include "worker/train/options_check.h"
 #include "worker/train/options_defaults.h"
@@ -120,6 +121,11 @@ CLI::Validator ConsistencyName() {
       "{sync,ssp,async}");
 }
 
+// A value of a table option in dense tables.
+CLI::Validator WordOf(const char* option) {
+  return CLI::IsMember(EnumWords(*FindTableOption(option), TableKind::kDense));
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "HOST:PORT of the coordinator");
   app->add_option("--workers", o->workers, "Worker processes of the job")->capture_default_str();
@@ -134,23 +140,22 @@ void AddCluster(CLI::App* app, Options* o) {
          "--dtype", o->dtype,
          "Type of dense parameters in pulls. The servers train them in f32 in any case, and "
          "send them rounded to the nearest; rows of embedding tables are f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->check(WordOf("dtype"))
       ->capture_default_str();
   app->add_option("--gradient-dtype", o->gradient_dtype,
                   "Type of dense gradients in pushes; they are summed in f32")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(WordOf("gradient_dtype"))
       ->capture_default_str();
   app->add_option("--push-codec", o->push_codec,
                   "Codec of gradients in pushes; the error of dense gradients is added to the next "
                   "ones. sign, top_k: for dense gradients. With "
                   "--gradient-dtype f32")
-      ->check(
-          CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}))
+      ->check(WordOf("push_codec"))
       ->capture_default_str();
   app->add_option(
          "--pull-codec", o->pull_codec,
          "Codec of parameters in pulls; the servers keep them as they are. With --dtype f32")
-      ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2"}))
+      ->check(WordOf("pull_codec"))
       ->capture_default_str();
   app->add_option("--min-count", o->min_count,
                   "A key of an embedding table gets a row at its N-th push, as the servers count; "
@@ -159,7 +164,7 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--row-dtype", o->row_dtype,
                   "Type of rows of embedding tables in the servers' memory; 16-bit rows are "
                   "rounded stochastically")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->check(WordOf("row_dtype"))
       ->capture_default_str();
   app->add_option(
          "--max-rows", o->max_rows,
@@ -170,6 +175,11 @@ void AddCluster(CLI::App* app, Options* o) {
                   "Bytes of rows of each embedding table that the servers keep in memory, with "
                   "optimizer state; the others are on their disks (verbenad --cold-dir). 0: all")
       ->capture_default_str();
+  app->add_option("--table-option", o->table_options,
+                  "Another option of the tables, as 'verbena table options' lists them, such as "
+                  "eviction.kind=lfu; set in the tables that may have it. May be given again")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   app->add_option(
          "--device", o->device,
          "text: the device that computes gradients, and has them in its memory: cpu; cuda, a "
