@@ -43,6 +43,7 @@ constexpr MemberType TypeOf() {
 constexpr OptionMember kSpecMembers[] = {
     SPEC("name", name),
     SPEC("job", job),
+    SPEC("description", description),
     SPEC_LIST("shape", shape, dimensions, kMostDimensions),
     SPEC("dim", dim),
     SPEC("dtype", dtype),
@@ -89,6 +90,7 @@ constexpr OptionMember kSpecMembers[] = {
 constexpr OptionMember kInfoMembers[] = {
     INFO("name", name),
     INFO("job", job),
+    INFO("description", description),
     INFO("optimizer.name", optimizer),
     INFO("optimizer.rate", rate),
     LIST(verbena_table_info, "shape", shape, dimensions, kMostDimensions),

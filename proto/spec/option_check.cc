@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/json.h"
 #include "proto/spec/option_value.h"
 #include "proto/spec/spec_text.h"
 
@@ -119,6 +120,8 @@ std::string TextRuleText(const TableOption& option) {
       return absl::StrCat("1..", option.max_bytes, " characters of [A-Za-z0-9_./-]");
     case TextRule::kLabel:
       return absl::StrCat("1..", option.max_bytes, " characters, no control characters");
+    case TextRule::kText:
+      return absl::StrCat("at most ", option.max_bytes, " bytes of UTF-8, no control characters");
     default:
       return "a registered name";
   }
@@ -132,6 +135,15 @@ bool IsNameCharacter(char c) {
 // Reports, logs and metric labels show texts in a line.
 bool IsControl(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
 
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = Utf8Length(text, i);
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
 bool Follows(const TableOption& option, const std::string& text) {
   if (option.max_bytes != 0 && text.size() > option.max_bytes) return false;
   switch (option.text) {
@@ -139,6 +151,8 @@ bool Follows(const TableOption& option, const std::string& text) {
       return !text.empty() && std::all_of(text.begin(), text.end(), IsNameCharacter);
     case TextRule::kLabel:
       return !text.empty() && std::none_of(text.begin(), text.end(), IsControl);
+    case TextRule::kText:
+      return IsUtf8(text) && std::none_of(text.begin(), text.end(), IsControl);
     default:
       return true;
   }

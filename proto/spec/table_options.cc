@@ -58,6 +58,12 @@ constexpr TableOption kOptions[] = {
      .doc = "Job whose workers push to the table. Clients fill in their own job.",
      .text = TextRule::kLabel,
      .max_bytes = kMaxNameBytes},
+    {.name = "description",
+     .doc =
+         "Free text for people, shown by `verbena tables` and in checkpoints. It cannot be changed "
+         "later.",
+     .text = TextRule::kText,
+     .max_bytes = 512},
     {.name = "shape",
      .doc = "Dimensions of a dense table: 1 to 8, with at most 2^40 elements in all. Empty with "
             "`dim`.",

@@ -26,9 +26,10 @@ enum class TableKind : uint8_t { kAny, kDense, kEmbedding };
 
 // Allowed bytes of a text.
 enum class TextRule : uint8_t {
-  kAny,   // a name that a registry has: a later check
-  kName,  // required: [A-Za-z0-9_./-]
-  kLabel  // required: no control characters
+  kAny,    // a name that a registry has: a later check
+  kName,   // required: [A-Za-z0-9_./-]
+  kLabel,  // required: no control characters
+  kText    // UTF-8 without control characters; may be empty
 };
 
 // A set of enum values by number.

@@ -100,9 +100,16 @@ TEST_CASE("tables say what they are, are listed, opened again and dropped") {
   other.schedule_rates = rates;
   other.schedule_rate_count = 2;
   other.clip_value = 3;
+  other.description = "A second table";
   const Handle<verbena_table> second = Create(f.client.get(), other);
+  Good(verbena_table_get_info(second.get(), &info));
+  CHECK(std::string(info.description) == "A second table");
   verbena_table* raw = nullptr;
   verbena_table_spec changed = other;
+  changed.description = "A third table";
+  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_ALREADY_EXISTS,
+       {"description is \"A second table\" in the existing table and \"A third table\""});
+  changed = other;
   changed.schedule_rate_count = 1;
   Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_INVALID_ARGUMENT,
        {"optimizer.schedule.rates is a list of 1; allowed: as many as boundaries, which are 2"});

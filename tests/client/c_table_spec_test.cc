@@ -111,7 +111,7 @@ TEST_CASE("a specification's values are those of verbena_table_info") {
   const verbena_table_info info = TableInfoOf(9, spec);
   CHECK(info.id == 9);
   CHECK(info.struct_size == sizeof(info));
-  for (const char* text : {info.name, info.job, info.optimizer}) {
+  for (const char* text : {info.name, info.job, info.description, info.optimizer}) {
     CHECK(std::string(text) == "3");
   }
   REQUIRE(info.dimensions == 1);
@@ -127,6 +127,7 @@ TEST_CASE("a specification's values are those of verbena_table_info") {
   unset.set_chunk_bytes(256);
   CHECK(TableInfoOf(1, unset).dtype == VERBENA_DTYPE_F32);
   CHECK(TableInfoOf(1, unset).push_codec == VERBENA_CODEC_NONE);
+  CHECK(std::string(TableInfoOf(1, unset).description).empty());
 }
 
 TEST_CASE("a list without elements' address, or of too many, is refused by its member's name") {

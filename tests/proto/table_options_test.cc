@@ -204,5 +204,24 @@ TEST_CASE("a value of the wrong form is refused with the forms that are allowed"
   CHECK(FindTableOption("colour") == nullptr);
 }
 
+TEST_CASE("a description is a line of UTF-8 of at most 512 bytes, and part of what a table is") {
+  const auto described = [](const std::string& text) {
+    return Refused([&](auto* s) { s->set_description(text); });
+  };
+  const std::string allowed = "; allowed: at most 512 bytes of UTF-8, no control characters";
+  CHECK_THAT(described("Embeddings of items, \xc3\xa4nderbar nur neu"), Equals("accepted"));
+  CHECK_THAT(described(std::string(512, 'x')), Equals("accepted"));
+  CHECK_THAT(described(std::string(513, 'x')), Contains("description is \"x") && Contains(allowed));
+  CHECK_THAT(described("two\nlines"),
+             Equals("table \"emb\": description is \"two\\nlines\"" + allowed));
+  CHECK_THAT(described("\xff"), Contains("description is \"\\xff\"" + allowed));
+  v1::TableSpec a = Spec();
+  a.set_description(std::string(200, 'x') + "a");
+  v1::TableSpec b = Spec();
+  b.set_description(std::string(200, 'x') + "b");
+  CHECK_THAT(std::string(CheckSameSpec(a, b).message()), Contains("description is "));
+  CHECK(CheckSameSpec(a, a).ok());
+}
+
 }  // namespace
 }  // namespace verbena::test

@@ -397,10 +397,11 @@ TEST_CASE("reports show each option of a table, and null where it has no meaning
   v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
   spec->set_name("items");
   spec->set_dim(8);
+  spec->set_description("Items: \xe2\x82\xac");
   spec->set_chunk_bytes(4096);
   const std::string plain = TablesJson(state);
   for (const char* part :
-       {R"("dim": 8, "dtype": "f32")", R"("shape": [])",
+       {"\"description\": \"Items: \xe2\x82\xac\"", R"("dim": 8, "dtype": "f32")", R"("shape": [])",
         R"("row_dtype": "f32", "stochastic_rounding": null, "consistency": "sync")",
         R"("staleness": null, "reduction": "mean", "non_finite": "reject")",
         R"("initializer": {"kind": "zeros", "a": null, "b": null, "seed": null})",
@@ -411,8 +412,9 @@ TEST_CASE("reports show each option of a table, and null where it has no meaning
         R"("cold_tier": {"hot_bytes": 0}, "chunk_bytes": 4096)"}) {
     CHECK_THAT(plain, Contains(part));
   }
-  CHECK_THAT(TablesText(state), Contains("chunk_bytes 4096"));
+  CHECK_THAT(TablesText(state), Contains("description \"Items: \xe2\x82\xac\", chunk_bytes 4096"));
   spec->set_chunk_bytes(0);
+  spec->clear_description();
   spec->mutable_cold_tier()->set_hot_bytes(1 << 20);
   spec->mutable_eviction()->set_kind(v1::Eviction::LFU);
   spec->mutable_eviction()->set_max_bytes(5000);

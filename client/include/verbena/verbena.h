@@ -269,6 +269,8 @@ typedef struct verbena_table_spec {
   size_t schedule_boundary_count;       // 1 to 1024; 0 (default) with another schedule
   const double* schedule_rates;         // of piecewise: from each boundary on
   size_t schedule_rate_count;           // as many as boundaries
+  const char* description;              // text for people, at most 512 bytes of UTF-8 without
+                                        // control characters; default: none
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). No effect if `spec`
@@ -299,6 +301,7 @@ typedef struct verbena_table_info {
   int32_t gradient_dtype;   // a verbena_dtype: of gradients as pushed
   int32_t push_codec;       // a verbena_codec
   int32_t pull_codec;       // a verbena_codec
+  const char* description;  // as created; "" if there is none
 } verbena_table_info;
 
 // Creates the table, or opens the existing table if its specification is the same.
