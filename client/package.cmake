@@ -12,7 +12,7 @@ foreach(message access cluster table)  # those that client.h shows
 endforeach()
 
 # ---- the two libraries ----
-set(modules verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
+set(modules verbena_json verbena_messages verbena_services verbena_proto verbena_proto_grpc verbena_rdma
           verbena_codec verbena_client_core verbena_client_runtime verbena_client verbena_client_c)
 verbena_objects(objects ${modules})
 # Dependencies of the objects and of the public headers.

@@ -3,7 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
-#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/table_spec.h"
 
 namespace verbena::client {
 namespace {

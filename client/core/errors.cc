@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/operations/request_handler.h"
 #include "client/staging/device_staging.h"
-#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/table_spec.h"
 #include "proto/wire/record_check.h"
 
 namespace verbena::client {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,10 +15,9 @@
 
 namespace verbena {
 
-// Fills defaults (dtype, gradient_dtype and row_dtype F32, both codecs NONE, consistency SYNC,
-// chunk_bytes, reduction MEAN, non_finite REJECT, initializer ZEROS, optimizer "sgd"). Validates
-// everything that does not need the optimizer registry. Errors have the field, its value and the
-// allowed values.
+// Fills defaults and clears options without an effect, by the descriptors in table_options.h;
+// checks everything that does not need the optimizer registry. INVALID_ARGUMENT: the text has the
+// option, its value and the allowed values.
 absl::StatusOr<v1::TableSpec> NormalizeTableSpec(v1::TableSpec spec);
 
 // Types in a region of a table with a normalized spec: pulled parameters, pushed gradients.
@@ -34,16 +32,21 @@ bool HasPushCodec(const v1::TableSpec& spec);
 ElementType PullType(const v1::TableSpec& spec);
 bool HasPullCodec(const v1::TableSpec& spec);
 
-// "none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign" or "top_k". CodecNamed() returns
-// CODEC_UNSPECIFIED for any other name.
+// "none", "f16", "int8", "top_k".
 std::string CodecName(v1::Codec codec);
-v1::Codec CodecNamed(std::string_view name);
+
+// Memory for rows of a table with a cold tier, bytes; 0: all rows are in memory.
+inline uint64_t HotBytes(const v1::TableSpec& spec) { return spec.cold_tier().hot_bytes(); }
+// The effective kind: normalization clears the message of a table that never evicts.
+inline v1::Eviction::Kind KindOf(const v1::Eviction& eviction) {
+  return eviction.kind() == v1::Eviction::KIND_UNSPECIFIED ? v1::Eviction::NEVER : eviction.kind();
+}
 
 // The layout of a normalized spec. An embedding table has no elements and no chunks.
 DenseLayout LayoutOf(const v1::TableSpec& spec);
 
 // OK if `existing` and `wanted` (normalized) are equal. Otherwise ALREADY_EXISTS with the first
-// field that differs and both values.
+// option that differs and both values.
 absl::Status CheckSameSpec(const v1::TableSpec& existing, const v1::TableSpec& wanted);
 
 std::string ShapeString(const v1::TableSpec& spec);  // "[128, 64]"

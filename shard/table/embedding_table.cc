@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/spec/cold_tier_spec.h"
-#include "proto/spec/eviction_spec.h"
 #include "proto/spec/table_spec.h"
 #include "proto/wire/row_applies.h"
 #include "shard/codec/codec.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "proto/spec/eviction_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/failpoints.h"
 
 namespace verbena::shard {

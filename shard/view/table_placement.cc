@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "proto/control/view_tables.h"
-#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/table_spec.h"
 #include "shard/engine_core.h"
 #include "shard/failpoints.h"
 

@@ -28,7 +28,7 @@ TEST_CASE("a table's specification that is wrong is named") {
   spec.dimensions = 0;
   refuse(spec, {"shape", "1..8"});
   spec.dimensions = SIZE_MAX;
-  refuse(spec, {"dimensions", "1 to 8"});
+  refuse(spec, {"dimensions is", "at most 8"});
   const uint64_t zero[] = {0};
   spec = Spec("t");
   spec.shape = zero;

@@ -92,7 +92,31 @@ TEST_CASE("tables say what they are, are listed, opened again and dropped") {
   other.optimizer = "momentum";
   other.parameters = momentum;
   other.parameter_count = 1;
+  const uint64_t boundaries[] = {10, 20};
+  const double rates[] = {0.5, 0.25};
+  other.schedule = VERBENA_SCHEDULE_PIECEWISE;
+  other.schedule_boundaries = boundaries;
+  other.schedule_boundary_count = 2;
+  other.schedule_rates = rates;
+  other.schedule_rate_count = 2;
+  other.clip_value = 3;
+  other.description = "A second table";
   const Handle<verbena_table> second = Create(f.client.get(), other);
+  Good(verbena_table_get_info(second.get(), &info));
+  CHECK(std::string(info.description) == "A second table");
+  verbena_table* raw = nullptr;
+  verbena_table_spec changed = other;
+  changed.description = "A third table";
+  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_ALREADY_EXISTS,
+       {"description is \"A second table\" in the existing table and \"A third table\""});
+  changed = other;
+  changed.schedule_rate_count = 1;
+  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_INVALID_ARGUMENT,
+       {"optimizer.schedule.rates is a list of 1; allowed: as many as boundaries, which are 2"});
+  changed = other;
+  changed.clip_value = 4;
+  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_ALREADY_EXISTS,
+       {"optimizer.clip_value is 3 in the existing table and 4"});
   std::vector<std::string> names;
   Good(verbena_table_list(
       f.client.get(), kDefault,
@@ -103,7 +127,6 @@ TEST_CASE("tables say what they are, are listed, opened again and dropped") {
       &names));
   CHECK(names == std::vector<std::string>{"weights", "other"});
 
-  verbena_table* raw = nullptr;
   Good(verbena_table_open(f.client.get(), "other", kDefault, &raw));
   const Handle<verbena_table> again(raw);
   Good(verbena_table_drop(f.client.get(), "other", kDefault));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/table_spec.h"
 #include "proto/wire/routing.h"
 #include "tests/client/fake_calls.h"
 
@@ -31,7 +31,7 @@ uint32_t AddTiered(FakeCluster* cluster, uint32_t chunk_bytes = 65536) {
   spec.set_consistency(v1::CONSISTENCY_ASYNC);
   spec.set_dim(kDim);
   spec.set_chunk_bytes(chunk_bytes);
-  spec.mutable_cold_tier()->set_hot_bytes(kMinHotBytes);
+  spec.mutable_cold_tier()->set_hot_bytes(64 << 10);
   return cluster->AddRows(spec);
 }
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "client/core/key_plan.h"
-#include "proto/spec/cold_tier_spec.h"
+#include "proto/spec/table_spec.h"
 #include "proto/wire/routing.h"
 #include "tests/client/fake_calls.h"
 
@@ -281,7 +281,7 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
     v1::TableSpec spec;
     spec.set_consistency(v1::CONSISTENCY_SYNC);
     spec.set_dim(kDim);
-    if (tiered) spec.mutable_cold_tier()->set_hot_bytes(kMinHotBytes);
+    if (tiered) spec.mutable_cold_tier()->set_hot_bytes(64 << 10);
     const uint32_t table = cluster.AddRows(spec);
     cluster.Join();
     cluster.servers[0]->hold_commits = true;

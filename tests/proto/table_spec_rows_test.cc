@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "proto/spec/option_value.h"
 #include "tests/proto/table_spec_fixture.h"
 
 namespace verbena::test {
@@ -28,7 +29,7 @@ TEST_CASE("an admission is of an embedding table, with what its kind uses and no
   CHECK_THAT(refused(static_cast<v1::Admission::Kind>(4), none),
              Contains("admission.kind is 4; allowed: 1 (always), 2 (min_count), 3 (probability)"));
   CHECK_THAT(refused(v1::Admission::MIN_COUNT, none, 0),
-             Contains("admission.kind is 2; allowed: 1 (always) for a dense table"));
+             Contains("admission.kind is 2 (min_count); allowed: 1 (always) for a dense table"));
   CHECK_THAT(refused(v1::Admission::MIN_COUNT, none),
              Contains("admission.min_count is 0; allowed: 2..255"));
   CHECK_THAT(refused(v1::Admission::MIN_COUNT, [](auto* a) { a->set_min_count(256); }),
@@ -40,15 +41,15 @@ TEST_CASE("an admission is of an embedding table, with what its kind uses and no
                      }),
              Contains("admission.sketch_bytes is 4095; allowed: 4096..68719476736, or 0 for"));
   CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_min_count(1); }),
-             Contains("admission.min_count is 1; allowed: 0, unless kind is 2"));
+             Contains("admission.min_count is 1; allowed: 0, unless admission.kind is 2"));
   CHECK_THAT(refused(v1::Admission::PROBABILITY, none),
              Contains("admission.probability is 0; allowed: more than 0 and less than 1"));
   CHECK_THAT(refused(v1::Admission::PROBABILITY, [](auto* a) { a->set_probability(std::nan("")); }),
              Contains("admission.probability is nan"));
   CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_probability(0.5); }),
-             Contains("admission.probability is 0.5; allowed: 0, unless kind is 3"));
+             Contains("admission.probability is 0.5; allowed: 0, unless admission.kind is 3"));
   CHECK_THAT(refused(v1::Admission::ALWAYS, [](auto* a) { a->set_seed(5); }),
-             Contains("admission.seed is 5; allowed: 0, unless kind is 3"));
+             Contains("admission.seed is 5; allowed: 0, unless admission.kind is 3"));
 
   v1::TableSpec rows = Spec();
   rows.clear_shape();
@@ -61,7 +62,7 @@ TEST_CASE("an admission is of an embedding table, with what its kind uses and no
   CHECK(counted.admission().sketch_bytes() == 16 << 20);
   CHECK(CheckSameSpec(counted, counted).ok());
   CHECK_THAT(std::string(CheckSameSpec(plain, counted).message()),
-             Contains("admission.kind is ALWAYS in the existing table and MIN_COUNT"));
+             Contains("admission.kind is always in the existing table and min_count"));
   rows.mutable_admission()->set_min_count(4);
   CHECK_THAT(std::string(CheckSameSpec(counted, *NormalizeTableSpec(rows)).message()),
              Contains("admission.min_count is 3 in the existing table and 4"));
@@ -82,13 +83,13 @@ TEST_CASE("an eviction is of an embedding table, with what its kind uses and not
              Contains("eviction.kind is 6; allowed: 1 (never), 2 (ttl_steps), 3 (ttl_seconds), "
                       "4 (lru), 5 (lfu)"));
   CHECK_THAT(refused(v1::Eviction::LRU, none, 0),
-             Contains("eviction.kind is 4; allowed: 1 (never) for a dense table"));
+             Contains("eviction.kind is 4 (lru); allowed: 1 (never) for a dense table"));
   CHECK_THAT(refused(v1::Eviction::TTL_STEPS, none),
              Contains("eviction.ttl is 0; allowed: 1..1073741824"));
   CHECK_THAT(refused(v1::Eviction::TTL_SECONDS, [](auto* e) { e->set_ttl(1073741825); }),
              Contains("eviction.ttl is 1073741825; allowed: 1..1073741824"));
   CHECK_THAT(refused(v1::Eviction::NEVER, [](auto* e) { e->set_ttl(1); }),
-             Contains("eviction.ttl is 1; allowed: 0, unless kind is 2"));
+             Contains("eviction.ttl is 1; allowed: 0, unless eviction.kind is 2"));
   CHECK_THAT(refused(v1::Eviction::LFU, none),
              Contains("eviction.max_rows is 0; allowed: 1 and more, or max_bytes instead"));
   CHECK_THAT(refused(v1::Eviction::LFU,
@@ -97,12 +98,13 @@ TEST_CASE("an eviction is of an embedding table, with what its kind uses and not
                        e->set_max_bytes(7);
                      }),
              Contains("eviction.max_bytes is 7; allowed: 0 where max_rows is set"));
-  CHECK_THAT(refused(v1::Eviction::TTL_STEPS,
-                     [](auto* e) {
-                       e->set_ttl(2);
-                       e->set_max_rows(5);
-                     }),
-             Contains("eviction.max_rows is 5; allowed: 0, unless kind is 4 (lru) or 5 (lfu)"));
+  CHECK_THAT(
+      refused(v1::Eviction::TTL_STEPS,
+              [](auto* e) {
+                e->set_ttl(2);
+                e->set_max_rows(5);
+              }),
+      Contains("eviction.max_rows is 5; allowed: 0, unless eviction.kind is 4 (lru) or 5 (lfu)"));
 
   v1::TableSpec rows = Spec();
   rows.clear_shape();
@@ -114,7 +116,7 @@ TEST_CASE("an eviction is of an embedding table, with what its kind uses and not
   const v1::TableSpec limited = *NormalizeTableSpec(rows);
   CHECK(CheckSameSpec(limited, limited).ok());
   CHECK_THAT(std::string(CheckSameSpec(plain, limited).message()),
-             Contains("eviction.kind is NEVER in the existing table and LRU"));
+             Contains("eviction.kind is never in the existing table and lru"));
   rows.mutable_eviction()->set_max_rows(31);
   CHECK_THAT(std::string(CheckSameSpec(limited, *NormalizeTableSpec(rows)).message()),
              Contains("eviction.max_rows is 30 in the existing table and 31"));
@@ -130,7 +132,7 @@ TEST_CASE("rows of 16 bits are an embedding table's, and only they are rounded b
     });
   };
   CHECK_THAT(refused(0, 2, false),
-             Contains("row_dtype is 2; allowed: 0, unless it is an embedding table"));
+             Contains("row_dtype is 2 (bf16); allowed: 1 (f32) for a dense table"));
   CHECK_THAT(refused(8, 4, false), Contains("row_dtype is 4; allowed: 1 (f32), 2 (bf16), 3 (f16)"));
   CHECK_THAT(refused(8, 0, true), Contains("stochastic_rounding is true; allowed: false, unless"));
   CHECK_THAT(refused(8, 3, true), Equals("accepted"));
@@ -142,7 +144,7 @@ TEST_CASE("rows of 16 bits are an embedding table's, and only they are rounded b
   rows.set_row_dtype(v1::DTYPE_BF16);
   const v1::TableSpec narrow = *NormalizeTableSpec(rows);
   CHECK_THAT(std::string(CheckSameSpec(plain, narrow).message()),
-             Contains("row_dtype is DTYPE_F32 in the existing table and DTYPE_BF16"));
+             Contains("row_dtype is f32 in the existing table and bf16"));
   rows.set_stochastic_rounding(true);
   CHECK_THAT(std::string(CheckSameSpec(narrow, *NormalizeTableSpec(rows)).message()),
              Contains("stochastic_rounding is false in the existing table and true"));
@@ -181,7 +183,7 @@ TEST_CASE("rows travel as what says something of each number, or else as f32") {
     v1::TableSpec spec = Spec();
     spec.clear_shape();
     spec.set_dim(8);
-    spec.set_push_codec(CodecNamed(name));
+    REQUIRE(SetOption(*FindTableOption("push_codec"), name, &spec).ok());
     spec.set_pull_codec(v1::CODEC_F16);
     const v1::TableSpec coded = *NormalizeTableSpec(spec);
     CHECK(static_cast<int>(PushType(coded)) == static_cast<int>(coded.push_codec()));
@@ -211,10 +213,9 @@ TEST_CASE("an embedding table has a dim and no shape") {
   };
   CHECK_THAT(rows(16), Equals("accepted"));
   CHECK_THAT(rows(1024), Equals("accepted"));
-  CHECK_THAT(rows(1025),
-             Contains("dim is 1025; allowed: 1..1024 for an embedding table, 0 for a dense one"));
+  CHECK_THAT(rows(1025), Contains("dim is 1025; allowed: 1..1024, or 0: a dense table"));
   CHECK_THAT(Refused([](auto* s) { s->set_dim(16); }),
-             Contains("shape is [128, 64]; allowed: none beside dim, which is 16"));
+             Contains("shape is [128, 64]; allowed: none for an embedding table, as dim is 16"));
   CHECK_THAT(Refused([](auto* s) {
                s->clear_shape();
                s->set_dim(65);

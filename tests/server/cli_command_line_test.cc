@@ -108,6 +108,18 @@ TEST_CASE("what is given up for lost is named") {
   CHECK(Consequences(parsed.options.repair, state) == "server 's5' is forgotten for ever");
 }
 
+TEST_CASE("the options of tables are listed without a cluster") {
+  setenv("VERBENA_CLUSTER", "not an address", 1);
+  const Parsed parsed = Parse({"table", "options", "--markdown"});
+  unsetenv("VERBENA_CLUSTER");
+  INFO(parsed.message);
+  REQUIRE_FALSE(parsed.exit_status);
+  CHECK(parsed.options.option_reference);
+  CHECK(parsed.options.markdown);
+  CHECK_FALSE(Parse({"table", "drop", "w", "--yes"}).options.option_reference);
+  CHECK(Parse({"table", "options", "--json", "--markdown"}).exit_status == kExitUsage);
+}
+
 TEST_CASE("a table that is dropped is named, with the workers that use it") {
   unsetenv("VERBENA_CLUSTER");
   const Parsed parsed = Parse({"table", "drop", "w", "--yes"});

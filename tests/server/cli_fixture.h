@@ -5,11 +5,14 @@
 #include <google/protobuf/struct.pb.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "proto/spec/table_options.h"
 #include "tests/support/cluster.h"
 #include "tests/support/process.h"
 
@@ -64,6 +67,15 @@ class Json {
   explicit Json(google::protobuf::Value value) : value_(std::move(value)) {}
   google::protobuf::Value value_;
 };
+
+// Whether a member is a table option or a group of them: docs/reference/table-options.md has them.
+inline bool IsTableOption(const std::string& member) {
+  const auto is_part = [&member](const TableOption& option) {
+    const std::vector<std::string> parts = absl::StrSplit(option.name, '.');
+    return std::find(parts.begin(), parts.end(), member) != parts.end();
+  };
+  return std::any_of(TableOptions().begin(), TableOptions().end(), is_part);
+}
 
 }  // namespace verbena::test
 

@@ -1,9 +1,11 @@
 // What the operator's program writes: columns, units, escapes, verdicts, rates, JSON.
 #include <catch2/catch.hpp>
 
+#include "proto/spec/table_options.h"
 #include "server/cli/verbena/coordinator_call.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/option_reference.h"
 #include "server/cli/verbena/partition_report.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
@@ -424,6 +426,63 @@ TEST_CASE("of a table with codecs it is said what travels, in either direction")
   CHECK_THAT(TablesJson(state), Contains(R"("push_codec": "none", "pull_codec": "none",)"));
 }
 
+TEST_CASE("reports show each option of a table, and null where it has no meaning") {
+  ClusterState state = Healthy();
+  v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
+  spec->set_name("items");
+  spec->set_dim(8);
+  spec->set_description("Items: \xe2\x82\xac");
+  spec->set_chunk_bytes(4096);
+  const std::string plain = TablesJson(state);
+  for (const char* part :
+       {"\"description\": \"Items: \xe2\x82\xac\"", R"("dim": 8, "dtype": "f32")", R"("shape": [])",
+        R"("row_dtype": "f32", "stochastic_rounding": null, "consistency": "sync")",
+        R"("staleness": null, "reduction": "mean", "non_finite": "reject")",
+        R"("initializer": {"kind": "zeros", "a": null, "b": null, "seed": null})",
+        R"("optimizer": {"name": "sgd", "rate": 0, "parameters": {}, "schedule": {"kind": )",
+        R"("rates": []}, "clip_value": 0, "clip_chunk_norm": 0, "clip_global_norm": 0})",
+        R"("admission": {"kind": "always", "min_count": null, "probability": null,)",
+        R"("eviction": {"kind": "never", "ttl": null, "max_rows": null, "max_bytes": null})",
+        R"("cold_tier": {"hot_bytes": 0}, "chunk_bytes": 4096)"}) {
+    CHECK_THAT(plain, Contains(part));
+  }
+  CHECK_THAT(TablesText(state), Contains("description \"Items: \xe2\x82\xac\", chunk_bytes 4096"));
+  spec->set_chunk_bytes(0);
+  spec->clear_description();
+  spec->mutable_cold_tier()->set_hot_bytes(1 << 20);
+  spec->mutable_eviction()->set_kind(v1::Eviction::LFU);
+  spec->mutable_eviction()->set_max_bytes(5000);
+  spec->mutable_admission()->set_kind(v1::Admission::PROBABILITY);
+  spec->mutable_admission()->set_probability(0.25);
+  CHECK_THAT(
+      TablesJson(state),
+      Contains(R"("eviction": {"kind": "lfu", "ttl": null, "max_rows": 0, "max_bytes": 5000})") &&
+          Contains(R"("kind": "probability", "min_count": null, "probability": 0.25)") &&
+          Contains(R"("cold_tier": {"hot_bytes": 1048576})"));
+  CHECK_THAT(TablesText(state),
+             Contains("admission.kind probability, admission.probability 0.25, eviction.kind lfu, "
+                      "eviction.max_bytes 5000, cold_tier.hot_bytes 1048576"));
+  spec->set_dim(0);
+  spec->add_shape(5);
+  CHECK_THAT(TablesJson(state),
+             Contains(R"("row_dtype": null)") && Contains(R"("eviction": null)"));
+}
+
+TEST_CASE("the reference of table options has each of them, in all three forms") {
+  const std::string text = OptionReferenceText();
+  const std::string json = OptionReferenceJson();
+  const std::string page = OptionReferenceMarkdown();
+  for (const TableOption& option : TableOptions()) {
+    CHECK_THAT(text, Contains(std::string(option.name) + ": "));
+    CHECK_THAT(json, Contains("{\"name\": \"" + std::string(option.name) + "\", \"type\""));
+    CHECK_THAT(page, Contains("\n| `" + std::string(option.name) + "` | "));
+  }
+  CHECK_THAT(page, Contains("| `eviction.ttl` | uint64, applies or seconds | 1..1073741824 | "
+                            "required | embedding tables, eviction.kind ttl_steps or "
+                            "ttl_seconds | "));
+  CHECK_THAT(text, Contains("allowed: f32, bf16, f16; embedding tables: f32; default: f32\n"));
+}
+
 TEST_CASE("keys that are asked for often are told with the shard they are on") {
   ClusterState state = Healthy();
   v1::Table* table = state.view.add_tables();
@@ -441,25 +500,6 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
     hot->set_error(error);
   };
   CHECK_THAT(TablesText(state), !Contains("HOT KEY"));
-  CHECK_THAT(TablesJson(state), Contains(R"("admission": "always")"));
-  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "never")"));
-  CHECK_THAT(TablesJson(state), Contains(R"("tier": "memory")"));
-  table->mutable_spec()->mutable_cold_tier()->set_hot_bytes(1 << 20);
-  CHECK_THAT(TablesJson(state), Contains(R"("tier": "cold over 1048576 bytes")"));
-  v1::Eviction* eviction = table->mutable_spec()->mutable_eviction();
-  eviction->set_kind(v1::Eviction::TTL_STEPS);
-  eviction->set_ttl(1000);
-  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "ttl_steps 1000")"));
-  eviction->set_kind(v1::Eviction::LFU);
-  eviction->clear_ttl();
-  eviction->set_max_bytes(5000);
-  CHECK_THAT(TablesJson(state), Contains(R"("eviction": "lfu 5000 bytes")"));
-  table->mutable_spec()->mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
-  table->mutable_spec()->mutable_admission()->set_min_count(3);
-  CHECK_THAT(TablesJson(state), Contains(R"("admission": "min_count 3")"));
-  table->mutable_spec()->mutable_admission()->set_kind(v1::Admission::PROBABILITY);
-  table->mutable_spec()->mutable_admission()->set_probability(0.25);
-  CHECK_THAT(TablesJson(state), Contains(R"("admission": "probability 0.25")"));
   CHECK_THAT(TablesJson(state), Contains(R"("hot_keys": [])"));
   add(0, 0, 18446744073709551615u, 1300, 50);
   add(0, 0, 7, 300, 280);  // 0.2 %

@@ -64,7 +64,7 @@ TEST_CASE("a schedule or clipping that a shard could not work with is refused by
   spec = SpecOf("adam", 0.1);
   spec.set_clip_value(std::nan(""));
   CHECK(CheckOptimizer(spec).message() ==
-        "optimizer.clip_value is nan; allowed: 0 for no clipping, or a finite number >= 1e-30");
+        "optimizer.clip_value is nan; allowed: a finite number >= 1e-30, or 0: no clipping");
 }
 
 TEST_CASE("only what a zero gradient leaves alone is passed over when nobody pushed") {

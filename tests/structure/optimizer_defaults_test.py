@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of optimizers in docs/reference/table-options.md has each parameter's default as shard/optimizer/ has it.
+"""The table of optimizers in docs/optimizers.md has each parameter's default as shard/optimizer/ has it.
 
     optimizer_defaults_test.py ROOT
 """
@@ -37,7 +37,7 @@ def defined(directory):
 
 def main():
     root = pathlib.Path(sys.argv[1])
-    said = documented((root / "docs" / "reference" / "table-options.md").read_text())
+    said = documented((root / "docs" / "optimizers.md").read_text())
     code = defined(root / "shard" / "optimizer")
     problems = [f"{name}: the reference has it, shard/optimizer/ has not" for name in said if name not in code]
     for name, parameters in code.items():

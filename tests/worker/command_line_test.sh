@@ -30,7 +30,7 @@ base=(--format libsvm --data "$work/data" --cluster 127.0.0.1:1)
 expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
-  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype predictions json epochs batch steps \
+  optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype table-option predictions json epochs batch steps \
   seed transport job rank timeout checksum log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
   device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
@@ -39,9 +39,9 @@ done
 expect 2 "lion" "${base[@]}" --optimizer lion
 grep -q "adam" "$work/err" || fail "an unknown optimizer: the known ones are not named"
 expect 2 "--schedule: step not in {constant,cosine}" "${base[@]}" --schedule step
-expect 2 "--push-codec: gzip not in {none,f16,bf16,int8,fp8_e4m3,fp8_e5m2,sign,top_k}" \
+expect 2 "--push-codec: gzip not in {none,bf16,f16,int8,fp8_e4m3,fp8_e5m2,sign,top_k}" \
   "${base[@]}" --push-codec gzip
-expect 2 "--pull-codec: sign not in {none,f16,bf16,int8,fp8_e4m3,fp8_e5m2}" \
+expect 2 "--pull-codec: sign not in {none,bf16,f16,int8,fp8_e4m3,fp8_e5m2}" \
   "${base[@]}" --pull-codec sign
 expect 2 "--weight-decay: -1 is not allowed; allowed: 0 to 1000" "${base[@]}" --weight-decay -1
 expect 2 "--local has a constant rate" "${base[@]}" --local --schedule cosine
@@ -138,6 +138,16 @@ expect 2 "--min-count is for models with an embedding table" "${base[@]}" --min-
 expect 2 "--min-count: 256 is not allowed; allowed: 1 to 255" "${base[@]}" --model fm --min-count 256
 expect 2 "--local admits every key" "${base[@]}" --model fm --local --min-count 2
 expect 2 "--max-rows is for models with an embedding table" "${base[@]}" --max-rows 1000
+expect 2 "--table-option: colour=red is not allowed; allowed: NAME=VALUE with a name of 'verbena table options'" \
+  "${base[@]}" --table-option colour=red
+expect 2 "--table-option: non_finite is not allowed; allowed: NAME=VALUE" "${base[@]}" --table-option non_finite
+expect 2 "--table-option: dim=4: this option follows from the model or has a flag of its own" \
+  "${base[@]}" --table-option dim=4
+expect 2 "--table-option: eviction.kind=lfu is for models with an embedding table" \
+  "${base[@]}" --table-option eviction.kind=lfu
+expect 2 '--table-option: non_finite=maybe: non_finite is "maybe"; allowed: reject, apply, skip' \
+  "${base[@]}" --table-option non_finite=maybe
+expect 2 "--local has no tables: --table-option" "${base[@]}" --local --table-option non_finite=skip
 expect 2 "--row-dtype is for models with an embedding table" "${base[@]}" --row-dtype bf16
 expect 2 "--local has rows of f32" "${base[@]}" --model fm --local --row-dtype f16
 expect 2 "--local keeps all rows" "${base[@]}" --model fm --local --max-rows 1000

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/spec/table_spec.h"
+#include "proto/spec/option_value.h"
 #include "worker/cuda/stream.h"
 #include "worker/train/job_progress.h"
 
@@ -32,17 +33,23 @@ v1::Consistency ConsistencyOf(Consistency consistency) {
   return v1::CONSISTENCY_UNSPECIFIED;
 }
 
-v1::DType TypeOf(NumberType type) {
-  switch (type) {
-    case NumberType::kF32:
-      return v1::DTYPE_F32;
-    case NumberType::kBf16:
-      return v1::DTYPE_BF16;
-    case NumberType::kF16:
-      return v1::DTYPE_F16;
-  }
-  return v1::DTYPE_UNSPECIFIED;
+bool MayHave(const TableOption& option, const std::string& value, TableKind kind) {
+  if (option.kind != TableKind::kAny && option.kind != kind) return false;
+  if (FieldOf(option).enum_type() == nullptr) return true;
+  const std::vector<std::string> words = EnumWords(option, kind);
+  return std::find(words.begin(), words.end(), value) != words.end();
 }
+
+// The command line has checked the names and values.
+void SetOptions(const TrainingSpec& spec, TableKind kind, v1::TableSpec* table) {
+  for (const auto& [name, value] : spec.table_options) {
+    const TableOption* option = FindTableOption(name);
+    if (option == nullptr || !MayHave(*option, value, kind)) continue;
+    (void)SetOption(*option, value, table);
+  }
+}
+
+bool IsNarrow(v1::DType dtype) { return dtype == v1::DTYPE_BF16 || dtype == v1::DTYPE_F16; }
 
 // The fields that tables of all kinds share. `index` counts the tables of the job.
 v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double scale, size_t index,
@@ -100,10 +107,7 @@ v1::TableSpec TableSpecOf(const Tensor& tensor, size_t index, const std::string&
     table.set_reduction(v1::REDUCTION_SUM);
     return table;  // in f32: sums of small integers are exact
   }
-  table.set_dtype(TypeOf(spec.dtype));
-  table.set_gradient_dtype(TypeOf(spec.gradient_dtype));
-  table.set_push_codec(CodecNamed(spec.push_codec));
-  table.set_pull_codec(CodecNamed(spec.pull_codec));
+  SetOptions(spec, TableKind::kDense, &table);
   return table;
 }
 
@@ -111,24 +115,7 @@ v1::TableSpec TableSpecOf(const EmbeddingTable& table, size_t index, const std::
                           const TrainingSpec& spec) {
   v1::TableSpec result = BaseSpec(table.name, table.initial, table.scale, index, job, spec);
   result.set_dim(table.dim);
-  if (spec.min_count > 1) {
-    result.mutable_admission()->set_kind(v1::Admission::MIN_COUNT);
-    result.mutable_admission()->set_min_count(spec.min_count);
-  }
-  if (spec.row_dtype != NumberType::kF32) {
-    result.set_row_dtype(TypeOf(spec.row_dtype));
-    result.set_stochastic_rounding(true);
-  }
-  // sign and top_k need a residual for each number of a dense gradient. Rows are sent without these
-  // two.
-  const v1::Codec push = CodecNamed(spec.push_codec);
-  result.set_push_codec(push <= v1::CODEC_FP8_E5M2 ? push : v1::CODEC_NONE);
-  result.set_pull_codec(CodecNamed(spec.pull_codec));
-  if (spec.max_rows > 0) {
-    result.mutable_eviction()->set_kind(v1::Eviction::LRU);
-    result.mutable_eviction()->set_max_rows(spec.max_rows);
-  }
-  if (spec.hot_bytes > 0) result.mutable_cold_tier()->set_hot_bytes(spec.hot_bytes);
+  SetOptions(spec, TableKind::kEmbedding, &result);
   return result;
 }
 
@@ -164,6 +151,8 @@ absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
   if (on_device()) {
     if (absl::Status status = AllocateOnDevices(); !status.ok()) return status;
   }
+  v1::TableSpec options;
+  SetOptions(spec, TableKind::kDense, &options);
   struct Wanted {
     std::optional<Region>* region;
     size_t element_bytes;
@@ -172,8 +161,8 @@ absl::Status ClientStore::AllocateRegions(const TrainingSpec& spec) {
   const Wanted all[] = {
       {&gradient_, sizeof(float), true},
       {&parameters_, sizeof(float), !on_device()},
-      {&narrow_gradient_, sizeof(uint16_t), spec.gradient_dtype != NumberType::kF32},
-      {&narrow_parameters_, sizeof(uint16_t), spec.dtype != NumberType::kF32},
+      {&narrow_gradient_, sizeof(uint16_t), IsNarrow(options.gradient_dtype())},
+      {&narrow_parameters_, sizeof(uint16_t), IsNarrow(options.dtype())},
   };
   for (const Wanted& wanted : all) {
     if (!wanted.needed) continue;

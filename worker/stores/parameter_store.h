@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -28,7 +30,6 @@
 namespace verbena::worker {
 
 enum class Consistency { kSync, kSsp, kAsync };
-enum class NumberType { kF32, kBf16, kF16 };
 
 // How the tables of a model are trained.
 struct TrainingSpec {
@@ -41,15 +42,9 @@ struct TrainingSpec {
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters
-  // Type of dense tables between workers and servers: of pulled parameters and pushed gradients.
-  NumberType dtype = NumberType::kF32;
-  NumberType gradient_dtype = NumberType::kF32;  // not kF16
-  std::string push_codec = "none";               // CodecNamed(): with it gradient_dtype is kF32
-  std::string pull_codec = "none";               // CodecNamed(): with it dtype is kF32
-  uint32_t min_count = 1;                        // pushes of a key until it has a row
-  NumberType row_dtype = NumberType::kF32;       // of an embedding table, on the servers
-  uint64_t max_rows = 0;                         // of an embedding table; 0: all stay
-  uint64_t hot_bytes = 0;                        // of an embedding table; 0: all rows in memory
+  // Options of the tables, names and values as on a command line (proto/spec/table_options.h). One
+  // is set in the tables that may have this value: {"push_codec", "sign"} in dense ones.
+  std::vector<std::pair<std::string, std::string>> table_options = {};
 };
 
 struct StoreStatistics {

@@ -16,6 +16,7 @@
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
+#include "proto/spec/option_value.h"
 #include "verbena/version.h"
 #include "worker/train/options_check.h"
 #include "worker/train/options_defaults.h"
@@ -129,6 +130,11 @@ CLI::Validator ConsistencyName() {
       "{sync,ssp,async}");
 }
 
+// A value of a table option in dense tables.
+CLI::Validator WordOf(const char* option) {
+  return CLI::IsMember(EnumWords(*FindTableOption(option), TableKind::kDense));
+}
+
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "Address of the coordinator")->type_name("HOST:PORT");
   app->add_option("--workers", o->workers, "Worker processes of the job, 1 to 1024")
@@ -146,23 +152,22 @@ void AddCluster(CLI::App* app, Options* o) {
          "--dtype", o->dtype,
          "Type of pulled dense parameters. The servers train them in f32 and send them rounded to "
          "the nearest; rows of embedding tables are sent as f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->check(WordOf("dtype"))
       ->capture_default_str();
   app->add_option("--gradient-dtype", o->gradient_dtype,
                   "Type of pushed dense gradients; they are summed in f32")
-      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->check(WordOf("gradient_dtype"))
       ->capture_default_str();
   app->add_option(
          "--push-codec", o->push_codec,
          "Codec of gradients in pushes; the error of a dense gradient is added to the next one. "
          "sign and top_k: for dense gradients. Needs --gradient-dtype f32")
-      ->check(
-          CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2", "sign", "top_k"}))
+      ->check(WordOf("push_codec"))
       ->capture_default_str();
   app->add_option("--pull-codec", o->pull_codec,
                   "Codec of parameters in pulls; parameters on the servers are not changed. Needs "
                   "--dtype f32")
-      ->check(CLI::IsMember({"none", "f16", "bf16", "int8", "fp8_e4m3", "fp8_e5m2"}))
+      ->check(WordOf("pull_codec"))
       ->capture_default_str();
   app->add_option(
          "--min-count", o->min_count,
@@ -172,7 +177,7 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--row-dtype", o->row_dtype,
                   "Type of rows of embedding tables in the servers' memory; 16-bit rows are "
                   "rounded stochastically")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->check(WordOf("row_dtype"))
       ->capture_default_str();
   app->add_option(
          "--max-rows", o->max_rows,
@@ -185,6 +190,11 @@ void AddCluster(CLI::App* app, Options* o) {
          "other rows are on their disks (verbenad --cold-dir). 0: all")
       ->type_name("BYTES")
       ->capture_default_str();
+  app->add_option("--table-option", o->table_options,
+                  "Another option of the tables, as 'verbena table options' lists them, such as "
+                  "eviction.kind=lfu; set in the tables that may have it. May be given again")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
   app->add_option(
          "--device", o->device,
          "text: device that computes gradients and has them in its memory. cuda: the workers use "

@@ -41,6 +41,7 @@ struct Options {
   uint64_t max_rows = 0;
   uint64_t hot_bytes = 0;
   std::string row_dtype = "f32";
+  std::vector<std::string> table_options;  // NAME=VALUE
   std::string optimizer = "adam";
   std::optional<double> rate;
   std::string schedule = "constant";

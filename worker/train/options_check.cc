@@ -1,11 +1,13 @@
 #include "worker/train/options_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/host_port.h"
-#include "proto/spec/admission_spec.h"
+#include "proto/spec/option_value.h"
 #include "proto/wire/record.h"
 #include "worker/train/options_defaults.h"
 
@@ -75,11 +77,47 @@ bool HasRows(const Options& o) {
 
 std::string CheckMinCount(const Options& o) {
   if (o.min_count == 1) return "";
-  if (o.min_count < 1 || o.min_count > kMaxMinCount) {
-    return absl::StrCat("--min-count: ", o.min_count, " is not allowed; allowed: 1 to ",
-                        kMaxMinCount);
+  const double most = FindTableOption("admission.min_count")->max;
+  if (o.min_count < 1 || o.min_count > most) {
+    return absl::StrCat("--min-count: ", o.min_count, " is not allowed; allowed: 1 to ", most);
   }
   return HasRows(o) ? "" : "--min-count is for models with an embedding table";
+}
+
+// Options that the model or another flag decides.
+constexpr const char* kOwnOptions[] = {
+    "name",          "job",        "shape",       "dim",       "dtype",     "gradient_dtype",
+    "push_codec",    "pull_codec", "consistency", "staleness", "reduction", "optimizer.name",
+    "optimizer.rate"};
+
+std::string CheckTableOption(const std::string& text, bool has_rows) {
+  const auto wrong = [&text](const std::string& problem) {
+    return absl::StrCat("--table-option: ", absl::CHexEscape(text), problem);
+  };
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  const TableOption* option = FindTableOption(name);
+  if (equals == std::string::npos || option == nullptr) {
+    return wrong(" is not allowed; allowed: NAME=VALUE with a name of 'verbena table options'");
+  }
+  const bool own =
+      std::find(std::begin(kOwnOptions), std::end(kOwnOptions), name) != std::end(kOwnOptions);
+  if (own || GroupOf(*option) == "initializer") {
+    return wrong(": this option follows from the model or has a flag of its own");
+  }
+  if (option->kind == TableKind::kEmbedding && !has_rows) {
+    return wrong(" is for models with an embedding table");
+  }
+  v1::TableSpec spec;
+  const absl::Status status = SetOption(*option, text.substr(equals + 1), &spec);
+  return status.ok() ? "" : wrong(absl::StrCat(": ", std::string(status.message())));
+}
+
+std::string CheckTableOptions(const Options& o) {
+  for (const std::string& text : o.table_options) {
+    if (std::string problem = CheckTableOption(text, HasRows(o)); !problem.empty()) return problem;
+  }
+  return "";
 }
 
 std::string CheckRows(const Options& o) {
@@ -167,6 +205,7 @@ std::string CheckLocal(const Options& o) {
   if (o.max_rows != 0) return "--local keeps all rows: --max-rows is for servers";
   if (o.hot_bytes != 0) return "--local has its rows in memory: --hot-bytes is for servers";
   if (o.row_dtype != "f32") return "--local has rows of f32: --row-dtype is for servers";
+  if (!o.table_options.empty()) return "--local has no tables: --table-option is for servers";
   if (!AllF32(o)) {
     return "--local sends nothing: --dtype, --gradient-dtype, --push-codec and --pull-codec are "
            "for a cluster";
@@ -184,6 +223,7 @@ std::string CheckCluster(const Options& o) {
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;
   if (const std::string problem = CheckRows(o); !problem.empty()) return problem;
+  if (const std::string problem = CheckTableOptions(o); !problem.empty()) return problem;
   if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
   if (const auto parsed = SplitHostPort(o.cluster); !parsed.ok()) {
     return absl::StrCat("--cluster: ", parsed.status().message());

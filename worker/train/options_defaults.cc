@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -48,9 +51,28 @@ constexpr DefaultRates kDefaultRates[] = {
     {"sgd", 0.5, 0.5, 0.5, 0.2},
 };
 
-NumberType NumberTypeOf(const std::string& name) {
-  if (name == "bf16") return NumberType::kBf16;
-  return name == "f16" ? NumberType::kF16 : NumberType::kF32;
+// The options that have flags of their own, then those of --table-option.
+std::vector<std::pair<std::string, std::string>> TableOptionsOf(const Options& o) {
+  std::vector<std::pair<std::string, std::string>> all = {{"dtype", o.dtype},
+                                                          {"gradient_dtype", o.gradient_dtype},
+                                                          {"push_codec", o.push_codec},
+                                                          {"pull_codec", o.pull_codec},
+                                                          {"row_dtype", o.row_dtype}};
+  if (o.row_dtype != "f32") all.emplace_back("stochastic_rounding", "true");
+  if (o.min_count > 1) {
+    all.emplace_back("admission.kind", "min_count");
+    all.emplace_back("admission.min_count", absl::StrCat(o.min_count));
+  }
+  if (o.max_rows > 0) {
+    all.emplace_back("eviction.kind", "lru");
+    all.emplace_back("eviction.max_rows", absl::StrCat(o.max_rows));
+  }
+  if (o.hot_bytes > 0) all.emplace_back("cold_tier.hot_bytes", absl::StrCat(o.hot_bytes));
+  for (const std::string& text : o.table_options) {
+    const size_t equals = text.find('=');
+    all.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return all;
 }
 
 }  // namespace
@@ -127,14 +149,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.warmup_applies = options.warmup_steps * applies;
   if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
   spec.seed = options.seed;
-  spec.dtype = NumberTypeOf(options.dtype);
-  spec.gradient_dtype = NumberTypeOf(options.gradient_dtype);
-  spec.push_codec = options.push_codec;
-  spec.pull_codec = options.pull_codec;
-  spec.min_count = options.min_count;
-  spec.max_rows = options.max_rows;
-  spec.hot_bytes = options.hot_bytes;
-  spec.row_dtype = NumberTypeOf(options.row_dtype);
+  spec.table_options = TableOptionsOf(options);
   return spec;
 }
 

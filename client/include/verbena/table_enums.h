@@ -75,4 +75,13 @@ typedef enum verbena_eviction {
   VERBENA_EVICTION_LFU = 5           // over the limit: the least frequently pushed of late
 } verbena_eviction;
 
+// The learning rate by the number of applies s; docs/reference/table-options.md has the formulas.
+typedef enum verbena_schedule {
+  VERBENA_SCHEDULE_DEFAULT = 0,   // constant
+  VERBENA_SCHEDULE_CONSTANT = 1,  // rate
+  VERBENA_SCHEDULE_STEP = 2,      // multiplied by schedule_factor after each schedule_period
+  VERBENA_SCHEDULE_COSINE = 3,    // half a cosine over schedule_period, down to schedule_floor
+  VERBENA_SCHEDULE_PIECEWISE = 4  // schedule_rates from schedule_boundaries on
+} verbena_schedule;
+
 #endif  // VERBENA_TABLE_ENUMS_H_

@@ -256,6 +256,21 @@ typedef struct verbena_table_spec {
   int32_t pull_codec;                   // a verbena_codec to fp8_e5m2; 0 is none
   uint64_t hot_bytes;                   // memory for rows over all servers, the others are on their
                                         // disks: 64 KiB and more; 0 (default): all in memory
+  double clip_value;                    // limit of each number of a gradient; 0 (default): none
+  double clip_chunk_norm;               // limit of the L2 norm of a chunk's or row's gradient
+  double clip_global_norm;              // limit of a step's L2 norm over all tables of the job with
+                                        // this field; dense sync tables
+  int32_t schedule;                     // a verbena_schedule: of the rate
+  uint64_t schedule_warmup_steps;       // applies over which the rate rises; default 0
+  uint64_t schedule_period;             // of step and cosine, in applies: 1 and more
+  double schedule_factor;               // of step: more than 0, at most 1
+  double schedule_floor;                // of cosine: 0 to rate
+  const uint64_t* schedule_boundaries;  // of piecewise: ascending numbers of applies
+  size_t schedule_boundary_count;       // 1 to 1024; 0 (default) with another schedule
+  const double* schedule_rates;         // of piecewise: from each boundary on
+  size_t schedule_rate_count;           // as many as boundaries
+  const char* description;              // text for people, at most 512 bytes of UTF-8 without
+                                        // control characters; default: none
 } verbena_table_spec;
 
 // Sets every field to its default. `struct_size` is sizeof(verbena_table_spec). No effect if `spec`
@@ -286,6 +301,7 @@ typedef struct verbena_table_info {
   int32_t gradient_dtype;   // a verbena_dtype: of gradients as pushed
   int32_t push_codec;       // a verbena_codec
   int32_t pull_codec;       // a verbena_codec
+  const char* description;  // as created; "" if there is none
 } verbena_table_info;
 
 // Creates the table, or opens the existing table if its specification is the same.

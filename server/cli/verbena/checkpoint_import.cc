@@ -1,15 +1,17 @@
 #include "server/cli/verbena/checkpoint_import.h"
 
+#include <algorithm>
 #include <cmath>
-#include <map>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/base/json.h"
+#include "proto/spec/option_value.h"
 #include "server/checkpoint/files/import.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/checkpoint_progress.h"
@@ -22,23 +24,16 @@ namespace {
 using checkpoint::ImportedTable;
 using checkpoint::PosixDisk;
 
-const std::map<std::string, v1::Consistency>& Consistencies() {
-  static const auto& words =
-      *new std::map<std::string, v1::Consistency>{{"sync", v1::CONSISTENCY_SYNC},
-                                                  {"async", v1::CONSISTENCY_ASYNC},
-                                                  {"ssp", v1::CONSISTENCY_SSP}};
-  return words;
-}
+std::vector<std::string> WordsOf(const char* option) { return EnumWords(*FindTableOption(option)); }
 
-const std::map<std::string, v1::DType>& DTypes() {
-  static const auto& words = *new std::map<std::string, v1::DType>{
-      {"f32", v1::DTYPE_F32}, {"bf16", v1::DTYPE_BF16}, {"f16", v1::DTYPE_F16}};
-  return words;
+bool IsWordOf(const char* option, const std::string& word) {
+  const std::vector<std::string> words = WordsOf(option);
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 // Accepts texts for which `good` returns true.
 template <typename Good>
-CLI::Validator Allowed(Good good, const char* allowed) {
+CLI::Validator Allowed(Good good, const std::string& allowed) {
   CLI::Validator check;
   check.description("");
   check.operation([good, allowed](std::string& text) -> std::string {
@@ -65,12 +60,12 @@ void AddDefaults(CLI::App* action, ImportCommand* command) {
       ->add_option_function<std::string>(
           "--consistency",
           [defaults](const std::string& word) {
-            defaults->set_consistency(Consistencies().at(word));
+            (void)SetOption(*FindTableOption("consistency"), word, defaults);
           },
           "Consistency of tables without a specification: sync, async or ssp (default: sync)")
       ->type_name("KIND")
-      ->check(Allowed([](const std::string& word) { return Consistencies().contains(word); },
-                      "sync, async, ssp"));
+      ->check(Allowed([](const std::string& word) { return IsWordOf("consistency", word); },
+                      absl::StrJoin(WordsOf("consistency"), ", ")));
   CLI::Option* rate =
       action
           ->add_option_function<std::string>(
@@ -101,14 +96,16 @@ void AddDefaults(CLI::App* action, ImportCommand* command) {
       ->add_option_function<std::string>(
           "--dtype",
           [command](const std::string& word) {
-            command->options.dtype = DTypes().at(absl::AsciiStrToLower(word));
+            v1::TableSpec spec;
+            (void)SetOption(*FindTableOption("dtype"), absl::AsciiStrToLower(word), &spec);
+            command->options.dtype = spec.dtype();
           },
           "Type of dense tables: f32, bf16 or f16; required for F64 tensors (default: as the "
           "tensors)")
       ->type_name("DTYPE")
       ->check(Allowed(
-          [](const std::string& word) { return DTypes().contains(absl::AsciiStrToLower(word)); },
-          "f32, bf16, f16"));
+          [](const std::string& word) { return IsWordOf("dtype", absl::AsciiStrToLower(word)); },
+          absl::StrJoin(WordsOf("dtype"), ", ")));
 }
 
 std::string Json(const ImportCommand& command, const std::string& from, const std::string& made,

@@ -1,11 +1,10 @@
 #include "server/cli/verbena/checkpoint_report.h"
 
-#include <map>
-
 #include "absl/strings/str_cat.h"
 #include "proto/base/json.h"
 #include "proto/spec/table_spec.h"
 #include "server/cli/verbena/format.h"
+#include "server/cli/verbena/spec_report.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -33,31 +32,14 @@ void AddBase(const v1::CheckpointManifest& manifest, JsonWriter* json) {
   }
 }
 
-JsonWriter OptimizerJson(const v1::Optimizer& spec) {
-  const std::map<std::string, double> sorted(spec.parameters().begin(), spec.parameters().end());
-  JsonWriter parameters, optimizer;
-  for (const auto& [name, value] : sorted) parameters.Add(name, value);
-  optimizer.Add("name", spec.name());
-  optimizer.Add("rate", spec.rate());
-  optimizer.Add("parameters", parameters);
-  return optimizer;
-}
-
 JsonWriter TableJson(const v1::CheckpointTable& table) {
   const v1::TableSpec& spec = table.spec();
-  JsonArray shape, arrays;
-  for (const uint64_t d : spec.shape()) shape.Add(d);
+  JsonArray arrays;
   const auto specs =
       spec.dim() == 0 ? checkpoint::DenseArrays(spec) : checkpoint::RowArrays(spec, table.rows());
   for (const checkpoint::ArraySpec& array : specs) arrays.Add(array.name);
   JsonWriter json;
-  json.Add("name", spec.name());
-  json.Add("job", spec.job());
-  json.Add("shape", shape);
-  json.Add("dim", spec.dim());
-  json.Add("dtype", TypeWord(spec.dtype()));
-  json.Add("consistency", ConsistencyWord(spec.consistency()));
-  json.Add("optimizer", OptimizerJson(spec.optimizer()));
+  AddOptions(spec, &json);
   json.Add("rows", table.rows());
   json.Add("steps", table.steps());
   json.Add("arrays", arrays);
@@ -138,14 +120,15 @@ std::string CheckpointText(const checkpoint::CheckpointReader& reader) {
                     {"CONSISTENCY"},
                     {"OPTIMIZER"},
                     {"ROWS", TextTable::Align::kRight},
-                    {"STEPS", TextTable::Align::kRight}});
+                    {"STEPS", TextTable::Align::kRight},
+                    {"OTHER OPTIONS"}});
   for (const v1::CheckpointTable& table : manifest.tables()) {
     const v1::TableSpec& spec = table.spec();
-    tables.AddRow({spec.name(),
-                   spec.dim() > 0 ? absl::StrCat("rows of ", spec.dim()) : ShapeString(spec),
-                   TypeWord(spec.dtype()), ConsistencyWord(spec.consistency()),
+    tables.AddRow({spec.name(), ShapeWord(spec), OptionWord("dtype", spec),
+                   OptionWord("consistency", spec),
                    absl::StrCat(spec.optimizer().name(), " ", spec.optimizer().rate()),
-                   spec.dim() > 0 ? Count(table.rows()) : "-", absl::StrCat(table.steps())});
+                   spec.dim() > 0 ? Count(table.rows()) : "-", absl::StrCat(table.steps()),
+                   OtherOptionsText(spec)});
   }
   TextTable files(
       {{"FILE"}, {"SIZE", TextTable::Align::kRight}, {"TENSORS", TextTable::Align::kRight}});

@@ -97,14 +97,15 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
-    {Command::kTable, "table", "Drop a table with its parameters",
+    {Command::kTable, "table", "Drop a table with its parameters; list the options of tables",
      "The served table of that name, else the one that is being restored; --restoring: only the\n"
      "latter. The command lists the workers that use the table, and asks. If none did, but "
      "workers\n"
      "have joined its job since, the drop is refused; --yes drops the table then, too.\n\n"
      "Examples:\n"
      "  verbena table drop weights\n"
-     "  verbena table drop weights --yes --json"},
+     "  verbena table drop weights --yes --json\n"
+     "  verbena table options   # of a new table; calls no cluster"},
     {Command::kJob, "job", "Remove a job that has ended from the list of jobs",
      "Only a job without workers, observers and tables: it leaves the list of jobs, with its "
      "limits.\nIts checkpoints stay, and it may begin again under its name.\n\n"
@@ -142,6 +143,8 @@ struct RawOptions {
   double wait = 0;
   std::string token_file;
   bool json = false;
+  bool option_reference = false;
+  bool markdown = false;
   TokenOptions token;
   CheckpointOptions checkpoint;
   ClusterCheckpointOptions cluster_checkpoint;
@@ -262,6 +265,17 @@ void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* re
   }
   action->add_flag("--yes", repair->yes, "Do not ask for confirmation");
   actions->push_back(action);
+}
+
+void AddOptionReference(CLI::App* command, RawOptions* raw) {
+  CLI::App* action =
+      command->add_subcommand("options", "Options of a new table: type, allowed values, default");
+  action->callback([raw] { raw->option_reference = true; });
+  CLI::Option* markdown =
+      action->add_flag("--markdown", raw->markdown, "Print docs/reference/table-options.md");
+  action->add_flag("--json", raw->json, "Print one JSON object on one line, for programs")
+      ->excludes(markdown);
+  action->get_formatter()->column_width(28);
 }
 
 CLI::Validator SecondsUpTo(double most) {
@@ -460,6 +474,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     if (text.command == Command::kTable) {
       for (CLI::App* action : AddTableActions(command, &raw.table)) AddCommon(action, &raw);
+      AddOptionReference(command, &raw);
     }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
   }
@@ -481,8 +496,10 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
   }
   // Cluster options do not matter to a command that calls no cluster.
-  if (parsed.options.command != Command::kCheckpoint ||
-      raw.cluster_checkpoint.action != ClusterCheckpointOptions::Action::kNone) {
+  const bool no_cluster = raw.option_reference || (parsed.options.command == Command::kCheckpoint &&
+                                                   raw.cluster_checkpoint.action ==
+                                                       ClusterCheckpointOptions::Action::kNone);
+  if (!no_cluster) {
     if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) {
       return Wrong(wrong);
     }
@@ -508,6 +525,8 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   if (raw.wait > 0) parsed.options.wait = absl::Seconds(raw.wait);
   if (raw.watch > 0) parsed.options.watch = absl::Seconds(raw.watch);
   parsed.options.json = raw.json;
+  parsed.options.option_reference = raw.option_reference;
+  parsed.options.markdown = raw.markdown;
   parsed.options.job = raw.job;
   parsed.options.limits = raw.limits;
   if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseBytes(raw.memory);

@@ -47,8 +47,10 @@ struct Options {
   std::optional<absl::Duration> watch;  // shards: print rates this often
   std::optional<absl::Duration> wait;   // status: until all is well, at most so long
   bool json = false;
-  std::string job;       // limits: whose
-  LimitChange limits;    // limits: none given: they are shown
+  bool option_reference = false;  // table: print the options that a table can have
+  bool markdown = false;          // option_reference: as the reference page
+  std::string job;                // limits: whose
+  LimitChange limits;             // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; null: `repair`
   TokenOptions token;    // of kToken

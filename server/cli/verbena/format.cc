@@ -1,76 +1,24 @@
 #include "server/cli/verbena/format.h"
 
 #include <algorithm>
-#include <string_view>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "proto/spec/cold_tier_spec.h"
-#include "proto/spec/eviction_spec.h"
 #include "proto/spec/table_spec.h"
+#include "server/cli/verbena/spec_report.h"
 
 namespace verbena::cli {
 namespace {
 
 constexpr size_t kMostHotKeys = 10;
 
-std::string Word(const std::string& name, std::string_view prefix, int number) {
-  if (name.size() <= prefix.size()) return absl::StrCat(number);
-  return absl::AsciiStrToLower(name.substr(prefix.size()));
-}
-
 }  // namespace
-
-std::string TypeWord(v1::DType dtype) {
-  return Word(v1::DType_Name(dtype), "DTYPE_", static_cast<int>(dtype));
-}
 
 std::string TypesWord(const v1::TableSpec& spec) {
   const std::string parameters =
-      HasPullCodec(spec) ? CodecName(spec.pull_codec()) : TypeWord(spec.dtype());
+      HasPullCodec(spec) ? CodecName(spec.pull_codec()) : OptionWord("dtype", spec);
   const std::string gradients =
-      HasPushCodec(spec) ? CodecName(spec.push_codec()) : TypeWord(GradientDType(spec));
+      HasPushCodec(spec) ? CodecName(spec.push_codec()) : OptionWord("gradient_dtype", spec);
   return parameters == gradients ? parameters : absl::StrCat(parameters, " / ", gradients);
-}
-
-std::string RowTypeWord(const v1::TableSpec& spec) {
-  if (spec.dim() == 0) return "none";
-  const bool unset = spec.row_dtype() == v1::DTYPE_UNSPECIFIED;
-  return absl::StrCat(TypeWord(unset ? v1::DTYPE_F32 : spec.row_dtype()),
-                      spec.stochastic_rounding() ? " stochastic" : "");
-}
-
-std::string AdmissionWord(const v1::TableSpec& spec) {
-  switch (spec.admission().kind()) {
-    case v1::Admission::MIN_COUNT:
-      return absl::StrCat("min_count ", spec.admission().min_count());
-    case v1::Admission::PROBABILITY:
-      return absl::StrCat("probability ", spec.admission().probability());
-    default:
-      return "always";
-  }
-}
-
-std::string EvictionWord(const v1::TableSpec& spec) {
-  const v1::Eviction& e = spec.eviction();
-  if (KindOf(e) == v1::Eviction::NEVER) return "never";
-  const std::string kind = absl::AsciiStrToLower(v1::Eviction::Kind_Name(e.kind()));
-  if (e.ttl() > 0) return absl::StrCat(kind, " ", e.ttl());
-  return e.max_rows() > 0 ? absl::StrCat(kind, " ", e.max_rows(), " rows")
-                          : absl::StrCat(kind, " ", e.max_bytes(), " bytes");
-}
-
-std::string TierWord(const v1::TableSpec& spec) {
-  if (spec.dim() == 0) return "none";
-  return HotBytes(spec) == 0 ? "memory" : absl::StrCat("cold over ", HotBytes(spec), " bytes");
-}
-
-v1::DType GradientDType(const v1::TableSpec& spec) {
-  return spec.gradient_dtype() == v1::DTYPE_UNSPECIFIED ? v1::DTYPE_F32 : spec.gradient_dtype();
-}
-
-std::string ConsistencyWord(v1::Consistency consistency) {
-  return Word(v1::Consistency_Name(consistency), "CONSISTENCY_", static_cast<int>(consistency));
 }
 
 std::string ShapeWord(const v1::TableSpec& spec) {

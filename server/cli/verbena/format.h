@@ -13,22 +13,8 @@
 
 namespace verbena::cli {
 
-// "CONSISTENCY_SYNC" as "sync"; a value that this build does not know as its number.
-std::string TypeWord(v1::DType dtype);
 // "bf16", or "bf16 / f32" if gradients have another type than parameters; codecs, if there are any.
 std::string TypesWord(const v1::TableSpec& spec);
-// "f32", "bf16", "bf16 stochastic"; "none" for a dense table.
-std::string RowTypeWord(const v1::TableSpec& spec);
-// "always", "min_count 3", "probability 0.25".
-std::string AdmissionWord(const v1::TableSpec& spec);
-// "never", "ttl_steps 1000", "lru 5000000 rows", "lfu 1000000 bytes".
-std::string EvictionWord(const v1::TableSpec& spec);
-// Which of its rows are in memory: "none" without rows.
-std::string TierWord(const v1::TableSpec& spec);
-std::string ConsistencyWord(v1::Consistency consistency);
-
-// f32 for a table that was made before there was a choice.
-v1::DType GradientDType(const v1::TableSpec& spec);
 
 // "[100, 10]" for a dense table, "rows of 16" for an embedding table.
 std::string ShapeWord(const v1::TableSpec& spec);

@@ -8,6 +8,7 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/spec_report.h"
 
 namespace verbena::cli {
 namespace {
@@ -39,38 +40,15 @@ JsonWriter ServerHead(const ServerState& state) {
 JsonArray Tables(const ClusterState& state) {
   JsonArray tables;
   for (const v1::Table& table : state.view.tables()) {
-    const v1::TableSpec& spec = table.spec();
-    JsonWriter optimizer;
-    optimizer.Add("name", spec.optimizer().name());
-    optimizer.Add("rate", spec.optimizer().rate());
-    // A protobuf map has no order.
-    const std::map<std::string, double> sorted(spec.optimizer().parameters().begin(),
-                                               spec.optimizer().parameters().end());
-    JsonWriter parameters;
-    for (const auto& [name, value] : sorted) parameters.Add(name, value);
-    optimizer.Add("parameters", parameters);
     JsonWriter json;
-    json.Add("name", spec.name());
+    AddOptions(table.spec(), &json);
     json.Add("id", table.id());
-    json.Add("job", spec.job());
     json.Add("restoring", table.restoring());
     if (table.restoring()) {
       json.Add("restorer", table.restorer());
     } else {
       json.AddNull("restorer");
     }
-    json.Add("shape", NumbersOf(spec.shape()));
-    json.Add("dim", spec.dim());
-    json.Add("dtype", TypeWord(spec.dtype()));
-    json.Add("gradient_dtype", TypeWord(GradientDType(spec)));
-    json.Add("push_codec", CodecName(spec.push_codec()));
-    json.Add("pull_codec", CodecName(spec.pull_codec()));
-    json.Add("row_dtype", RowTypeWord(spec));
-    json.Add("admission", AdmissionWord(spec));
-    json.Add("eviction", EvictionWord(spec));
-    json.Add("tier", TierWord(spec));
-    json.Add("consistency", ConsistencyWord(spec.consistency()));
-    json.Add("optimizer", optimizer);
     const TableSize size = SizeOf(table, state);
     json.Add("rows", size.rows);
     json.Add("bytes", size.bytes);

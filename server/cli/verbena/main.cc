@@ -26,6 +26,7 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/option_reference.h"
 #include "server/cli/verbena/partition_report.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/shard_load.h"
@@ -294,12 +295,20 @@ int RunCheckpointCommand(const Options& options) {
   return Print(report->out) ? status : AfterFailedPrint(status);
 }
 
+int PrintOptionReference(const Options& options) {
+  const std::string text = options.markdown ? OptionReferenceMarkdown()
+                           : options.json   ? OptionReferenceJson()
+                                            : OptionReferenceText();
+  return Print(text) ? kExitOk : AfterFailedPrint(kExitOk);
+}
+
 int Main(int argc, char** argv) {
   const Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_status) {
     std::fputs(parsed.message.c_str(), *parsed.exit_status == kExitOk ? stdout : stderr);
     return *parsed.exit_status;
   }
+  if (parsed.options.option_reference) return PrintOptionReference(parsed.options);
   if (parsed.options.command == Command::kCheckpoint &&
       parsed.options.cluster_checkpoint.action == ClusterCheckpointOptions::Action::kNone) {
     return RunCheckpointCommand(parsed.options);

@@ -12,6 +12,7 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/spec_report.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -182,7 +183,8 @@ std::string TablesText(const ClusterState& state) {
                    {"OPTIMIZER"},
                    {"ROWS", kRight},
                    {"BYTES", kRight},
-                   {"LOST", kRight}});
+                   {"LOST", kRight},
+                   {"OTHER OPTIONS"}});
   std::string restored;
   for (const v1::Table& row : view.tables()) {
     const v1::TableSpec& spec = row.spec();
@@ -193,10 +195,10 @@ std::string TablesText(const ClusterState& state) {
     }
     const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
-                  ShapeWord(spec), TypesWord(spec), ConsistencyWord(spec.consistency()),
+                  ShapeWord(spec), TypesWord(spec), OptionWord("consistency", spec),
                   absl::StrCat(Printable(spec.optimizer().name()), " ", spec.optimizer().rate()),
                   spec.dim() > 0 ? absl::StrCat(size.rows) : "-", Bytes(size.bytes),
-                  absl::StrCat(row.lost_partitions_size())});
+                  absl::StrCat(row.lost_partitions_size()), OtherOptionsText(spec)});
   }
   const std::string missing =
       HasRows(state) ? UnansweredText(state, " did not answer, so its rows are not counted") : "";
