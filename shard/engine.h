@@ -105,10 +105,11 @@ struct PushRequest {
   uint64_t worker = 0;  // incarnation
   uint32_t table = 0;
   Group group = {};
-  ElementType dtype = ElementType::kF32;  // the table's of gradients
+  ElementType dtype = ElementType::kF32;  // the table's of gradients, or of parameters
   // Aligned for its numbers. Empty, with group.count 0: a record that only settles; it contributes
   // zero.
   absl::Span<const std::byte> payload;
+  bool assigns = false;  // the payload is new parameters, which replace the old ones
 };
 struct PushOutcome {
   bool held = false;         // true: payload stays in use; a kPushDone event follows
@@ -165,7 +166,8 @@ struct PushRowsRequest {
   absl::Span<const Group> groups;
   absl::Span<const uint64_t> keys;   // of group 0, of group 1, ...
   absl::Span<const std::byte> rows;  // their gradients, float-aligned: RowBytes(dtype, dim) each
-  ElementType dtype = ElementType::kF32;  // f32, or the table's push codec
+  ElementType dtype = ElementType::kF32;  // f32, or of gradients the table's push codec
+  bool assigns = false;                   // the rows are new parameters, which replace the old ones
 };
 // Sums of rows by bag instead of the rows: a group's keys may repeat then.
 struct Bags {

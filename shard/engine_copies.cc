@@ -280,12 +280,14 @@ ReplyStatus Engine::Impl::CopyDense(const Copied& c) {
   const DenseTable::Chunk& chunk = table->chunk(index);
   const uint32_t count = c.header.count;
   if ((count != 0 && count != chunk.elements) || c.data.size() != count * sizeof(float) ||
-      !AlignedFor<float>(c.data.data()) || !(c.header.divisor > 0)) {
+      !AlignedFor<float>(c.data.data()) || !(c.header.divisor > 0) ||
+      (c.header.assigned != 0 && c.header.assigned != count)) {
     return ReplyStatus::kMalformed;
   }
   // Another apply was made here: this is no replica any more.
   if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
-  const Source sum = reinterpret_cast<const float*>(c.data.data());
+  Source sum = reinterpret_cast<const float*>(c.data.data());
+  sum.assigns = c.header.assigned > 0;
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
   const StepScale scale = {c.header.gradient_scale, c.header.trust};
   if (!table->Apply(index, sources, c.header.divisor, scale, /*force=*/true)) {
@@ -333,7 +335,8 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   table->BeginApply(c.slice, {c.header.stamp, c.header.keep_from, c.header.keep_hash});
   for (size_t i = 0; i < copied_rows.size(); ++i) {
     if (copied_rows[i] == RowStore::kNone) continue;  // comes later, as it is then
-    const Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
+    Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
+    sum.assigns = i >= copied_rows.size() - c.header.assigned;
     table->ApplyRow(copied_rows[i], {&sum, 1}, c.header.divisor);
   }
   table->EndApply();

@@ -88,7 +88,8 @@ ReplyStatus Engine::Impl::FindChunk(const TableState& state, const Group& group,
 
 ReplyStatus Engine::Impl::CheckPayload(const PushRequest& request, const DenseTable& table,
                                        const DenseTable::Chunk& chunk) const {
-  if (request.dtype != table.push_type()) return ReplyStatus::kMalformed;
+  const ElementType type = request.assigns ? table.parameter_type() : table.push_type();
+  if (request.dtype != type) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
   if (request.group.count != chunk.elements) return ReplyStatus::kOutOfRange;

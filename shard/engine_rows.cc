@@ -16,7 +16,8 @@ bool Aligned(absl::Span<const std::byte> rows) {
 
 ReplyStatus CheckPush(const PushRowsRequest& request, const EmbeddingTable& table, uint64_t keys) {
   // A push without keys settles one that was given up, whatever its data type.
-  if (keys != request.keys.size() || (keys > 0 && request.dtype != table.push_type())) {
+  const ElementType type = request.assigns ? ElementType::kF32 : table.push_type();
+  if (keys != request.keys.size() || (keys > 0 && request.dtype != type)) {
     return ReplyStatus::kMalformed;
   }
   if (!Aligned(request.rows) ||
@@ -122,7 +123,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   const RowState& rows = state->rows;
   const size_t dim = rows.table->dim();
-  RowPush push = {request.worker, {}, {}, {}, {}};
+  RowPush push = {request.worker, {}, {}, {}, {}, request.assigns};
   absl::Span<const uint64_t> keys_left = request.keys;
   GroupsOutcome outcome;
   outcome.answer.version = UINT64_MAX;

@@ -43,6 +43,7 @@ struct OperationTraits {
   bool one_group = false;        // false: 1 to kMaxGroups
   bool payload = false;          // may have one
   bool by_reference = false;     // its payload may be in the sender's memory (kRecordReference)
+  bool assigns = false;          // its data is new parameters, which replace the old ones
   bool bags = false;             // RecordHeader::bags is its number of bags; the keys may repeat
   // Its reply shows commits of others: a primary answers it only while it has its lease.
   bool reads = false;

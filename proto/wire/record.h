@@ -194,7 +194,9 @@ struct ReplicaHeader {
   uint32_t keep_hash;        // kRows of a table with eviction: rows with stamp keep_from and a
                              // lower hash are dropped too
   uint32_t learner_kib;      // kBegin of a learner: estimated KiB of its rows
-  uint8_t reserved1[16];     // 0
+  uint32_t assigned;         // kDense, kRows: the last so many of `count` are new parameters, which
+                             // replace the old ones; kDense: all or none
+  uint8_t reserved1[12];     // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 

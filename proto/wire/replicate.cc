@@ -42,6 +42,11 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
   for (const uint8_t byte : h.reserved1) {
     if (byte != 0) return wire::NotEqual(kReplica, "reserved1", byte, 0);
   }
+  const bool applies = h.kind == ReplicaKind::kDense || h.kind == ReplicaKind::kRows;
+  if (h.assigned > (applies ? h.count : 0)) {
+    return wire::InvalidField(kReplica, "assigned", h.assigned,
+                              applies ? absl::StrCat("at most the count, ", h.count) : "0");
+  }
   const uint64_t bytes = payload.size() - sizeof(h);
   if (h.part_offset > h.total_bytes || bytes > h.total_bytes - h.part_offset ||
       (bytes == 0 && h.total_bytes > 0)) {

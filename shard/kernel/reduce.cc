@@ -163,6 +163,13 @@ void SumMixed(Isa isa, absl::Span<const Source> sources, size_t first, float* ou
 
 }  // namespace
 
+absl::Span<const Source> Effective(absl::Span<const Source> sources) {
+  for (size_t i = sources.size(); i > 0; --i) {
+    if (sources[i - 1].assigns) return sources.subspan(i - 1, 1);
+  }
+  return sources;
+}
+
 void SumBlock(Isa isa, absl::Span<const Source> sources, size_t first, float* out, size_t n) {
   const bool mixed = std::any_of(sources.begin(), sources.end(), [](auto& s) { return !s.f32(); });
   return mixed ? SumMixed(isa, sources, first, out, n) : SumFloats(isa, sources, first, out, n);

@@ -30,7 +30,15 @@ struct Source {
 
   const void* data = nullptr;
   ElementType type = ElementType::kF32;
+  bool assigns = false;  // the numbers are parameters that replace the old ones, and no gradient
 };
+
+// The part of a step's contributions, in order, that counts: after an assignment the last one
+// alone; else all, which are gradients.
+absl::Span<const Source> Effective(absl::Span<const Source> sources);
+inline bool Assigns(absl::Span<const Source> effective) {
+  return !effective.empty() && effective.back().assigns;
+}
 
 // out[i] = ((sources[0][first + i] + sources[1][first + i]) + ...) for i < n. At least one source;
 // out may be sources[0] + first, if that is f32. `first` is a multiple of kCodecBlock.

@@ -1,4 +1,5 @@
-// A push of one chunk of a dense table.
+// A push of one chunk of a dense table: a gradient, or new parameters.
+#include "proto/wire/operations.h"
 #include "shard/operations/operations.h"
 
 namespace verbena::shard {
@@ -12,6 +13,7 @@ Outcome HandlePush(Engine* engine, const Request& request, Scratch*) {
   push.group = request.record.groups[0];
   push.dtype = header.dtype;
   push.payload = request.payload;
+  push.assigns = wire::OperationOf(header.type).assigns;
   const PushOutcome outcome = engine->Push(push);
   Outcome out;
   out.kind = outcome.no_room       ? Outcome::Kind::kNoRoom

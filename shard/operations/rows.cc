@@ -17,6 +17,7 @@ Outcome HandlePushRows(Engine* engine, const Request& request, Scratch* scratch)
   push.groups = request.record.group_span();
   push.keys = scratch->keys;
   push.dtype = request.record.header.dtype;
+  push.assigns = wire::OperationOf(request.record.header.type).assigns;
   if (!push.keys.empty()) push.rows = request.payload.subspan(KeyBytes(push.keys.size()));
   return FromGroups(engine->PushRows(push));
 }

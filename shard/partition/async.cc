@@ -151,6 +151,7 @@ Async::Replicating Async::Replicate(Queued* push) {
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = c.version + before + 1;
   told.header.applies = c.applies + before + 1;
+  told.header.assigned = push->gradient.assigns ? push->elements : 0;
   told.header.worker = push->worker;
   told.header.worker_sequence = push->sequence;
   told.data = pool_.TakeScratch(told.header.total_bytes, table_.account());
@@ -165,7 +166,8 @@ Async::Replicating Async::Replicate(Queued* push) {
   if (failpoints().replicate_from_slot) {
     told.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }
-  push->gradient = sum;
+  push->gradient.data = sum;
+  push->gradient.type = ElementType::kF32;
   push->record = log.Add(std::move(told));
   push->acknowledged = mode == ReplicaLog::Mode::kForward;
   return Replicating::kReplicated;
@@ -192,8 +194,8 @@ PushOutcome Async::Push(const PushRequest& request, const Members::Member& membe
   }
   if (order != ReplyStatus::kOk) return answer(order);
 
-  Queued push{request.token, request.worker,      member.index,        chunk,
-              sequence,      request.group.count, GradientOf(request), ReplyStatus::kOk};
+  Queued push{request.token, request.worker,      member.index,      chunk,
+              sequence,      request.group.count, SourceOf(request), ReplyStatus::kOk};
   if (ContributesZero(&table_, push.gradient, push.elements, &sink_, &push.answer)) {
     if (AwaitsEmpty(push.answer)) return answer(push.answer);
     push.gradient = {};

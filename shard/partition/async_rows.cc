@@ -208,7 +208,9 @@ Answer AsyncRows::Push(const RowPush& all, const Members::Member& member, uint32
     if (!AwaitsEmpty(status)) settle();
     return {status, 0, version};
   }
-  const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
+  const EmbeddingTable::Admitted admitted = push.assigns
+                                                ? EmbeddingTable::Admitted{push.keys, push.rows, {}}
+                                                : table_.Admit(slice, push.keys, push.rows);
   push.keys = admitted.keys;
   push.rows = admitted.rows;
   if (!admitted.refused.empty()) push.guesses = {};
@@ -341,6 +343,7 @@ bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp&
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = s.version + told_[slice].applies + 1;
   told.header.applies = s.applies + told_[slice].applies + 1;
+  told.header.assigned = push.assigns ? told.header.count : 0;
   told.header.stamp = stamp.seconds;
   told.header.keep_from = stamp.keep_from;
   told.header.keep_hash = stamp.keep_hash;
@@ -418,8 +421,9 @@ void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, con
   for (size_t i = 0; i < push.keys.size(); ++i) {
     const size_t next = i + kAhead;
     if (next >= guessed && next < push.keys.size()) table_.Prefetch(slice, rows[next]);
-    const Source gradient = push.rows.data() + i * table_.dim();
-    table_.ApplyRow(rows[i], {&gradient, 1}, static_cast<float>(divisor));
+    Source source = push.rows.data() + i * table_.dim();
+    source.assigns = push.assigns;
+    table_.ApplyRow(rows[i], {&source, 1}, static_cast<float>(divisor));
   }
   table_.counters().evicted_rows += table_.EndApply();
   ++sink_.counters.applies;

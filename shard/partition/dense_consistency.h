@@ -56,8 +56,10 @@ std::unique_ptr<DenseConsistency> MakeAsync(const DenseParts& parts);
 std::unique_ptr<DenseConsistency> MakeSsp(const DenseParts& parts);
 
 // The numbers that a push carries: group.count of them.
-inline Source GradientOf(const PushRequest& request) {
-  return {request.payload.data(), request.dtype};
+inline Source SourceOf(const PushRequest& request) {
+  Source source = {request.payload.data(), request.dtype};
+  source.assigns = request.assigns;
+  return source;
 }
 
 }  // namespace verbena::shard

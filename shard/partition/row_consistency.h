@@ -38,6 +38,7 @@ struct RowPush {
   absl::Span<const uint64_t> keys;
   absl::Span<const float> rows;
   absl::Span<const uint32_t> guesses;  // EmbeddingTable::FindOrCreate()
+  bool assigns = false;                // the rows are new parameters, which replace the old ones
 };
 
 class RowConsistency : public Consistency {

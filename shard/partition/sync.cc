@@ -54,7 +54,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
 
   ReplyStatus status = ReplyStatus::kOk;
   const bool zero =
-      ContributesZero(&table_, GradientOf(request), request.group.count, &sink_, &status);
+      ContributesZero(&table_, SourceOf(request), request.group.count, &sink_, &status);
   if (AwaitsEmpty(status)) return answer(status);
   Count(chunk, rank, 1);
   x.worker = request.worker;
@@ -65,7 +65,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
     return answer(status);
   }
   x.state = State::kArrived;
-  x.gradient = GradientOf(request);
+  x.gradient = SourceOf(request);
   Advance(chunk);
   if (x.state == State::kOwed) return answer(ReplyStatus::kResourceExhausted);
   if (x.state != State::kArrived) return answer(ReplyStatus::kOk);
@@ -74,15 +74,18 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
   return {true, false, {}};
 }
 
+void Sync::AddSum(const Chunk& chunk, const std::byte* sum) {
+  sources_.emplace_back(reinterpret_cast<const float*>(sum));
+  sources_.back().assigns = chunk.assigns;
+}
+
 // Consumes the longest run from the cursor; commits as long as steps are complete.
 void Sync::Advance(uint32_t chunk) {
   Chunk& s = chunks_[chunk];
   for (;;) {
     if (s.told != 0 && (!s.acknowledged || !Commit(chunk))) return;
     sources_.clear();
-    if (s.accumulator.data != nullptr) {
-      sources_.emplace_back(reinterpret_cast<const float*>(s.accumulator.data));
-    }
+    if (s.accumulator.data != nullptr) AddSum(s, s.accumulator.data);
     const size_t sums = sources_.size();
     uint32_t end = s.cursor;
     for (; end < ranks_; ++end) {
@@ -138,6 +141,7 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   told.header.trust = scale.trust;
   told.header.version = c.version + 1;
   told.header.applies = c.applies + 1;
+  told.header.assigned = s.assigns ? told.header.count : 0;
   told.data = std::exchange(s.accumulator, {});
   told.accumulator = true;
   told.owner = this;
@@ -163,7 +167,9 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
       }
       return;
     }
-    Accumulate(BestIsa(), sources_, reinterpret_cast<float*>(s.accumulator.data), elements);
+    const absl::Span<const Source> effective = Effective(sources_);
+    Accumulate(BestIsa(), effective, reinterpret_cast<float*>(s.accumulator.data), elements);
+    s.assigns = Assigns(effective);
     for (uint32_t r = s.cursor; r < end; ++r) {
       if (Pending(At(chunk, r))) Settle(chunk, &At(chunk, r), State::kConsumed);
     }
@@ -182,9 +188,7 @@ bool Sync::Totalled(uint32_t chunk, size_t payloads) {
     Consume(chunk, ranks_, payloads);
     if (s.cursor < ranks_) return false;  // no memory: contributions are owed
     sources_.clear();
-    if (s.accumulator.data != nullptr) {
-      sources_.emplace_back(reinterpret_cast<const float*>(s.accumulator.data));
-    }
+    if (s.accumulator.data != nullptr) AddSum(s, s.accumulator.data);
     norms_->Begin(chunk, listed);
   }
   return norms_->Step(chunk, sources_);
@@ -217,7 +221,7 @@ bool Sync::Commit(uint32_t chunk, bool force) {
   if (s.told != 0) {
     sources_.clear();
     const std::byte* sum = sink_.log->data(PartitionOf(chunk), s.told);
-    if (sum != nullptr) sources_.emplace_back(reinterpret_cast<const float*>(sum));
+    if (sum != nullptr) AddSum(s, sum);
   }
   if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale, force)) {
     sink_.counters.spare_exhausted += chunks_[chunk].blocked ? 0 : 1;
@@ -274,6 +278,7 @@ void Sync::Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* wh
 void Sync::DropAccumulator(Chunk* chunk) {
   if (chunk->accumulator.data != nullptr) pool_.ReturnAccumulator(chunk->accumulator);
   chunk->accumulator = {};
+  chunk->assigns = false;
 }
 
 void Sync::SetBlocked(uint32_t chunk) {

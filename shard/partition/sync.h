@@ -78,7 +78,7 @@ class Sync final : public DenseConsistency {
   enum class State : uint8_t { kNone, kArrived, kHeld, kOwed, kConsumed, kEmpty };
   struct Contribution {
     State state = State::kNone;
-    Source gradient;
+    Source gradient;  // or new parameters
     uint64_t worker = 0;
     Token token;
   };
@@ -89,6 +89,7 @@ class Sync final : public DenseConsistency {
     bool acknowledged = false;  // by the follower: the record of `told` may be applied
     uint64_t told = 0;          // the record that has the open step; 0: none
     uint32_t listed = 0;        // by the replicated commit
+    bool assigns = false;       // the sum is new parameters; later gradients do not count
   };
   // A rank's part in a slice.
   struct Progress {
@@ -115,6 +116,8 @@ class Sync final : public DenseConsistency {
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
+  // Adds to sources_ the chunk's sum of contributions that were consumed.
+  void AddSum(const Chunk& chunk, const std::byte* sum);
   // Replicates a step whose contributions are all there.
   enum class Replicating : uint8_t { kNobody, kReplicated, kNoMemory, kNoRoom };
   Replicating Replicate(uint32_t chunk, size_t payloads);

@@ -75,7 +75,7 @@ Answer SyncRows::Push(const RowPush& push, const Members::Member& member, uint32
   const auto before = [](const Contribution& a, const Contribution& b) {
     return a.rank != b.rank ? a.rank < b.rank : a.index < b.index;
   };
-  Contribution x = {rank, push.group.index, push.worker, 0, {}};
+  Contribution x = {rank, push.group.index, push.worker, 0, {}, push.assigns};
   const auto at = std::lower_bound(s.contributions.begin(), s.contributions.end(), x, before);
   if (at != s.contributions.end() && !before(x, *at)) {
     return answer(at->worker == push.worker ? ReplyStatus::kDuplicate : ReplyStatus::kWrongStep);
@@ -84,7 +84,9 @@ Answer SyncRows::Push(const RowPush& push, const Members::Member& member, uint32
   if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
   Answer taken = answer(ReplyStatus::kOk);
   if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &taken.status)) {
-    const EmbeddingTable::Admitted admitted = table_.Admit(slice, push.keys, push.rows);
+    const EmbeddingTable::Admitted admitted =
+        push.assigns ? EmbeddingTable::Admitted{push.keys, push.rows, {}}
+                     : table_.Admit(slice, push.keys, push.rows);
     RowPush kept = push;
     kept.keys = admitted.keys;
     kept.rows = admitted.rows;

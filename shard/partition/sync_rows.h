@@ -68,6 +68,7 @@ class SyncRows final : public RowConsistency {
     uint64_t worker;
     uint32_t count;  // of keys; 0: it contributes zero
     Buffer copy;     // keys, numbers of their rows, gradients
+    bool assigns;    // the latter are new parameters
 
     const uint64_t* keys() const { return reinterpret_cast<const uint64_t*>(copy.data); }
     uint32_t* rows() const {
@@ -81,6 +82,7 @@ class SyncRows final : public RowConsistency {
     std::vector<uint64_t> ended;              // by rank: steps below this one are ended
     uint64_t told = 0;                        // the record that has the open step; 0: none
     uint32_t told_keys = 0;                   // that it names
+    uint32_t told_assigned = 0;               // the last so many are assigned
     uint32_t listed = 0;                      // by its commit
     ApplyStamp stamp;                         // of its commit
     // by the follower: the record of `told` may be applied

@@ -38,6 +38,7 @@ void SyncRows::ForEachRow(uint32_t slice, Row row) {
       heads_.pop_back();
       const Contribution& x = contributions[head.contribution];
       sources_.emplace_back(x.gradients() + size_t{head.at} * table_.dim());
+      sources_.back().assigns = x.assigns;
       PushHead(slice, head.contribution, head.at + 1);
     }
     row(first.key, contributions[first.contribution].rows()[first.at]);
@@ -153,20 +154,25 @@ void SyncRows::Observe(uint32_t slice) {
 bool SyncRows::Replicate(uint32_t slice) {
   if (!ReplicateNewRows({&table_, &parking_, &pool_, &members_, &sink_}, slice)) return false;
   LocalPartition& s = slices_[slice];
-  uint32_t keys = 0;
-  ForEachRow(slice, [&](uint64_t, uint32_t) { ++keys; });
+  uint32_t keys = 0, assigned = 0;
+  ForEachRow(slice, [&](uint64_t, uint32_t) {
+    ++keys;
+    assigned += Assigns(Effective(sources_)) ? 1 : 0;
+  });
   const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
   ReplicaLog::Append told;
   if (keys > 0) {
     told.data = pool_.TakeScratch(bytes, table_.account());
     if (told.data.data == nullptr) return false;
     std::memset(told.data.data, 0, KeyBytes(keys));
-    auto* key_at = reinterpret_cast<uint64_t*>(told.data.data);
-    auto* sum = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
+    auto* const key_at = reinterpret_cast<uint64_t*>(told.data.data);
+    auto* const sums = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
+    size_t sum = 0, assignment = keys - assigned;  // assigned rows are the last
     ForEachRow(slice, [&](uint64_t key, uint32_t) {
-      *key_at++ = key;
-      Accumulate(BestIsa(), sources_, sum, table_.dim());
-      sum += table_.dim();
+      const absl::Span<const Source> effective = Effective(sources_);
+      const size_t at = Assigns(effective) ? assignment++ : sum++;
+      key_at[at] = key;
+      Accumulate(BestIsa(), effective, sums + at * table_.dim(), table_.dim());
     });
   }
   const EmbeddingTable::LocalPartition& rows = table_.slice(slice);
@@ -180,12 +186,14 @@ bool SyncRows::Replicate(uint32_t slice) {
   told.header.gradient_scale = told.header.trust = 1;
   told.header.version = rows.version + 1;
   told.header.applies = rows.applies + 1;
+  told.header.assigned = assigned;
   told.header.stamp = s.stamp.seconds;
   told.header.keep_from = s.stamp.keep_from;
   told.header.keep_hash = s.stamp.keep_hash;
   told.owner = this;
   told.local = slice;
   s.told_keys = keys;
+  s.told_assigned = assigned;
   s.acknowledged = false;
   s.told = sink_.log->Add(std::move(told));
   return true;
@@ -203,7 +211,8 @@ bool SyncRows::ApplyReplicated(uint32_t slice, bool now) {
   table_.BeginApply(slice, s.stamp);
   for (size_t i = 0; i < rows.size(); ++i, sum += table_.dim()) {
     if (i + kAhead < rows.size()) table_.Prefetch(slice, rows[i + kAhead]);
-    const Source source = sum;
+    Source source = sum;
+    source.assigns = i >= rows.size() - s.told_assigned;
     table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
   }
   table_.counters().evicted_rows += table_.EndApply();

@@ -277,20 +277,23 @@ ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const StepScale& scale) c
 
 double DenseTable::SquaredGradient(uint32_t index, absl::Span<const Source> sources,
                                    float divisor) const {
+  if (Assigns(Effective(sources))) return 0;  // no gradient is applied
   return shard::SquaredGradient(BestIsa(), sources, divisor, chunks_[index].elements);
 }
 
 TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
                                     float gradient_scale) const {
+  if (Assigns(Effective(sources))) return {};  // no gradient is applied
   const Chunk& c = chunks_[index];
   return shard::MeasureTrust(BestIsa(), *optimizer_, ScalarsOf(c, {gradient_scale, 1}), sources,
                              divisor, Weights(c), State(c), array_bytes_ / sizeof(float),
                              c.elements);
 }
 
-bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
+bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divisor,
                        const StepScale& scale, bool force) {
   Chunk& c = chunks_[index];
+  const absl::Span<const Source> sources = Effective(all);
   const bool content = !sources.empty() || !optimizer_->ignores_zero();
   ChunkSpares spares;
   if (watch_ != nullptr && !watch_->BeforeChange(index, content, force, &spares)) return false;
@@ -306,9 +309,14 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> sources, float d
     const Buffer& to = pool_->buffer(target);
     float* const weights = Weights(c);
     const RoundedCopy rounded = has_master() ? RoundedCopy{Halves(to), type_} : RoundedCopy{};
-    ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor, weights,
-                   has_master() ? weights : Floats(to), State(c), array_bytes_ / sizeof(float),
-                   c.elements, rounded);
+    float* const out = has_master() ? weights : Floats(to);
+    if (Assigns(sources)) {
+      Accumulate(BestIsa(), sources, out, c.elements);
+      if (has_master()) Round(BestIsa(), type_, out, rounded.to, c.elements);
+    } else {
+      ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor, weights, out,
+                     State(c), array_bytes_ / sizeof(float), c.elements, rounded);
+    }
     if (target != c.parameters) {
       pool_->Swap(c.parameters, target);
       c.parameters = target;

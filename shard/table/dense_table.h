@@ -97,10 +97,11 @@ class DenseTable final : public PartitionedTable {
   ChunkView Pin(uint32_t index);
   // Pins the encoding for pulls. False: no memory for it.
   bool PinToPull(uint32_t index, ChunkView* view);
-  // Applies sum(sources) / divisor; no source means a zero gradient. Version and apply count grow
-  // by one. False, with nothing changed: the chunk is pinned and there is no shadow buffer, or a
-  // checkpoint needs its contents and there is no memory to keep them (force:
-  // BufferPool::WritableFor()).
+  // Applies sum(sources) / divisor; no source means a zero gradient. If one of them assigns, the
+  // last such replaces the parameters (and the master copy), and the other state of the optimizer
+  // stays. Version and apply count grow by one. False, with nothing changed: the chunk is pinned
+  // and there is no shadow buffer, or a checkpoint needs its contents and there is no memory to
+  // keep them (force: BufferPool::WritableFor()).
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false);
 

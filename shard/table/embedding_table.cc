@@ -196,16 +196,22 @@ const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
   return m.scalars;
 }
 
-void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor) {
+void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> all, float divisor) {
   RowStore& rows = *applying_->rows;
-  if (shape_.narrow()) {
+  const absl::Span<const Source> sources = Effective(all);
+  const bool assigns = Assigns(sources);
+  if (assigns) {
+    rows.SetParameters(row, sources.front().floats());
+    // Bias corrections of a new row start with its first gradient.
+    if (rows.applies(row) == 0) rows.SetApplies(row, kAppliesOfNewState);
+  } else if (shape_.narrow()) {
     ApplyNarrow(row, sources, divisor);
   } else {
     float* parameters = rows.parameters(row);
     ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources,
                    divisor, parameters, parameters, rows.state(row), dim_, dim_);
   }
-  rows.CountApply(row);
+  if (!assigns) rows.CountApply(row);
   rows.SetDirty(row);
   if (shape_.stamps) {
     rows.SetStamp(row, eviction_.Stamp(rows.stamp(row), rows.key(row), applying_->applies + 1,

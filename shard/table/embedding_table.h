@@ -147,7 +147,8 @@ class EmbeddingTable final : public PartitionedTable {
 
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
   void BeginApply(uint32_t slice, const ApplyStamp& stamp);
-  // By sum(sources) / divisor. At least one source.
+  // By sum(sources) / divisor. At least one source. If one of them assigns, the last such replaces
+  // the parameters, and the state of the optimizer stays.
   void ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor);
   void Prefetch(uint32_t slice, uint32_t row) const { slices_[slice].rows->Prefetch(row); }
   // Version and apply count go up by one. Returns how many rows were dropped.

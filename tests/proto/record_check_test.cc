@@ -182,7 +182,15 @@ TEST_CASE("what a server replicates says where its part belongs") {
              }),
              Contains("replica.flags is 2; allowed: 0, 1"));
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[15] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[11] = 3; }), Contains("replica.reserved1"));
+  CHECK(check([](auto* r, auto*) { r->assigned = 48; }) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) { r->assigned = 49; }),
+             Contains("replica.assigned is 49; allowed: at most the count, 48"));
+  CHECK_THAT(check([](auto* r, auto*) {
+               r->kind = ReplicaKind::kChunk;
+               r->assigned = 1;
+             }),
+             Contains("replica.assigned is 1; allowed: 0"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));

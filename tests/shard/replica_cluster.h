@@ -30,6 +30,7 @@ struct ReplicaPlan {
   v1::Admission admission = {};  // rows
   v1::Eviction eviction = {};    // rows
   bool cold = false;             // rows, most of which are not in memory
+  bool assigns = false;          // some pushes are new parameters
   bool narrow = false;           // rows of bf16, rounded by chance
   uint32_t workers = 3;
   uint32_t partitions = 3;
@@ -85,6 +86,7 @@ class ReplicaCluster {
   };
   struct Op {
     bool end = false;
+    bool assigns = false;
     uint32_t index = 0;  // chunk, or a step's push
     uint64_t sequence = 0;
     uint32_t count = 0;  // end

@@ -24,9 +24,17 @@ ReplicaCluster::Op ReplicaCluster::MakePush(uint32_t worker, uint32_t index, uin
     }
     numbers = static_cast<uint32_t>(op.keys.size()) * kDim;
   }
+  op.assigns = plan_.assigns && random() % 4 == 0;
   // Integers: their sum is the same in any order.
   for (uint32_t i = 0; i < numbers; ++i) {
     op.values.push_back(static_cast<float>(static_cast<int>(random() % 17) - 8));
+  }
+  // Assignments and pushes of several workers have an order only in steps. Elsewhere all but one
+  // worker push zeros.
+  const uint32_t owner = (plan_.rows ? index % plan_.partitions : index) % plan_.workers;
+  if (plan_.assigns && !sync() && owner != worker) {
+    op.assigns = false;
+    std::fill(op.values.begin(), op.values.end(), 0.0f);
   }
   return op;
 }
@@ -84,13 +92,19 @@ void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
     later = out.replicating;
     status = out.answer.status;
   } else if (plan_.rows) {
-    const GroupsOutcome out = node->engine->PushRows(
-        {token, kFirstWorker + worker, kTable, {&group, 1}, op.keys, payload});
+    const GroupsOutcome out = node->engine->PushRows({token,
+                                                      kFirstWorker + worker,
+                                                      kTable,
+                                                      {&group, 1},
+                                                      op.keys,
+                                                      payload,
+                                                      ElementType::kF32,
+                                                      op.assigns});
     later = out.replicating;
     status = out.answer.status;
   } else {
     const PushOutcome out = node->engine->Push(
-        {token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload});
+        {token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload, op.assigns});
     held = out.held;
     later = out.held || out.replicating;
     status = out.answer.status;
