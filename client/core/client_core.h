@@ -107,6 +107,8 @@ struct CoreStatistics {
   std::vector<DevicePath> device_paths;
 };
 
+enum class Write : uint8_t;  // client/operations/operations.h
+
 class ClientCore {
  public:
   explicit ClientCore(CoreOptions options);
@@ -143,7 +145,8 @@ class ClientCore {
   absl::StatusOr<std::unique_ptr<PushEncoding>> StartEncoding(std::string_view call, uint32_t table,
                                                               const Slice& gradient);
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
-                                   Done done, std::unique_ptr<PushEncoding> encoded = nullptr);
+                                   Done done, std::unique_ptr<PushEncoding> encoded = nullptr,
+                                   Write write = {});
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
                                    Done done);
@@ -162,8 +165,8 @@ class ClientCore {
   std::unique_ptr<KeySort> StartKeys(uint32_t table, absl::Span<const uint64_t> keys);
   std::unique_ptr<KeySort> StartBags(uint32_t table, const BagKeys& bags, const Rows& sums);
   absl::StatusOr<OperationId> PushRows(uint32_t table, absl::Span<const uint64_t> keys,
-                                       const Rows& gradients, int64_t deadline_ns, Done done,
-                                       std::unique_ptr<KeySort> sorted = nullptr);
+                                       const Rows& rows, int64_t deadline_ns, Done done,
+                                       std::unique_ptr<KeySort> sorted = nullptr, Write write = {});
   absl::StatusOr<OperationId> Lookup(uint32_t table, absl::Span<const uint64_t> keys,
                                      const Rows& rows, std::optional<uint64_t> min_version,
                                      int64_t deadline_ns, Done done,

@@ -41,8 +41,10 @@ struct ClientCore::Impl {
     TableState* table = nullptr;
     uint32_t first = 0, chunks = 0;
   };
+  // The numbers that are in its memory, or come there.
+  enum class Data : uint8_t { kGradients, kParameters, kPulled };
   absl::StatusOr<Target> Check(std::string_view what, uint32_t table, const Slice& slice,
-                               bool push);
+                               Data data);
   // The corresponding checks for an embedding table.
   absl::StatusOr<TableState*> CheckKeys(std::string_view what, uint32_t table,
                                         absl::Span<const uint64_t> keys, bool push);
@@ -55,11 +57,10 @@ struct ClientCore::Impl {
                                   KeySort* sorted);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
-  // Checks the memory of the slice, which holds gradients (`push`) or receives parameters.
-  absl::Status CheckMemory(const TableState& table, const Slice& slice, bool push) const;
-  // For a table with a codec: checks that memory in the slice can be encoded (`push`) or decoded
+  absl::Status CheckMemory(const TableState& table, const Slice& slice, Data data) const;
+  // For a table with a codec: checks that memory in the slice can be encoded (gradients) or decoded
   // to.
-  static absl::Status CheckCodec(const TableState& table, const Slice& slice, bool push);
+  static absl::Status CheckCodec(const TableState& table, const Slice& slice, Data data);
   // For such a table: the encoding that runs before the call.
   absl::StatusOr<std::unique_ptr<PushEncoding>> NewEncoding(const Target& target,
                                                             const Slice& slice);
@@ -68,7 +69,7 @@ struct ClientCore::Impl {
   // slice. `encoded` was run; null: this call encodes.
   absl::Status Encoded(const Target& target, const Slice& slice,
                        std::unique_ptr<PushEncoding> encoded, Operation* operation, size_t* offset);
-  absl::StatusOr<Operation*> Start(Operation::Kind kind, TableState* table, int64_t deadline_ns,
+  absl::StatusOr<Operation*> Start(std::string_view name, TableState* table, int64_t deadline_ns,
                                    Done done);
   OperationId Started(Operation* operation) {
     journal.Started(operation);

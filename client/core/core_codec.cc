@@ -10,16 +10,16 @@
 
 namespace verbena::client {
 
-absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& slice, bool push) {
+absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& slice, Data data) {
   if (slice.block->device() == nullptr) return absl::OkStatus();
-  if (!push) {
+  if (data == Data::kPulled) {
     if (!table.decodes()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "the destination lies in memory of a device; table '", table.name(), "' has pull_codec ",
         CodecName(table.info.spec().pull_codec()),
         ", whose parameters are decoded in host memory: allowed: regions of the host"));
   }
-  if (!table.encodes()) return absl::OkStatus();
+  if (data == Data::kParameters || !table.encodes()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the gradient lies in memory of a device; table '", table.name(),
                    "' has push_codec ", CodecName(table.info.spec().push_codec()),
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<PushEncoding>> ClientCore::Impl::NewEncoding(cons
 absl::StatusOr<std::unique_ptr<PushEncoding>> ClientCore::StartEncoding(std::string_view call,
                                                                         uint32_t table,
                                                                         const Slice& gradient) {
-  auto target = impl_->Check(call, table, gradient, true);
+  auto target = impl_->Check(call, table, gradient, Impl::Data::kGradients);
   if (!target.ok()) return target.status();
   if (!target->table->encodes()) return nullptr;
   return impl_->NewEncoding(*target, gradient);

@@ -67,7 +67,8 @@ absl::Status ClientCore::Impl::CheckRange(const TableState& table, const Slice& 
 }
 
 absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice,
-                                           bool push) const {
+                                           Data data) const {
+  const bool push = data == Data::kGradients;
   if (slice.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
@@ -108,8 +109,9 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, 
 }
 
 absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_view what, uint32_t id,
-                                                                 const Slice& slice, bool push) {
+                                                                 const Slice& slice, Data data) {
   const absl::string_view call(what.data(), what.size());
+  const bool push = data != Data::kPulled;
   auto table = CheckTable(what, id, push);
   if (!table.ok()) return table.status();
   Target target;
@@ -121,8 +123,8 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   }
   absl::Status status = CheckRange(*target.table, slice);
   const DenseLayout& layout = target.table->layout;
-  if (status.ok()) status = CheckMemory(*target.table, slice, push);
-  if (status.ok()) status = CheckCodec(*target.table, slice, push);
+  if (status.ok()) status = CheckMemory(*target.table, slice, data);
+  if (status.ok()) status = CheckCodec(*target.table, slice, data);
   if (!status.ok()) return absl::Status(status.code(), absl::StrCat(call, ": ", status.message()));
   target.first = static_cast<uint32_t>(slice.first / layout.chunk_elements);
   target.chunks =
@@ -138,11 +140,11 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   return target;
 }
 
-absl::StatusOr<Operation*> ClientCore::Impl::Start(Operation::Kind kind, TableState* table,
+absl::StatusOr<Operation*> ClientCore::Impl::Start(std::string_view name, TableState* table,
                                                    int64_t deadline_ns, Done done) {
   WithdrawPatience();
   Operation* operation =
-      operations.Start(kind, table, options.clock->NowNanos(), deadline_ns, std::move(done));
+      operations.Start(name, table, options.clock->NowNanos(), deadline_ns, std::move(done));
   if (operation == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kMaxOperations, " operations are outstanding; wait for some"));
@@ -155,11 +157,14 @@ absl::StatusOr<Operation*> ClientCore::Impl::Start(Operation::Kind kind, TableSt
 
 absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
                                              int64_t deadline_ns, Done done,
-                                             std::unique_ptr<PushEncoding> encoded) {
+                                             std::unique_ptr<PushEncoding> encoded, Write write) {
   Impl& c = *impl_;
-  auto target = c.Check("push", table, slice, true);
+  PushRequests& requests = c.journal.requests.chunks_of(write);
+  const bool assigns = requests.traits().assigns;
+  auto target = c.Check(requests.name(), table, slice,
+                        assigns ? Impl::Data::kParameters : Impl::Data::kGradients);
   if (!target.ok()) return target.status();
-  auto operation = c.Start(Operation::Kind::kPush, target->table, deadline_ns, std::move(done));
+  auto operation = c.Start(requests.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost =
       c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
@@ -170,12 +175,13 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   (*operation)->blocks[0] = slice.block;
   (*operation)->marks[0] = slice.after;
   size_t offset = slice.offset;
-  if (absl::Status s = c.Encoded(*target, slice, std::move(encoded), *operation, &offset);
-      !s.ok()) {
-    c.journal.settlement.End(*operation, s);
+  absl::Status ready;
+  if (!assigns) ready = c.Encoded(*target, slice, std::move(encoded), *operation, &offset);
+  if (!ready.ok()) {
+    c.journal.settlement.End(*operation, ready);
     return c.operations.IdOf(**operation);
   }
-  c.journal.requests.push.Add(*operation, target->first, target->chunks, offset);
+  requests.Add(*operation, target->first, target->chunks, offset);
   if (target->table->sync) {
     c.journal.commits.WaitForCommit(*operation, target->first, target->chunks,
                                     target->table->step + 1);
@@ -187,9 +193,10 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
                                              std::optional<uint64_t> min_version,
                                              int64_t deadline_ns, Done done) {
   Impl& c = *impl_;
-  auto target = c.Check("pull", table, slice, false);
+  auto target = c.Check("pull", table, slice, Impl::Data::kPulled);
   if (!target.ok()) return target.status();
-  auto operation = c.Start(Operation::Kind::kPull, target->table, deadline_ns, std::move(done));
+  auto operation =
+      c.Start(c.journal.requests.pull.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost =
       c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
@@ -209,10 +216,10 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
                                                  const Slice& destination, int64_t deadline_ns,
                                                  Done done, std::unique_ptr<PushEncoding> encoded) {
   Impl& c = *impl_;
-  auto target = c.Check("push-pull", table, gradient, true);
+  auto target = c.Check("push-pull", table, gradient, Impl::Data::kGradients);
   if (!target.ok()) return target.status();
-  absl::Status memory = c.CheckMemory(*target->table, destination, false);
-  if (memory.ok()) memory = c.CheckCodec(*target->table, destination, false);
+  absl::Status memory = c.CheckMemory(*target->table, destination, Impl::Data::kPulled);
+  if (memory.ok()) memory = c.CheckCodec(*target->table, destination, Impl::Data::kPulled);
   if (!memory.ok()) {
     return absl::Status(memory.code(), absl::StrCat("push-pull destination: ", memory.message()));
   }
@@ -225,7 +232,7 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   if (ends_step) {
     if (absl::Status s = c.journal.norms.CheckNormStep("push-pull", *state); !s.ok()) return s;
   }
-  auto operation = c.Start(Operation::Kind::kPushPull, state, deadline_ns, std::move(done));
+  auto operation = c.Start("push-pull", state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost = c.journal.tables.CheckLost(*state, target->first, target->chunks);
   if (!lost.ok()) {
@@ -264,7 +271,7 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
                      "' are ended and not committed; wait for them"));
   }
   if (absl::Status s = c.journal.norms.CheckNormStep("end-step", *state); !s.ok()) return s;
-  auto operation = c.Start(Operation::Kind::kEndStep, state, deadline_ns, std::move(done));
+  auto operation = c.Start(c.journal.requests.end_step.name(), state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost = c.journal.tables.CheckLost(*state, 0, state->chunks());
   // The remaining parts of the table continue: the step still ends there.

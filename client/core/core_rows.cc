@@ -136,12 +136,13 @@ std::unique_ptr<KeySort> ClientCore::StartBags(uint32_t table, const BagKeys& ba
 }
 
 absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<const uint64_t> keys,
-                                                 const Rows& gradients, int64_t deadline_ns,
-                                                 Done done, std::unique_ptr<KeySort> sorted) {
+                                                 const Rows& rows, int64_t deadline_ns, Done done,
+                                                 std::unique_ptr<KeySort> sorted, Write write) {
   Impl& c = *impl_;
-  auto state = c.CheckRows("push of rows", table, keys, gradients, true);
+  PushRowsRequests& requests = c.journal.requests.rows_of(write);
+  auto state = c.CheckRows(requests.name(), table, keys, rows, true);
   if (!state.ok()) return state.status();
-  auto started = c.Start(Operation::Kind::kPushRows, *state, deadline_ns, std::move(done));
+  auto started = c.Start(requests.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
@@ -151,8 +152,8 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
     c.journal.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
-  operation->blocks[0] = gradients.block;
-  c.journal.requests.push_rows.Add(operation, gradients.offset);
+  operation->blocks[0] = rows.block;
+  requests.Add(operation, rows.offset);
   if ((*state)->sync) c.journal.commits.WaitForRows(operation, (*state)->step + 1);
   return c.Started(operation);
 }
@@ -165,7 +166,7 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
   Impl& c = *impl_;
   auto state = c.CheckRows("lookup", table, keys, rows, false);
   if (!state.ok()) return state.status();
-  auto started = c.Start(Operation::Kind::kLookup, *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.journal.requests.lookup.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
@@ -189,7 +190,8 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   Impl& c = *impl_;
   auto state = c.CheckBags(table, bags, sums);
   if (!state.ok()) return state.status();
-  auto started = c.Start(Operation::Kind::kLookupBags, *state, deadline_ns, std::move(done));
+  auto started =
+      c.Start(c.journal.requests.lookup_bags.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (bags.offsets.empty()) return c.EndedAtOnce(operation);
@@ -219,7 +221,7 @@ absl::StatusOr<OperationId> ClientCore::Prefetch(uint32_t table, absl::Span<cons
   Impl& c = *impl_;
   auto state = c.CheckKeys("prefetch", table, keys, false);
   if (!state.ok()) return state.status();
-  auto started = c.Start(Operation::Kind::kPrefetch, *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.journal.requests.prefetch.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   // Without a cold tier all rows are in memory. Without keys there is no work either.
@@ -245,7 +247,7 @@ absl::StatusOr<OperationId> ClientCore::Scan(uint32_t table, uint32_t partition,
     return absl::InvalidArgumentError(absl::StrCat("scan: partition is ", partition,
                                                    "; allowed: less than ", (*state)->partitions));
   }
-  auto started = c.Start(Operation::Kind::kScan, *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.journal.requests.scan.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (absl::Status lost = c.journal.tables.CheckLost(**state, partition, 1); !lost.ok()) {

@@ -36,7 +36,8 @@ std::string DescribeServer(const v1::Server& server) {
 }
 
 std::string DescribeOperation(const Operation& operation) {
-  return absl::StrCat(operation.name(), " on table '", operation.table->name(), "' after ",
+  return absl::StrCat(absl::string_view(operation.name.data(), operation.name.size()),
+                      " on table '", operation.table->name(), "' after ",
                       Seconds(operation.deadline_ns - operation.started_ns));
 }
 

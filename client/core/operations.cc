@@ -4,19 +4,19 @@
 
 namespace verbena::client {
 
-Operation* Operations::Start(Operation::Kind kind, TableState* table, int64_t now,
+Operation* Operations::Start(std::string_view name, TableState* table, int64_t now,
                              int64_t deadline_ns, std::function<void(absl::Status)> done) {
   if (pool_.in_use() >= kMaxOperations) return nullptr;
   Operation* operation = pool_.Get();
   ++operation->generation;
-  operation->kind = kind;
+  operation->name = name;
   operation->live = true;
   operation->delivered = false;
   operation->table = table;
   operation->step = operation->version = 0;
   operation->ends_step = false;
   operation->started_ns = now;
-  operation->range = BeginRange(operation->name(), 0);
+  operation->range = BeginRange(operation->name.data(), 0);
   operation->deadline_ns = deadline_ns;
   operation->done = std::move(done);
   operation->status = operation->not_now = absl::OkStatus();

@@ -26,7 +26,7 @@ inline constexpr size_t kMaxOperations = 65536;
 class Operations {
  public:
   // Null: kMaxOperations exist.
-  Operation* Start(Operation::Kind kind, TableState* table, int64_t now, int64_t deadline_ns,
+  Operation* Start(std::string_view name, TableState* table, int64_t now, int64_t deadline_ns,
                    std::function<void(absl::Status)> done);
   // Removes an operation that has no entries and was not returned to the caller.
   void Abandon(Operation* operation);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -148,30 +149,11 @@ using PendingRequestQueue = List<PendingRequest, &PendingRequest::queue_links>;
 using PendingRequestList = List<PendingRequest, &PendingRequest::operation_links>;
 
 struct Operation {
-  enum class Kind : uint8_t {
-    kPush,
-    kPull,
-    kPushPull,
-    kEndStep,
-    kPushRows,
-    kLookup,
-    kScan,
-    kLookupBags,
-    kPrefetch
-  };
-  // Name in errors and profilers.
-  const char* name() const {
-    constexpr const char* kNames[] = {"push",     "pull",           "push-pull",
-                                      "end-step", "push of rows",   "lookup",
-                                      "scan",     "lookup of bags", "prefetch"};
-    return kNames[static_cast<int>(kind)];
-  }
-
   uint32_t index = 0;
   uint32_t generation = 0;  // of this use of the slot
-  Kind kind = Kind::kPush;
-  bool live = false;       // has not ended
-  bool delivered = false;  // `done` has run
+  std::string_view name;    // in errors and profilers; a literal
+  bool live = false;        // has not ended
+  bool delivered = false;   // `done` has run
   TableState* table = nullptr;
   uint64_t step = 0;       // sync: the step that it belongs to
   uint64_t version = 0;    // pull: the requested version

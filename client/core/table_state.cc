@@ -11,6 +11,7 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   info = table;
   layout = LayoutOf(table.spec());
   push_type = PushType(table.spec());
+  parameter_type = ParameterType(table.spec());
   pull_type = PullType(table.spec());
   sync = table.spec().consistency() == v1::CONSISTENCY_SYNC;
   ssp = table.spec().consistency() == v1::CONSISTENCY_SSP;

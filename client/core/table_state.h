@@ -76,6 +76,7 @@ struct TableState {
   DenseLayout layout = {};
   ElementType push_type = ElementType::kF32;  // type of pushes in records, also for rows
   ElementType pull_type = ElementType::kF32;  // type of pulls in records
+  ElementType parameter_type = ElementType::kF32;
   // For tables with a push codec; null before the first push.
   std::shared_ptr<Residual> residual;
   bool sync = false;
@@ -123,7 +124,6 @@ struct TableState {
                      : PayloadBytes(push_type, elements);
   }
   size_t row_bytes() const { return size_t{dim} * sizeof(float); }
-  size_t PushedRowBytes() const { return RowBytes(push_type, dim); }
   size_t PulledRowBytes() const { return RowBytes(pull_type, dim); }
   uint32_t chunks() const { return embedding() ? partitions : layout.chunks(); }
   uint32_t PartOf(uint32_t chunk) const { return chunk % partitions; }

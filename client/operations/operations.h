@@ -4,6 +4,8 @@
 #ifndef VERBENA_CLIENT_OPERATIONS_OPERATIONS_H_
 #define VERBENA_CLIENT_OPERATIONS_OPERATIONS_H_
 
+#include <cstdint>
+
 #include "client/operations/await.h"
 #include "client/operations/end_step.h"
 #include "client/operations/lookup.h"
@@ -16,6 +18,11 @@
 #include "client/operations/totals.h"
 
 namespace verbena::client {
+
+// The calls of a worker that change a table, by the meaning of their data.
+enum class Write : uint8_t {
+  kPush,  // gradients, for the optimizer
+};
 
 struct Requests {
   explicit Requests(RequestTracker* journal);
@@ -31,6 +38,9 @@ struct Requests {
   NormsRequests norms;
   TotalsRequests totals;
   PrefetchRequests prefetch;
+
+  PushRequests& chunks_of(Write /*write*/) { return push; }
+  PushRowsRequests& rows_of(Write /*write*/) { return push_rows; }
 };
 
 }  // namespace verbena::client

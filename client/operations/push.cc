@@ -10,6 +10,14 @@
 
 namespace verbena::client {
 
+ElementType PushRequests::TypeIn(const TableState& table) const {
+  return traits_.assigns ? table.parameter_type : table.push_type;
+}
+
+size_t PushRequests::Stride(const TableState& table, uint32_t elements) const {
+  return traits_.assigns ? PayloadBytes(table.parameter_type, elements) : table.PushBytes(elements);
+}
+
 PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) {
   TableState* table = operation->table;
   PendingRequest* entry = journal_.entries.NewRequest(this, table, operation);
@@ -30,7 +38,7 @@ void PushRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
   std::byte* data = operation->blocks[0]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* push = New(operation, c, data);
-    data += operation->table->PushBytes(push->elements);
+    data += Stride(*operation->table, push->elements);
     journal_.queue.Enqueue(push);
   }
 }
@@ -42,7 +50,7 @@ void PushRequests::AddWithPulls(Operation* operation, uint32_t first, uint32_t c
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* push = New(operation, c, from);
     push->follow = journal_.requests.pull.New(operation, c, to, min_version);
-    from += operation->table->PushBytes(push->elements);
+    from += Stride(*operation->table, push->elements);
     to += size_t{push->elements} * operation->table->layout.parameter_bytes;
     journal_.queue.Enqueue(push);
   }
@@ -60,7 +68,7 @@ std::optional<rdma::RemoteMemory> PushRequests::Refer(Stream* stream, const Pend
 bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  const auto bytes = static_cast<uint32_t>(PayloadBytes(table->push_type, entry->elements));
+  const auto bytes = static_cast<uint32_t>(PayloadBytes(TypeIn(*table), entry->elements));
   const bool device = entry->device != nullptr;
   const bool direct = device && entry->copy == PendingRequest::Copy::kNone;
   if (direct ? journal_.devices.WayOf(stream, entry) != DeviceCopies::Way::kDirect
@@ -107,7 +115,7 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
   journal_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
                                  entry->step,    entry->elements, 0};
   request.header.type = traits_.type;
-  request.header.dtype = table->push_type;
+  request.header.dtype = TypeIn(*table);
   request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), 1);
   if (!journal_.poster.Send(stream, entry, &request)) return false;
   if (direct) entry->device = nullptr;
@@ -153,7 +161,10 @@ void PushRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
     if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
         entry->operation->live && entry->operation->status.ok()) {
       entry->operation->status = absl::InvalidArgumentError(absl::StrCat(
-          DescribeRequest(*entry), ": the gradient has a NaN or Inf; this chunk contributes zero"));
+          DescribeRequest(*entry), traits_.assigns
+                                       ? ": a parameter is NaN or Inf; this chunk is not assigned"
+                                       : ": the gradient has a NaN or Inf; this chunk contributes "
+                                         "zero"));
     }
     if (entry->follow != nullptr) journal_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
     if (status == ReplyStatus::kNonFinite && entry->elements > 0) {
@@ -197,7 +208,7 @@ void PushRequests::OnOperationEnd(PendingRequest* entry) {
 }
 
 uint64_t PushRequests::BytesOf(const PendingRequest& entry) const {
-  return PayloadBytes(entry.table->push_type, entry.elements);
+  return PayloadBytes(TypeIn(*entry.table), entry.elements);
 }
 
 }  // namespace verbena::client

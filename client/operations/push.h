@@ -1,4 +1,4 @@
-// Pushes of chunks of dense tables.
+// Pushes of chunks of dense tables: gradients, or parameters that replace those of the table.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_OPERATIONS_PUSH_H_
@@ -30,6 +30,9 @@ class PushRequests final : public RequestHandler {
   uint64_t BytesOf(const PendingRequest& entry) const override;
 
  private:
+  ElementType TypeIn(const TableState& table) const;
+  // Bytes from one chunk's data to the next in the caller's memory.
+  size_t Stride(const TableState& table, uint32_t elements) const;
   PendingRequest* New(Operation* operation, uint32_t chunk, std::byte* data);
   std::optional<rdma::RemoteMemory> Refer(Stream* stream, const PendingRequest& entry,
                                           const rdma::Segment& payload);

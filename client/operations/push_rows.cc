@@ -13,10 +13,15 @@
 namespace verbena::client {
 namespace {
 
-// Sums the call's rows of a key in their order.
+ElementType TypeOf(const PendingRequest& entry) {
+  return TraitsOf(entry).assigns ? ElementType::kF32 : entry.table->push_type;
+}
+
+// Sums the call's rows of a key in their order. Of parameters the last row counts.
 void SumRows(const PendingRequest& entry, absl::Span<const uint32_t> positions, float* sum) {
   const size_t dim = entry.table->dim;
   const size_t row_bytes = entry.table->row_bytes();
+  if (TraitsOf(entry).assigns) positions = positions.last(1);
   std::memcpy(sum, entry.data + positions[0] * row_bytes, row_bytes);
   for (const uint32_t position : positions.subspan(1)) {
     const auto* row = reinterpret_cast<const float*>(entry.data + position * row_bytes);
@@ -29,13 +34,14 @@ void SumRows(const PendingRequest& entry, absl::Span<const uint32_t> positions, 
 void FillRows(const PendingRequest& entry, std::byte* to) {
   const TableState& table = *entry.table;
   const KeyPlan& plan = *entry.operation->plan;
-  const bool encodes = table.push_type != ElementType::kF32;
-  const size_t bytes = table.PushedRowBytes();
+  const ElementType type = TypeOf(entry);
+  const bool encodes = type != ElementType::kF32;
+  const size_t bytes = RowBytes(type, table.dim);
   float sum[kMaxRowElements];
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     for (uint32_t k = entry.firsts[i]; k < entry.firsts[i] + entry.counts[i]; ++k) {
       SumRows(entry, plan.positions(k), encodes ? sum : reinterpret_cast<float*>(to));
-      if (encodes) codec::EncodeRow(shard::BestIsa(), table.push_type, sum, to, table.dim);
+      if (encodes) codec::EncodeRow(shard::BestIsa(), type, sum, to, table.dim);
       to += bytes;
     }
   }
@@ -74,7 +80,7 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
   const bool empty = entry->operation == nullptr;  // its buffer was released
   entry->elements = empty ? 0 : CountKeys(*entry);
   const uint64_t keys = KeyBytes(entry->elements);
-  const uint64_t bytes = keys + entry->elements * table->PushedRowBytes();
+  const uint64_t bytes = keys + entry->elements * RowBytes(TypeOf(*entry), table->dim);
   if (!journal_.poster.Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
   rdma::WorkerLane::Request request;
   if (!empty) {
@@ -103,7 +109,7 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
                                    0};
   }
   request.header.type = traits_.type;
-  request.header.dtype = table->push_type;
+  request.header.dtype = TypeOf(*entry);
   request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), entry->parts.size());
   if (!journal_.poster.Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
@@ -125,8 +131,10 @@ void PushRowsRequests::OnSettled(PendingRequest* entry, size_t group, const Repl
   if (operation == nullptr || !operation->live || !operation->status.ok()) return;
   if (statuses_[group] == ReplyStatus::kNonFinite) {
     operation->status = absl::InvalidArgumentError(absl::StrCat(
-        DescribeRequest(*entry), ": a gradient has a NaN or Inf; its rows of partition ",
-        table->parts[part].partition, " contribute zero"));
+        DescribeRequest(*entry),
+        traits_.assigns ? ": a parameter is NaN or Inf; the rows of partition "
+                        : ": a gradient has a NaN or Inf; its rows of partition ",
+        table->parts[part].partition, traits_.assigns ? " are not assigned" : " contribute zero"));
   } else if (NoRoom(statuses_[group])) {
     operation->status =
         MemoryLimitStatus(*journal_.session, *entry, part, statuses_[group], reply.detail);
@@ -225,7 +233,7 @@ void PushRowsRequests::OnOperationEnd(PendingRequest* entry) {
 }
 
 uint64_t PushRowsRequests::BytesOf(const PendingRequest& entry) const {
-  return entry.table->PushedRowBytes();
+  return RowBytes(TypeOf(entry), entry.table->dim);
 }
 
 }  // namespace verbena::client

@@ -1,4 +1,4 @@
-// Pushes of rows of embedding tables.
+// Pushes of rows of embedding tables: gradients, or parameters that replace those of the table.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_OPERATIONS_PUSH_ROWS_H_
