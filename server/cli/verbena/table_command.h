@@ -1,7 +1,7 @@
 // `verbena table ACTION NAME`: commands that change one table of a running cluster.
 //
-// Each action has a file of its own with a function that adds it to the command line, and one line
-// in AddTableActions(). (`verbena table drop` discards data; see repair_command.h.)
+// Each action has a function that adds it to the command line, and one line in AddTableActions().
+// (`verbena table drop` discards data; see repair_command.h.)
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_TABLE_COMMAND_H_
