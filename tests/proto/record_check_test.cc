@@ -98,6 +98,9 @@ TEST_CASE("what a record's numbers may be follows from its type") {
                Contains("allowed: 1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
                         "6 (fp8_e5m2) for pull"));
   }
+  CHECK(check(RecordType::kAssign, ElementType::kF16, 200) == "accepted");
+  CHECK_THAT(check(RecordType::kAssign, ElementType::kF32, 200), Contains("allowed: 4 for each"));
+  CHECK_THAT(check(RecordType::kAssign, ElementType::kTopK, 120), Contains("for assignment"));
   CHECK_THAT(check(RecordType::kScan, ElementType::kBf16, 0), Contains("dtype is 2; allowed: 1"));
   CHECK_THAT(check(RecordType::kEndStep, ElementType::kBf16, 0),
              Contains("dtype is 2; allowed: 0 (none), 1 (f32)"));
@@ -213,7 +216,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
       {"record.version is 7; allowed: 6", [](auto* h, auto*) { h->version = 7; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},
+      {"record.type is 16", [](auto* h, auto*) { h->type = static_cast<RecordType>(16); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.bags is 1", [](auto* h, auto*) { h->bags = 1; }},
