@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
+#include "client/operations/operations.h"
 #include "proto/spec/table_spec.h"
 #include "rdma/memory/cuda/cuda_device.h"
 
@@ -192,6 +193,34 @@ Ticket Client::Push(const Table& table, const Region& gradient, const Range& ran
         auto slice = impl_->SliceOf(table, gradient, range, "gradient", options.stream);
         if (!slice.ok()) return slice.status();
         return core.Push(table.id(), *slice, deadline, std::move(done), *std::move(encoded));
+      });
+  return ticket;
+}
+
+Ticket Client::Assign(const Table& table, const Region& parameters, const Range& range,
+                      const PushOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        auto slice = impl_->SliceOf(table, parameters, range, "parameter", options.stream);
+        if (!slice.ok()) return slice.status();
+        return core.Push(table.id(), *slice, deadline, std::move(done), nullptr,
+                         client::Write::kAssign);
+      });
+  return ticket;
+}
+
+Ticket Client::AssignRows(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
+                          const RowOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  auto sorted = impl_->SortKeys(table, keys);
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        if (absl::Status s = impl_->CheckHandles(table, rows, "row"); !s.ok()) return s;
+        return core.PushRows(table.id(), keys, {rows.state_->block, options.region_offset},
+                             deadline, std::move(done), std::move(sorted), client::Write::kAssign);
       });
   return ticket;
 }

@@ -33,6 +33,31 @@ verbena_status verbena_push(verbena_client* client, const verbena_table* table,
                });
 }
 
+verbena_status verbena_assign(verbena_client* client, const verbena_table* table,
+                              const verbena_region* parameters, const verbena_range* range,
+                              int64_t timeout_ms, verbena_ticket** ticket) {
+  return Begin("verbena_assign", timeout_ms, ticket,
+               {{"client", client}, {"table", table}, {"parameters", parameters}},
+               [&](Timeout timeout) {
+                 return client->client->Assign(table->table, parameters->region, RangeOf(range),
+                                               {.timeout = timeout, .stream = parameters->stream});
+               });
+}
+
+verbena_status verbena_assign_rows(verbena_client* client, const verbena_table* table,
+                                   const uint64_t* keys, size_t count, const verbena_region* rows,
+                                   uint64_t region_offset, int64_t timeout_ms,
+                                   verbena_ticket** ticket) {
+  const void* const first = count == 0 ? static_cast<const void*>("") : keys;  // NULL is allowed
+  return Begin("verbena_assign_rows", timeout_ms, ticket,
+               {{"client", client}, {"table", table}, {"keys", first}, {"rows", rows}},
+               [&](Timeout timeout) {
+                 return client->client->AssignRows(
+                     table->table, {keys, count}, rows->region,
+                     {.region_offset = region_offset, .timeout = timeout});
+               });
+}
+
 verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
                             const verbena_region* destination, const verbena_range* range,
                             uint64_t min_version, int64_t timeout_ms, verbena_ticket** ticket) {

@@ -21,17 +21,20 @@ namespace verbena::client {
 
 // The calls of a worker that change a table, by the meaning of their data.
 enum class Write : uint8_t {
-  kPush,  // gradients, for the optimizer
+  kPush,    // gradients, for the optimizer
+  kAssign,  // new parameters
 };
 
 struct Requests {
   explicit Requests(RequestTracker* journal);
 
   PushRequests push;
+  PushRequests assign;
   PullRequests pull;
   EndStepRequests end_step;
   AwaitRequests await;
   PushRowsRequests push_rows;
+  PushRowsRequests assign_rows;
   LookupRequests lookup;       // of rows
   LookupRequests lookup_bags;  // of sums of rows
   ScanRequests scan;
@@ -39,8 +42,10 @@ struct Requests {
   TotalsRequests totals;
   PrefetchRequests prefetch;
 
-  PushRequests& chunks_of(Write /*write*/) { return push; }
-  PushRowsRequests& rows_of(Write /*write*/) { return push_rows; }
+  PushRequests& chunks_of(Write write) { return write == Write::kAssign ? assign : push; }
+  PushRowsRequests& rows_of(Write write) {
+    return write == Write::kAssign ? assign_rows : push_rows;
+  }
 };
 
 }  // namespace verbena::client

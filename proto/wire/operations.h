@@ -63,7 +63,7 @@ absl::Status ValidateTotals(const RecordHeader& header, absl::Span<const Group> 
 absl::Status ValidateReplicate(const RecordHeader& header, absl::Span<const Group> groups);
 
 // In the order of RecordType.
-inline constexpr std::array<OperationTraits, 13> kOperations = {{
+inline constexpr std::array<OperationTraits, 15> kOperations = {{
     {.type = RecordType::kPush,
      .name = "push",
      .elements = Elements::kGradients,
@@ -118,6 +118,24 @@ inline constexpr std::array<OperationTraits, 13> kOperations = {{
      .reads = true,
      .validate = ValidateLookupBags},
     {.type = RecordType::kPrefetch, .name = "prefetch", .payload = true, .validate = ValidateKeys},
+    {.type = RecordType::kAssign,
+     .name = "assignment",
+     .elements = Elements::kTable,
+     .latency = Latency::kPush,
+     .one_group = true,
+     .payload = true,
+     .by_reference = true,
+     .assigns = true,
+     .replicated = true,
+     .validate = ValidatePush},
+    {.type = RecordType::kAssignRows,
+     .name = "assignment of rows",
+     .elements = Elements::kF32,
+     .latency = Latency::kPush,
+     .payload = true,
+     .assigns = true,
+     .replicated = true,
+     .validate = ValidatePushRows},
 }};
 
 constexpr bool InOrder() {

@@ -63,6 +63,9 @@ enum class RecordType : uint8_t {
                      // per key
   kPrefetch = 13,    // prefetch; payload = keys, as in kLookup. Rows that are not in memory are
                      // loaded as far as memory allows. Answered at once
+  kAssign = 14,      // like kPush, with the same identity, but the payload is parameters, which
+                     // replace those of the chunk
+  kAssignRows = 15,  // like kPushRows, but the rows are parameters, which replace those of the keys
 };
 
 // Kind of a norm. The numbers are squares of L2 norms.

@@ -1,6 +1,5 @@
 // A push of one chunk of a dense table: a gradient, or new parameters.
 #include "proto/wire/operations.h"
-
 #include "shard/operations/operations.h"
 
 namespace verbena::shard {

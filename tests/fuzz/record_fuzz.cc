@@ -49,7 +49,8 @@ std::string Reference(uint32_t elements) {
 // Rows of two numbers; each group's keys are 0, 1, 2 ... In bags: key i is in bag i % 4.
 std::string Rows(RecordType type, uint16_t groups, uint32_t keys,
                  ElementType dtype = ElementType::kF32) {
-  const bool push = type == RecordType::kPushRows, bags = type == RecordType::kLookupBags;
+  const bool push = type == RecordType::kPushRows || type == RecordType::kAssignRows,
+             bags = type == RecordType::kLookupBags;
   std::string bytes = Request(RecordType::kAwait, groups, keys).substr(0, PayloadOffset(groups));
   const uint64_t count = uint64_t{groups} * keys;
   std::string payload;
@@ -117,6 +118,9 @@ std::vector<std::string> Seeds() {
           Rows(RecordType::kPushRows, 2, 4, ElementType::kBf16),
           Rows(RecordType::kLookup, 2, 9, ElementType::kE4m3),
           Rows(RecordType::kPrefetch, 3, 4),
+          Request(RecordType::kAssign, 1, 0),
+          Request(RecordType::kAssign, 1, 100),
+          Rows(RecordType::kAssignRows, 3, 5),
           Pull(ElementType::kInt8),
           Pull(ElementType::kE5m2)};
 }
@@ -139,12 +143,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(h.operation < fuzz::kLimits.operations);
   FUZZ_CHECK(h.group_count >= 1 && h.group_count <= kMaxGroups);
   const bool elsewhere = h.flags == kRecordReference;
-  FUZZ_CHECK(!elsewhere || (h.type == RecordType::kPush && h.payload_bytes > 0));
+  FUZZ_CHECK(!elsewhere || ((h.type == RecordType::kPush || h.type == RecordType::kAssign) &&
+                            h.payload_bytes > 0));
   FUZZ_CHECK(payload.size() == (elsewhere ? 0 : h.payload_bytes));
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool bags = h.type == RecordType::kLookupBags;
   const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
-                    h.type == RecordType::kPrefetch || bags;
+                    h.type == RecordType::kPrefetch || h.type == RecordType::kAssignRows || bags;
   FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0);
   if (h.type == RecordType::kReplicate) {
     ReplicaHeader replica;
@@ -154,8 +159,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FUZZ_CHECK(replica.part_offset + rest.size() <= replica.total_bytes);
     return 0;
   }
-  FUZZ_CHECK(h.type == RecordType::kPush || h.type == RecordType::kTotals || rows ||
-             payload.empty());
+  FUZZ_CHECK(h.type == RecordType::kPush || h.type == RecordType::kAssign ||
+             h.type == RecordType::kTotals || rows || payload.empty());
   if (rows) {
     uint64_t count = 0;
     for (const Group& group : record.group_span()) count += group.count;

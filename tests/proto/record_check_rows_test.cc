@@ -59,8 +59,8 @@ struct RowsRecord {
 };
 
 TEST_CASE("keys are copied out, group after group") {
-  for (const RecordType type :
-       {RecordType::kPushRows, RecordType::kLookup, RecordType::kPrefetch}) {
+  for (const RecordType type : {RecordType::kPushRows, RecordType::kAssignRows, RecordType::kLookup,
+                                RecordType::kPrefetch}) {
     RowsRecord rows(type, {{3, 5, UINT64_MAX}, {}, {1}});
     INFO(rows.Check());
     REQUIRE(rows.Check().ok());
@@ -94,6 +94,10 @@ TEST_CASE("a record about rows that does not add up is refused") {
              Contains("payload_bytes is 64; allowed: 8 for each of the groups' 2 keys"));
   CHECK_THAT(refused(kPrefetch, {{1}}, [](auto* h) { h->dtype = ElementType::kBf16; }),
              Contains("dtype is 2; allowed: 0 (none), 1 (f32)"));
+  CHECK_THAT(
+      refused(RecordType::kAssignRows, {{1}}, [](auto* h) { h->dtype = ElementType::kBf16; }),
+      Contains("dtype is 2; allowed: 1 (f32) for assignment of rows"));
+  CHECK_THAT(refused(RecordType::kAssignRows, {{1}, {2, 2}}), Contains("record.keys[2] is 2"));
   CHECK_THAT(refused(RecordType::kPushRows, {{1}}, [](auto* h) { h->payload_bytes = 64; }),
              Contains("payload_bytes is 64; allowed: 64 for the groups' 1 keys and as many rows"));
   CHECK_THAT(refused(RecordType::kPushRows, {{1, 2}}, [](auto* h) { h->payload_bytes += 4; }),

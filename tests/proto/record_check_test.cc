@@ -98,6 +98,9 @@ TEST_CASE("what a record's numbers may be follows from its type") {
                Contains("allowed: 1 (f32), 2 (bf16), 3 (f16), 4 (int8), 5 (fp8_e4m3), "
                         "6 (fp8_e5m2) for pull"));
   }
+  CHECK(check(RecordType::kAssign, ElementType::kF16, 200) == "accepted");
+  CHECK_THAT(check(RecordType::kAssign, ElementType::kF32, 200), Contains("allowed: 4 for each"));
+  CHECK_THAT(check(RecordType::kAssign, ElementType::kTopK, 120), Contains("for assignment"));
   CHECK_THAT(check(RecordType::kScan, ElementType::kBf16, 0), Contains("dtype is 2; allowed: 1"));
   CHECK_THAT(check(RecordType::kEndStep, ElementType::kBf16, 0),
              Contains("dtype is 2; allowed: 0 (none), 1 (f32)"));
@@ -182,7 +185,15 @@ TEST_CASE("what a server replicates says where its part belongs") {
              }),
              Contains("replica.flags is 2; allowed: 0, 1"));
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[15] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[11] = 3; }), Contains("replica.reserved1"));
+  CHECK(check([](auto* r, auto*) { r->assigned = 48; }) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) { r->assigned = 49; }),
+             Contains("replica.assigned is 49; allowed: at most the count, 48"));
+  CHECK_THAT(check([](auto* r, auto*) {
+               r->kind = ReplicaKind::kChunk;
+               r->assigned = 1;
+             }),
+             Contains("replica.assigned is 1; allowed: 0"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));
@@ -205,7 +216,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
       {"record.version is 7; allowed: 6", [](auto* h, auto*) { h->version = 7; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 14", [](auto* h, auto*) { h->type = static_cast<RecordType>(14); }},
+      {"record.type is 16", [](auto* h, auto*) { h->type = static_cast<RecordType>(16); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.bags is 1", [](auto* h, auto*) { h->bags = 1; }},

@@ -410,6 +410,19 @@ class VERBENA_EXPORT Client {
   // flight. Others as at the top of this file.
   Ticket Push(const Table& table, const Region& gradient, const Range& range = {},
               const PushOptions& options = {});
+  // Writes parameters (numbers of table.dtype()) as they are in place of those of the range, for
+  // example a model's own weights to start from. Applied once, in the order of this worker's pushes
+  // of the same chunks. The optimizer's state stays, and the assignment counts as one apply for
+  // schedules and bias corrections. A push_codec is not used.
+  // sync: a chunk takes one contribution of a worker in a step, a gradient or an assignment. When
+  // the step is committed, the chunk has the assigned parameters, which Pull() of version step + 1
+  // reads; gradients of other workers for this chunk and step have no effect. If several workers
+  // assign it, the one with the highest rank counts. Done when the step is committed, so call
+  // EndStep() before waiting. async, ssp: done when they are written.
+  // A NaN or infinity is treated as in a gradient (TableSpec::non_finite): `reject` and `skip`
+  // leave the chunk as it is. Errors as Push(); the region is read as by Push().
+  Ticket Assign(const Table& table, const Region& parameters, const Range& range = {},
+                const PushOptions& options = {});
   // Pulls parameters (numbers of table.dtype()) into the region; done when they are written. A
   // parameter beyond the range of f16 is pulled as an infinity. With a pull_codec the parameters
   // are sent encoded: the result is an approximation, the same for all pulls of that version
@@ -450,6 +463,16 @@ class VERBENA_EXPORT Client {
   // the top of this file.
   Ticket PushRows(const Table& table, absl::Span<const uint64_t> keys, const Region& gradients,
                   const RowOptions& options = {});
+  // Writes rows as they are in place of those of the keys, as Assign() does for chunks. The row of
+  // keys[i] is `table.dim()` f32 at byte options.region_offset + i * dim * 4 of the region. Of a
+  // repeated key the last row counts. A missing row is created, also where admission would refuse
+  // it; memory limits and eviction are those of PushRows(). The optimizer's state of a row stays;
+  // that of a new row begins with its first gradient.
+  // sync: a step may have any number of these, beside pushes. Of the contributions to a row in the
+  // step, in the order of ranks and of the calls of each worker, the last assignment counts alone;
+  // gradients of that row and step have no effect. Done, and errors, as PushRows().
+  Ticket AssignRows(const Table& table, absl::Span<const uint64_t> keys, const Region& rows,
+                    const RowOptions& options = {});
   // Looks up rows; done when all are written. The row of keys[i] is written as `table.dim()` f32 to
   // byte options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free,
   // and they may repeat. A missing row is not created; its initial value is returned. With a

@@ -407,6 +407,16 @@ VERBENA_EXPORT verbena_status verbena_push(verbena_client* client, const verbena
                                            const verbena_region* gradient,
                                            const verbena_range* range, int64_t timeout_ms,
                                            verbena_ticket** ticket);
+// Writes parameters (numbers of dtype) as they are in place of those of the range, in the order of
+// this worker's pushes. The optimizer's state stays. sync: a contribution to this worker's open
+// step, in place of a gradient; when the step is committed, the chunks have these parameters, and
+// gradients of other workers for them in that step have no effect. Of several workers that assign a
+// chunk in a step the one with the highest rank counts. Done as verbena_push(). A NaN or infinity
+// is treated as in a gradient: if the table rejects or skips it, its chunk stays as it is.
+VERBENA_EXPORT verbena_status verbena_assign(verbena_client* client, const verbena_table* table,
+                                             const verbena_region* parameters,
+                                             const verbena_range* range, int64_t timeout_ms,
+                                             verbena_ticket** ticket);
 // Pulls parameters (numbers of dtype) of `min_version` or a later version into the region; done
 // when they are written. A parameter beyond the range of f16 is pulled as an infinity.
 VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
@@ -442,6 +452,15 @@ VERBENA_EXPORT verbena_status verbena_push_rows(verbena_client* client, const ve
                                                 const verbena_region* gradients,
                                                 uint64_t region_offset, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
+// Writes rows as they are in place of those of the keys, as verbena_assign() does for chunks;
+// arguments as verbena_push_rows(). Of a repeated key the last row counts. A missing row is
+// created, also where admission would refuse it. sync: of the contributions to a row in a step, in
+// the order of ranks and calls, the last assignment counts alone.
+VERBENA_EXPORT verbena_status verbena_assign_rows(verbena_client* client,
+                                                  const verbena_table* table, const uint64_t* keys,
+                                                  size_t count, const verbena_region* rows,
+                                                  uint64_t region_offset, int64_t timeout_ms,
+                                                  verbena_ticket** ticket);
 // Looks up rows of an embedding table, of `min_version` or a later version; done when all are
 // written. The row of keys[i] is written as `dim` f32 to byte region_offset + i * dim * 4 of the
 // region. The `count` keys (0 to 4194304; `keys` may be NULL for 0) are copied, and may repeat. A

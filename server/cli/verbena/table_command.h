@@ -38,8 +38,8 @@ using TableAction = std::function<absl::StatusOr<TableReport>(const TableCluster
 // Adds the actions of `command` and returns them. Parsing one of them sets *chosen.
 std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen);
 
-// Joins `job` as a worker, the only one, for an action of the data plane. Its calls end by
-// --timeout. Errors as Client::Connect(); FAILED_PRECONDITION: the job has workers.
+// Joins `job` as a worker, for an action of the data plane. Its calls end by --timeout. Errors as
+// Client::Connect(); FAILED_PRECONDITION: a job with sync tables has its workers.
 absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,
                                                 const std::string& job);
 
