@@ -125,8 +125,9 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
     }
     std::string text = absl::StrFormat("%s, step %d: ", progress.doing, progress.step);
     if (progress.waiting > 0) {
-      absl::StrAppendFormat(&text, "%d partitions are not there yet", progress.waiting);
-      return Shown{text};
+      absl::StrAppendFormat(&text, "%d partitions are not there yet; workers of job '%s' end it",
+                            progress.waiting, Printable(progress.job));
+      return Shown{text, true};
     }
     return Shown{text + Amount(progress.written_bytes, progress.total_bytes, seconds)};
   });
