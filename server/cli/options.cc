@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/utf8_text.h"
@@ -149,7 +150,8 @@ void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--checkpoint-rate", node->checkpoint_rate,
                   "Bytes per second that all servers together write of a checkpoint; "
                   "0: no limit")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->transform(ByteSize(0, uint64_t{1} << 50))
+      ->type_name("BYTES")
       ->capture_default_str();
 }
 
@@ -166,16 +168,19 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
       ->capture_default_str();
   app->add_option("--lane-memory-limit", node->lane_memory_limit,
                   "Bytes of slots a shard may hold; lanes get fewer slots when it runs short")
-      ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
+      ->transform(ByteSize(1 << 20, uint64_t{1} << 44))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--replica-log-limit", node->replica_log.shard_bytes,
                   "Bytes of records that a shard keeps until replicas acknowledge them; at the "
                   "limit pushes wait")
-      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->transform(ByteSize(64 << 10, uint64_t{1} << 40))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--replica-log-partition-limit", node->replica_log.partition_bytes,
                   "The same for one partition; at most --replica-log-limit")
-      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->transform(ByteSize(64 << 10, uint64_t{1} << 40))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option(
          "--replica-audit-ms", node->replica_audit_ms,
@@ -187,7 +192,8 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
                   "Bytes that parameters, optimizer state and buffers of all shards may take, "
                   "67108864 or more: beyond it new rows and tables are refused; 0: four fifths of "
                   "the machine's, or of the control group's")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->transform(ByteSize(0, uint64_t{1} << 50))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option(
       "--cold-dir", node->cold_dir,
@@ -348,7 +354,9 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
   RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
-  app.footer("Beyond loopback it starts only with TLS, or --insecure: see docs/security.md.");
+  app.footer(
+      "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.\n"
+      "Beyond loopback it starts only with TLS, or --insecure: see docs/security.md.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {

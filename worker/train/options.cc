@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/toml_config.h"
 #include "verbena/version.h"
@@ -31,7 +32,8 @@ constexpr char kAbout[] =
     "text: a byte-level neural language model: embedded context bytes, one hidden layer, softmax.";
 constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
-    "128 + N ended by signal N. Workers that die are reported; the others go on.";
+    "128 + N ended by signal N. Workers that die are reported; the others go on. BYTES may have a\n"
+    "unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.";
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_option("--format", o->format, "Format of the files")
@@ -55,10 +57,14 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
                   "Bytes of examples that a worker keeps in memory. Inputs that take less are kept "
                   "whole and shuffled whole; others are read again in each epoch, and shuffled in "
                   "windows")
+      ->transform(ByteSize(1 << 16, 1'000'000'000'000))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--spool-bytes", o->spool_bytes,
                   "Pipes and compressed inputs are read once, into a temporary file in $TMPDIR or "
                   "/tmp: at most so many bytes of all together")
+      ->transform(ByteSize(0, UINT64_MAX))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--predictions", o->predictions,
                   "Write one line per test example in file order: the probability of the positive "
@@ -169,6 +175,8 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--hot-bytes", o->hot_bytes,
                   "Bytes of rows of each embedding table that the servers keep in memory, with "
                   "optimizer state; the others are on their disks (verbenad --cold-dir). 0: all")
+      ->transform(ByteSize(0, UINT64_MAX))
+      ->type_name("BYTES")
       ->capture_default_str();
   app->add_option(
          "--device", o->device,

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/json.h"
 #include "proto/control/view_tables.h"
 #include "rdma/base/clock.h"
@@ -35,6 +36,7 @@ using server::kNanosPerMilli;
 using ClusterAction = ClusterCheckpointOptions::Action;
 
 constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
+constexpr uint64_t kMostBytes = uint64_t{1} << 62;
 // Where standard error is no terminal: a line for each.
 constexpr int64_t kSayWaitNanos = 2000 * kNanosPerMilli;
 
@@ -265,16 +267,6 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
 
 // ---- the command line ---------------------------------------------------------------------------
 
-CLI::Validator BytesCheck() {
-  CLI::Validator check;
-  check.description("");
-  check.operation([](std::string& text) -> std::string {
-    if (ParseBytes(text).value_or(0) > 0) return "";
-    return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
-  });
-  return check;
-}
-
 CLI::Validator RenameCheck() {
   CLI::Validator check;
   check.description("");
@@ -287,19 +279,15 @@ CLI::Validator RenameCheck() {
 }
 
 void AddCheckpoint(CLI::App* app, ClusterCheckpointOptions* options) {
-  app->add_option_function<std::string>(
-         "--limit-rate",
-         [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
-         "Bytes per second that all servers together write (default: no limit)")
+  app->add_option("--limit-rate", options->bytes_per_second,
+                  "Bytes per second that all servers together write (default: no limit)")
       ->type_name("BYTES")
-      ->check(BytesCheck());
-  app->add_option_function<std::string>(
-         "--memory",
-         [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
-         "Memory of each shard for data that training changes before it is written; when\n"
-         "it is full, training waits (default: 256MiB, and a copy of the dense tables)")
+      ->transform(ByteSize(1, kMostBytes));
+  app->add_option("--memory", options->memory_bytes,
+                  "Memory of each shard for data that training changes before it is written; when\n"
+                  "it is full, training waits (default: 256MiB, and a copy of the dense tables)")
       ->type_name("BYTES")
-      ->check(BytesCheck());
+      ->transform(ByteSize(1, kMostBytes));
   app->add_option("--full-every", options->full_every,
                   "Every N-th checkpoint has all rows of embedding tables; the others have only\n"
                   "the rows that have changed since the newest checkpoint there (default: 1)")

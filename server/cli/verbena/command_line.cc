@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
@@ -286,14 +287,6 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
 }
 
 void AddLimits(CLI::App* app, RawOptions* raw) {
-  CLI::Validator bytes;
-  bytes.description("");
-  bytes.operation([](std::string& text) -> std::string {
-    if (ParseBytes(text)) return "";
-    return absl::StrCat(
-        "'", Printable(text),
-        "' is not allowed: bytes, such as 4000000000, 512MiB or 10GiB; 0: no limit");
-  });
   CLI::Validator number;
   number.description("");
   number.operation([](std::string& text) -> std::string {
@@ -305,9 +298,10 @@ void AddLimits(CLI::App* app, RawOptions* raw) {
   app->add_option("JOB", raw->job, "Its name")->type_name("")->required();
   std::vector<CLI::Option*> options = {
       app->add_option("--memory", raw->memory,
-                      "Memory of its tables on all servers: parameters, optimizer state, buffers")
+                      "Memory of its tables on all servers: parameters, optimizer state, buffers; "
+                      "0: no limit")
           ->type_name("BYTES")
-          ->check(bytes),
+          ->transform(ByteSize(0, UINT64_MAX)),
       app->add_option("--tables", raw->limits.tables, "Tables")->type_name("N")->check(number),
       app->add_option("--lanes", raw->limits.lanes, "Lanes of one shard, of all its workers")
           ->type_name("N")
@@ -476,7 +470,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.json = raw.json;
   parsed.options.job = raw.job;
   parsed.options.limits = raw.limits;
-  if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseBytes(raw.memory);
+  if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseByteSize(raw.memory);
   return parsed;
 }
 
