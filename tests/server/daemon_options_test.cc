@@ -159,7 +159,8 @@ TEST_CASE("an error in the configuration file is named with file and line") {
                          {"shards = 2 3\n", ":1", "'3' after the value"},
                          {"help = true\n", ":1", "unknown key 'help'"},
                          {"shards = 2\nmemory-limit = \"1QiB\"\n", ":2", "such as 512MiB or 64G"},
-                         {"memory-limit = 1GiB\n", ":1", "strings are quoted"}}) {
+                         {"memory-limit = 1GiB\n", ":1", "strings are quoted"},
+                         {"\xff\xfes\x01", ":1", "the file is UTF-16; save it as UTF-8"}}) {
     WriteFile(file, c.content);
     const Finished run = Verbenad({"--config", file});
     INFO(run.err);
@@ -173,7 +174,7 @@ TEST_CASE("the configuration file sets options and the command line wins") {
   TemporaryDirectory directory;
   const std::string file = directory.File("verbenad.toml");
   WriteFile(file,
-            "# a comment\n"
+            "\xef\xbb\xbf# a comment, after a byte order mark\n"
             "coordinator = true\n"
             "memory-limit = \"1GiB\"\n"
             "lane-memory-limit = \"64M\"\n"
