@@ -47,7 +47,7 @@ verbena_module(verbena_cli server
     cli/verbena/table_tensor.cc cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
     cli/verbena/format.cc
   LINK verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_shard verbena_proto verbena_proto_grpc verbena_json
-       absl::str_format absl::time)
+       verbena_toml absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 
 add_executable(verbena_program cli/verbena/main.cc)

@@ -5,15 +5,26 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace verbena {
 namespace {
 
 [[noreturn]] void Fail(const std::string& where, const std::string& what) {
   throw CLI::ConfigError(absl::StrCat(where, ": ", what));
+}
+
+// Editors of Windows put one in front of UTF-8, which is no part of the text.
+void SkipByteOrderMark(const std::string& file, std::string* line) {
+  constexpr absl::string_view kUtf8 = "\xef\xbb\xbf", kUtf16[] = {"\xff\xfe", "\xfe\xff"};
+  if (absl::StartsWith(*line, kUtf8)) line->erase(0, kUtf8.size());
+  if (absl::StartsWith(*line, kUtf16[0]) || absl::StartsWith(*line, kUtf16[1])) {
+    Fail(absl::StrCat(file, ":1"), "the file is UTF-16; save it as UTF-8");
+  }
 }
 
 // Removes a quoted string from the front of *text and returns its value: a basic string with the
@@ -107,6 +118,7 @@ std::vector<CLI::ConfigItem> TomlConfig::from_config(std::istream& input) const 
   std::vector<CLI::ConfigItem> parsed;
   std::string line;
   for (int number = 1; std::getline(input, line); ++number) {
+    if (number == 1) SkipByteOrderMark(file, &line);
     line = std::string(absl::StripAsciiWhitespace(line));
     if (line.empty() || line.front() == '#') continue;
     const std::string where = absl::StrCat(file, ":", number);

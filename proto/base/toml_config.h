@@ -2,7 +2,8 @@
 //
 // CLI11's own reader skips lines that it does not understand, so a typing error silently becomes a
 // default. This reader accepts the subset of TOML that options need: comments, and key = value with
-// strings, integers, floats and booleans. It refuses everything else with file and line.
+// strings, integers, floats and booleans. It refuses everything else with file and line. A byte
+// order mark of UTF-8 is skipped.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_PROTO_BASE_TOML_CONFIG_H_

@@ -126,13 +126,18 @@ absl::Status CheckpointTask::ChooseTables() {
       std::equal(before.begin(), before.end(), tables_.begin(), tables_.end(),
                  [](const v1::Table& a, const v1::Table& b) { return a.id() == b.id(); });
   uint32_t generation = 0;
+  bool trained = false;
   for (const v1::Job& job : view_.jobs()) {
-    if (job.name() == job_) generation = job.generation();
+    if (job.name() != job_) continue;
+    generation = job.generation();
+    trained = std::any_of(job.members().begin(), job.members().end(),
+                          [](const v1::Worker& worker) { return worker.rank() >= 0; });
   }
   const bool begun_anew = std::exchange(generation_, generation) != generation;
   // The previous run's steps do not predict the steps of this run.
   if (!same || (begun_anew && !VERBENA_FAILPOINT(checkpoint, keep_former_steps)))
     choice_ = StepChoice(tables_.size());
+  choice_.SetTrained(trained);
   return absl::OkStatus();
 }
 
@@ -261,13 +266,22 @@ bool CheckpointTask::StandsStill() {
   return clock_->NowNanos() - still_since_ns_ >= choice_.still_nanos();
 }
 
+// Workers may have come since the view was read: the first time it is read again.
+void CheckpointTask::OnStandsStill() {
+  const bool again = choice_.trained() || choice_.stood() == 0;
+  choice_.StoodStill();
+  if (again) return End(absl::OkStatus(), true);
+  End(absl::FailedPreconditionError(absl::StrCat(
+          "job '", job_, "' has no workers, and its last step is incomplete: ", progress().waiting,
+          " partitions are not at it, and a checkpoint has all partitions at one step; start the "
+          "job's workers again and save while they train, or use an earlier checkpoint")),
+      false);
+}
+
 void CheckpointTask::OnWaited(size_t part, absl::StatusOr<v1::WaitCheckpointResponse> response) {
   if (!response.ok()) return End(response.status(), MayPass(response.status()));
   parts_[part].said = *std::move(response);
-  if (StandsStill()) {
-    choice_.StoodStill();
-    return End(absl::OkStatus(), true);
-  }
+  if (StandsStill()) return OnStandsStill();
   if (!parts_[part].said.done()) return Ask(part);
   parts_[part].done = true;
   if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) return;
@@ -459,6 +473,7 @@ int64_t CheckpointTask::NextTimerNanos() const {
 
 CheckpointTaskProgress CheckpointTask::progress() const {
   CheckpointTaskProgress progress;
+  progress.job = job_;
   for (const uint64_t step : choice_.steps()) progress.step = std::max(progress.step, step);
   for (const Part& part : parts_) {
     progress.written_bytes += part.said.written_bytes();

@@ -9,7 +9,8 @@
 //     looking  --(all shards have replied)-->  beginning, at steps of step_selection.h
 //     beginning  --(all shards have begun)-->  writing
 //     beginning  --(a shard is past the step)-->  ending, and beginning again at a later step
-//     writing  --(training has stopped before the step)-->  ending, and looking again
+//     writing  --(training has stopped before the step)-->  ending, and looking again; the second
+//         time, if the job has no workers: done, with an error
 //     writing  --(all parts are written)-->  committing: the manifest; then ending, done
 //     any  --(an error)-->  ending; once more from the beginning if another try may do better
 //
@@ -66,6 +67,7 @@ struct CheckpointTaskProgress {
   uint64_t written_bytes = 0;
   uint64_t total_bytes = 0;  // of dense tables; rows come on top
   uint32_t waiting = 0;      // partitions that are not at the step yet
+  std::string job;           // whose workers they wait for
   // Between two tries: why the last one failed, and how long until the next.
   std::string failure;
   int64_t pause_nanos = 0;
@@ -113,6 +115,7 @@ class CheckpointTask {
   void OnWaited(size_t part, absl::StatusOr<v1::WaitCheckpointResponse> response);
   // Whether training has stopped before a step that this waits for.
   bool StandsStill();
+  void OnStandsStill();
   absl::Status Commit();
   v1::CheckpointManifest Heading() const;
   absl::Status FillManifest();

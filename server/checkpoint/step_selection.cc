@@ -81,7 +81,7 @@ void StepChoice::Choose() {
   }
   for (size_t t = 0; t < steps_.size(); ++t) {
     const bool stands = moved_[t] == 0;
-    if (stands && (stood_ >= kAbandonedAfter || !near(t))) {
+    if (!trained_ || (stands && (stood_ >= kAbandonedAfter || !near(t)))) {
       steps_[t] = newest_[t];
     } else if (near(t)) {
       steps_[t] = front + Ahead(moved_near, late_near);

@@ -20,7 +20,8 @@ namespace verbena::server {
 //
 // Tables of one training are at the same step, apart from the steps between two answers, and are
 // saved at the same step. A table with its own count (made later, or trained by others), or that is
-// no longer trained, is saved at a step of its own, as far ahead as its own training moves.
+// no longer trained, is saved at a step of its own, as far ahead as its own training moves. Without
+// workers no table moves, and each is saved where it is.
 class StepChoice {
  public:
   explicit StepChoice(size_t tables = 0)
@@ -40,6 +41,10 @@ class StepChoice {
   // saved at their current step.
   void StoodStill();
   int64_t still_nanos() const;
+  int stood() const { return stood_; }  // how often
+  // Whether there are workers that make steps. True at first.
+  void SetTrained(bool trained) { trained_ = trained; }
+  bool trained() const { return trained_; }
 
  private:
   void Choose();
@@ -47,6 +52,7 @@ class StepChoice {
   // `late` times.
   static uint64_t Ahead(uint64_t moved, int late);
 
+  bool trained_ = true;
   int looks_ = 0;
   int tries_ = 0;          // that were too late in a row
   int stood_ = 0;          // how often

@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
@@ -161,7 +162,7 @@ void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--checkpoint-rate", node->checkpoint_rate,
                   "Limit of the bytes per second that all servers together write; 0: no limit")
       ->type_name("BYTES")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->transform(ByteSize(0, uint64_t{1} << 50))
       ->capture_default_str();
 }
 
@@ -181,7 +182,7 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--lane-memory-limit", node->lane_memory_limit,
                   "Bytes of lane slots of a shard; lanes get fewer slots when it runs short")
       ->type_name("BYTES")
-      ->check(InRange<uint64_t>(1 << 20, uint64_t{1} << 44))
+      ->transform(ByteSize(1 << 20, uint64_t{1} << 44))
       ->capture_default_str();
   app->add_option(
          "--replica-log-limit", node->replica_log.shard_bytes,
@@ -189,12 +190,12 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
          "limit pushes wait. During catch-up of a learner, pushes have a quarter of it "
          "and the catch-up has another quarter")
       ->type_name("BYTES")
-      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->transform(ByteSize(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option("--replica-log-partition-limit", node->replica_log.partition_bytes,
                   "The same for one partition; at most --replica-log-limit")
       ->type_name("BYTES")
-      ->check(InRange<uint64_t>(64 << 10, uint64_t{1} << 40))
+      ->transform(ByteSize(64 << 10, uint64_t{1} << 40))
       ->capture_default_str();
   app->add_option(
          "--replica-audit-ms", node->replica_audit_ms,
@@ -209,7 +210,7 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
          "MiB. Beyond it new rows and tables are refused. Lanes are not included. 0: four fifths "
          "of the memory of the machine or the control group")
       ->type_name("BYTES")
-      ->check(InRange<uint64_t>(0, uint64_t{1} << 50))
+      ->transform(ByteSize(0, uint64_t{1} << 50))
       ->capture_default_str();
   app->add_option("--cold-dir", node->cold_dir,
                   "Directory on a local disk for cold rows of tables with hot_bytes, created if "
@@ -377,6 +378,7 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--config")->configurable(false);
   RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
   app.footer(
+      "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.\n"
       "An address beyond loopback needs TLS or --insecure: see docs/security.md. SIGTERM and "
       "SIGINT end\nthe process. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage.");
   try {

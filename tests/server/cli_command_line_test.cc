@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
+#include "proto/base/byte_size.h"
 #include "server/cli/verbena/command_line.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
@@ -168,13 +169,13 @@ TEST_CASE("limits are given in bytes and their multiples, and only those that ch
   CHECK(LimitsWord(Changed(before, parsed.options.limits)) == "memory 10.7 GB, 7 tables");
   CHECK(LimitsWord(Changed(before, Parse({"limits", "ads", "--none"}).options.limits)) == "-");
   CHECK_FALSE(Parse({"limits", "ads"}).options.limits.any());
-  CHECK(ParseBytes("4096") == 4096);
-  CHECK(ParseBytes("18446744073709551615") == UINT64_MAX);
-  CHECK(ParseBytes("1.5 TB") == 1'500'000'000'000);
-  CHECK(ParseBytes("512mib") == uint64_t{512} << 20);
+  CHECK(ParseByteSize("4096") == 4096);
+  CHECK(ParseByteSize("18446744073709551615") == UINT64_MAX);
+  CHECK(ParseByteSize("1.5 TB") == 1'500'000'000'000);
+  CHECK(ParseByteSize("512mib") == uint64_t{512} << 20);
   for (const char* no : {"", "GiB", "-1", "1e3", "10 GiX", "1.2.3", "99999999TiB", "1 2"}) {
     INFO(no);
-    CHECK_FALSE(ParseBytes(no).has_value());
+    CHECK_FALSE(ParseByteSize(no).has_value());
   }
 }
 
@@ -219,7 +220,7 @@ TEST_CASE("a wrong command line is said with what is wrong in it") {
         "--partition: '-1' is not allowed: a partition's number");
   check({"partition", "list", "--yes"}, "--yes");
   check({"limits", "a", "b"}, "unexpected argument 'b'");
-  check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes, such as");
+  check({"limits", "a", "--memory", "many"}, "--memory: 'many' is not allowed: bytes from 0 to");
   check({"limits", "a", "--tables", "-1"}, "--tables: '-1' is not allowed: a number");
   check({"limits", "a", "--none", "--lanes", "1"}, "--none");
 }

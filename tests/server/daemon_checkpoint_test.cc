@@ -130,6 +130,42 @@ TEST_CASE("what cannot be saved is said, and leaves nothing that looks like a ch
   CHECK(listed.empty());
 }
 
+TEST_CASE("without workers tables are saved where they are, and an incomplete step is an error") {
+  World w({.servers = 2, .shards = 2});
+  Dense far(&w, DenseSpec("far", v1::CONSISTENCY_SYNC, "sgd"));
+  Dense near(&w, DenseSpec("near", v1::CONSISTENCY_SYNC, "sgd"));
+  for (int step = 1; step <= 3; ++step) far.Step(step);
+  near.Step(1);
+  SECTION("complete steps") {
+    w.client->Close();
+    GrpcControlChannel channel(nullptr, nullptr);
+    CheckpointTask saver(w.Options(), &w.clock, &channel, PosixDisk());
+    // It waits for no step: nobody would make it.
+    uint32_t waiting = 0;
+    while (!saver.done()) {
+      if (!channel.RunOnce() && !saver.RunOnce()) std::this_thread::yield();
+      waiting = std::max(waiting, saver.progress().waiting);
+    }
+    Good(saver.status());
+    CHECK(waiting == 0);
+    REQUIRE(saver.manifest().tables_size() == 2);
+    CHECK(saver.manifest().tables(0).steps() == 3);
+    CHECK(saver.manifest().tables(1).steps() == 1);
+  }
+  SECTION("a step of which a part is there") {
+    const Range first = {.count = far.table.chunk_elements()};
+    Good(w.client->Push(far.table, far.gradient, first).Wait());
+    w.client->Close();
+    const absl::Status status = w.Save(w.Options()).status();
+    INFO(status.ToString());
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK_THAT(std::string(status.message()),
+               Catch::Matchers::Contains("job 'default' has no workers, and its last step is "
+                                         "incomplete: ") &&
+                   Catch::Matchers::Contains("start the job's workers again"));
+  }
+}
+
 TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
   World w({.servers = 1, .shards = 2});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));

@@ -94,7 +94,8 @@ TEST_CASE("a wrong option is named with its value and what is allowed") {
            {{"--coordinator", "--replicas", "1", "--min-replicas", "2"},
             {"--min-replicas 2", "--replicas, which is 1"}},
            {{"--coordinator", "--memory-limit", "1000"}, {"--memory-limit 1000", "67108864"}},
-           {{"--coordinator", "--memory-limit", "64G"}, {"--memory-limit", "'64G'", "integer"}},
+           {{"--coordinator", "--memory-limit", "64X"},
+            {"--memory-limit", "'64X'", "512MiB or 64G"}},
            {{"--coordinator", "--shards", "0", "--cold-dir", "/c"}, {"--cold-dir /c", "shards"}},
            {{"--join", "h:1", "--state", "/s"}, {"--state /s", "--coordinator"}},
            {{"--join", "h:1", "--checkpoint-dir", "/s"}, {"--checkpoint-dir /s", "--coordinator"}},
@@ -156,7 +157,10 @@ TEST_CASE("an error in the configuration file is named with file and line") {
                          {"shards = 2\nshards = 3\n", ":2", "is set already"},
                          {"[server]\nshards = 2\n", ":1", "sections"},
                          {"shards = 2 3\n", ":1", "'3' after the value"},
-                         {"help = true\n", ":1", "unknown key 'help'"}}) {
+                         {"help = true\n", ":1", "unknown key 'help'"},
+                         {"shards = 2\nmemory-limit = \"1QiB\"\n", ":2", "such as 512MiB or 64G"},
+                         {"memory-limit = 1GiB\n", ":1", "strings are quoted"},
+                         {"\xff\xfes\x01", ":1", "the file is UTF-16; save it as UTF-8"}}) {
     WriteFile(file, c.content);
     const Finished run = Verbenad({"--config", file});
     INFO(run.err);
@@ -170,8 +174,10 @@ TEST_CASE("the configuration file sets options and the command line wins") {
   TemporaryDirectory directory;
   const std::string file = directory.File("verbenad.toml");
   WriteFile(file,
-            "# a comment\n"
+            "\xef\xbb\xbf# a comment, after a byte order mark\n"
             "coordinator = true\n"
+            "memory-limit = \"1GiB\"\n"
+            "lane-memory-limit = \"64M\"\n"
             "name = 'from-file'   # literal\n"
             "shards = 3\n"
             "transport = \"shm\"\n"
@@ -181,7 +187,8 @@ TEST_CASE("the configuration file sets options and the command line wins") {
   Daemon daemon({"--config", file});
   daemon.Ready();
   CHECK_THAT(daemon.address(), StartsWith("127.0.0.1:"));
-  CHECK_THAT(daemon.process().err(), Contains("'from-file'") && Contains("3 shards"));
+  CHECK_THAT(daemon.process().err(),
+             Contains("'from-file'") && Contains("3 shards") && Contains("memory limit: 1024 MiB"));
   CHECK_THAT(daemon.process().err(),
              Contains("shard 2: transports: shm; not verbs: only transport shm was asked for"));
 }

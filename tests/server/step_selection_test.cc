@@ -119,6 +119,12 @@ TEST_CASE("step choice: tables of one training stay together however long a step
   }
 }
 
+TEST_CASE("step choice: without workers every table is saved where it is, at once") {
+  StepChoice choice(3);
+  choice.SetTrained(false);
+  CHECK(After(&choice, {10, 9, 100}, {11, 9, 100}) == Steps{11, 9, 100});
+}
+
 TEST_CASE("step choice: what stands still for long is saved where it stands, what moves is not") {
   StepChoice choice(2);
   CHECK(After(&choice, {10, 9}, {11, 9}) == Steps{14, 14});

@@ -57,7 +57,7 @@ HEADERS = (
     (r"infiniband/|rdma/(rdma_cma|rdma_verbs|fabric|fi_)", ("rdma/", "bench/lane/fabric.", "tests/rdma/fake_gpu_direct.",
      "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
-    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/base/toml_config.",
+    (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/base/toml_config.", "proto/base/byte_size.",
      "proto/base/empty_values.", "proto/base/help_formatter.", "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),
     (r"(thread|mutex|condition_variable|future|chrono|shared_mutex|pthread\.h|time\.h|ctime"

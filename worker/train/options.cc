@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
@@ -33,7 +34,8 @@ constexpr char kAbout[] =
     "text: a byte-level neural language model: embedded context bytes, one hidden layer, softmax.";
 constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
-    "128 + N ended by signal N. Workers that die are reported; the others continue.";
+    "128 + N ended by signal N. Workers that die are reported; the others continue.\n"
+    "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.";
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_option("--format", o->format, "Format of the files")
@@ -60,11 +62,13 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
          "Memory of a worker for training examples, in bytes, 65536 to 10^12; test examples get a "
          "quarter more. Inputs that fit are shuffled as a whole; others are read again in "
          "each epoch and shuffled in windows")
+      ->transform(ByteSize(1 << 16, 1'000'000'000'000))
       ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--spool-bytes", o->spool_bytes,
                   "Limit, in bytes, of the temporary files (in $TMPDIR or /tmp) to which pipes and "
                   "compressed inputs are copied once")
+      ->transform(ByteSize(0, UINT64_MAX))
       ->type_name("BYTES")
       ->capture_default_str();
   app->add_option(
@@ -75,7 +79,7 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
   app->add_flag("--checksum", o->checksum,
                 "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");
-  app->add_flag("--log-steps", o->log_steps, "a line on standard error after each worker's step");
+  app->add_flag("--log-steps", o->log_steps, "Print a line on standard error after each step of a worker");
   app->add_flag("--count-models", o->count_models,
                 "text: print only the bits per byte of counting models of order 0, 1 and 2 "
                 "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
@@ -188,6 +192,7 @@ void AddCluster(CLI::App* app, Options* o) {
          "--hot-bytes", o->hot_bytes,
          "Bytes of rows of each embedding table, with optimizer state, in the servers' memory; "
          "other rows are on their disks (verbenad --cold-dir). 0: all")
+      ->transform(ByteSize(0, UINT64_MAX))
       ->type_name("BYTES")
       ->capture_default_str();
   app->add_option("--table-option", o->table_options,

@@ -158,8 +158,6 @@ std::string CheckRanges(const Options& o) {
   for (const std::string& problem : {
            CheckRange("--workers", o.workers, 1, 1024, "1 to 1024"),
            CheckRange("--holdout", o.holdout, 0, 0.9, "0 to 0.9"),
-           CheckRange("--input-memory", static_cast<double>(o.input_memory), 1 << 16, 1e12,
-                      "65536 to 1000000000000 bytes"),
            CheckRange("--timeout", o.timeout, 0.1, 86400, "0.1 to 86400 seconds"),
            CheckRange("--rdma-gid-index", o.rdma.gid_index, -1, 65535, "-1 to 65535"),
            CheckRange("--rdma-traffic-class", o.rdma.traffic_class, -1, 255, "-1 to 255"),

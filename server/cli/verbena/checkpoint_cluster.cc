@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/json.h"
 #include "proto/control/view_tables.h"
 #include "rdma/base/clock.h"
@@ -35,6 +36,7 @@ using server::kNanosPerMilli;
 using ClusterAction = ClusterCheckpointOptions::Action;
 
 constexpr int64_t kSayNanos = 500 * kNanosPerMilli;
+constexpr uint64_t kMostBytes = uint64_t{1} << 62;
 // Where standard error is no terminal: a line for each.
 constexpr int64_t kSayWaitNanos = 2000 * kNanosPerMilli;
 
@@ -125,8 +127,9 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
     }
     std::string text = absl::StrFormat("%s, step %d: ", progress.doing, progress.step);
     if (progress.waiting > 0) {
-      absl::StrAppendFormat(&text, "%d partitions are not there yet", progress.waiting);
-      return Shown{text};
+      absl::StrAppendFormat(&text, "%d partitions are not there yet; workers of job '%s' end it",
+                            progress.waiting, Printable(progress.job));
+      return Shown{text, true};
     }
     return Shown{text + Amount(progress.written_bytes, progress.total_bytes, seconds)};
   });
@@ -264,16 +267,6 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
 
 // ---- the command line ---------------------------------------------------------------------------
 
-CLI::Validator BytesCheck() {
-  CLI::Validator check;
-  check.description("");
-  check.operation([](std::string& text) -> std::string {
-    if (ParseBytes(text).value_or(0) > 0) return "";
-    return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
-  });
-  return check;
-}
-
 CLI::Validator RenameCheck() {
   CLI::Validator check;
   check.description("");
@@ -286,19 +279,17 @@ CLI::Validator RenameCheck() {
 }
 
 void AddCheckpoint(CLI::App* app, ClusterCheckpointOptions* options) {
-  app->add_option_function<std::string>(
-         "--limit-rate",
-         [options](const std::string& text) { options->bytes_per_second = *ParseBytes(text); },
+  app->add_option(
+         "--limit-rate", options->bytes_per_second,
          "Limit of the bytes per second that all servers together write (default: no limit)")
       ->type_name("BYTES")
-      ->check(BytesCheck());
-  app->add_option_function<std::string>(
-         "--memory",
-         [options](const std::string& text) { options->memory_bytes = *ParseBytes(text); },
+      ->transform(ByteSize(1, kMostBytes));
+  app->add_option(
+         "--memory", options->memory_bytes,
          "Memory of each shard, in bytes, for data that changes before it is written; when it is "
          "used up, training waits (default: 256MiB, and a copy of the dense tables)")
       ->type_name("BYTES")
-      ->check(BytesCheck());
+      ->transform(ByteSize(1, kMostBytes));
   app->add_option(
          "--full-every", options->full_every,
          "Every N-th checkpoint has all rows of embedding tables; the others have the rows that "

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/json.h"
 #include "server/checkpoint/files/checkpoint_reader.h"
 #include "server/checkpoint/files/compact.h"
@@ -299,15 +300,10 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
         return absl::StrCat("'", Printable(word), "' is not allowed: safetensors, sharded, npy");
       }));
   action
-      ->add_option_function<std::string>(
-          "--file-size",
-          [exported](const std::string& text) { exported->file_bytes = *ParseBytes(text); },
-          "sharded: limit of a file's size, in bytes (default: 2GiB)")
+      ->add_option("--file-size", exported->file_bytes,
+                   "sharded: limit of a file's size, in bytes (default: 2GiB)")
       ->type_name("BYTES")
-      ->check(CheckedText([](const std::string& text) -> std::string {
-        if (ParseBytes(text).value_or(0) > 0) return "";
-        return absl::StrCat("'", Printable(text), "' is not allowed: bytes, such as 512MiB");
-      }));
+      ->transform(ByteSize(1, uint64_t{1} << 62));
   action->add_option("--table", exported->tables, "Only this table; may be repeated (default: all)")
       ->type_name("TABLE")
       ->allow_extra_args(false);

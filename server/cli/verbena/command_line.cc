@@ -7,6 +7,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/security/role.h"
@@ -321,14 +322,6 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
 }
 
 void AddLimits(CLI::App* app, RawOptions* raw) {
-  CLI::Validator bytes;
-  bytes.description("");
-  bytes.operation([](std::string& text) -> std::string {
-    if (ParseBytes(text)) return "";
-    return absl::StrCat(
-        "'", Printable(text),
-        "' is not allowed: bytes, such as 4000000000, 512MiB or 10GiB; 0: no limit");
-  });
   CLI::Validator number;
   number.description("");
   number.operation([](std::string& text) -> std::string {
@@ -341,10 +334,9 @@ void AddLimits(CLI::App* app, RawOptions* raw) {
   std::vector<CLI::Option*> options = {
       app->add_option("--memory", raw->memory,
                       "Limit of memory of its tables on all servers: parameters, optimizer state "
-                      "and buffers, "
-                      "in bytes, also as 512MiB or 10GiB; 0: no limit")
+                      "and buffers; 0: no limit")
           ->type_name("BYTES")
-          ->check(bytes),
+          ->transform(ByteSize(0, UINT64_MAX)),
       app->add_option("--tables", raw->limits.tables, "Limit of tables; 0: no limit")
           ->type_name("N")
           ->check(number),
@@ -529,7 +521,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.markdown = raw.markdown;
   parsed.options.job = raw.job;
   parsed.options.limits = raw.limits;
-  if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseBytes(raw.memory);
+  if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseByteSize(raw.memory);
   return parsed;
 }
 

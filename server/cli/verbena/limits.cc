@@ -1,29 +1,14 @@
 #include "server/cli/verbena/limits.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/spec/job_limits.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
-namespace {
-
-struct Unit {
-  const char* name;
-  double bytes;
-};
-constexpr Unit kUnits[] = {{"", 1},         {"b", 1},        {"kb", 1e3},     {"mb", 1e6},
-                           {"gb", 1e9},     {"tb", 1e12},    {"kib", 0x1p10}, {"mib", 0x1p20},
-                           {"gib", 0x1p30}, {"tib", 0x1p40}, {"pib", 0x1p50}};
-
-}  // namespace
-
 uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
                  const v1::ClusterView& view) {
   const uint64_t incarnation = server.server.incarnation();
@@ -69,21 +54,6 @@ JobUse UseOf(const ClusterState& state, const std::string& job) {
 v1::JobLimits LimitsOf(const ClusterState& state, const std::string& name) {
   const v1::Job* job = FindJob(state, name);
   return job == nullptr ? v1::JobLimits() : job->limits();
-}
-
-std::optional<uint64_t> ParseBytes(const std::string& text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
-  const std::string number = text.substr(0, digits);
-  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
-  const auto* known = std::find_if(std::begin(kUnits), std::end(kUnits),
-                                   [&](const Unit& u) { return unit == u.name; });
-  uint64_t whole = 0;
-  if (unit.empty() && absl::SimpleAtoi(number, &whole)) return whole;
-  double value = 0;
-  if (known == std::end(kUnits) || !absl::SimpleAtod(number, &value)) return std::nullopt;
-  const double bytes = std::round(value * known->bytes);
-  if (bytes >= 0x1p63) return std::nullopt;
-  return static_cast<uint64_t>(bytes);
 }
 
 const v1::Job* FindJob(const ClusterState& state, const std::string& name) {

@@ -22,9 +22,6 @@ struct LimitChange {
   bool any() const { return none || memory_bytes || tables || lanes; }
 };
 
-// "4096", "512MiB", "1.5 TB"; empty: it is no amount of bytes.
-std::optional<uint64_t> ParseBytes(const std::string& text);
-
 // Null: the view does not have it, and it has no limits.
 const v1::Job* FindJob(const ClusterState& state, const std::string& name);
 v1::JobLimits LimitsOf(const ClusterState& state, const std::string& name);
