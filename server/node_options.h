@@ -9,6 +9,9 @@
 
 #include "rdma/lane/lane_config.h"
 #include "rdma/selection/transports.h"
+#include "server/checkpoint/files/checkpoint_directory.h"
+#include "server/coordinator/coordinator.h"
+#include "server/executor/shard_executor.h"
 #include "shard/replica/log_limits.h"
 #include "verbena/tls_options.h"
 
@@ -39,26 +42,26 @@ struct NodeOptions {
   std::string checkpoint_dir;
   uint32_t checkpoint_every_s = 600;    // 0: not by time
   uint64_t checkpoint_every_steps = 0;  // besides; 0: not by steps
-  uint32_t checkpoint_keep_last = 3;
+  uint32_t checkpoint_keep_last = checkpoint::Retention().keep_last;
   uint64_t checkpoint_keep_every = 0;  // steps; besides, the first of each so many
   uint32_t checkpoint_full_every = 1;  // more: between them only rows that have changed
   uint32_t checkpoint_on_exit_s = 0;   // wait so long for last ones when it is to end; 0: make none
   uint64_t checkpoint_rate = 0;        // bytes a second, all servers together; 0: no limit
   std::string name;
-  uint32_t lease_ms = 5000;
-  uint32_t partitions = 256;
+  uint32_t lease_ms = CoordinatorOptions().lease_ms;
+  uint32_t partitions = CoordinatorOptions().partitions;
   // Coordinator. 0: the state's value; 1 in a new cluster.
   uint32_t expected_servers = 0;
   uint32_t replicas = 0;      // replicas of each partition, counting the primary
   uint32_t min_replicas = 0;  // with fewer, pushes wait
   std::string zone;           // replicas are kept in different ones; empty: one of its own
   rdma::LaneConfig lane;
-  rdma::TransportSettings transports;              // of every shard, each with its own endpoints
-  uint64_t lane_memory_limit = uint64_t{4} << 30;  // of each shard
-  shard::ReplicaLogLimits replica_log;             // of each shard
-  int64_t replica_audit_ms = 1000;                 // between two turns of each shard; 0: none
-  uint64_t memory_limit = 0;                       // of all tables; 0: DefaultMemoryLimit()
-  std::string cold_dir;  // of rows that are not in memory; empty: no table may have such
+  rdma::TransportSettings transports;  // of every shard, each with its own endpoints
+  uint64_t lane_memory_limit = ShardExecutorOptions().lane_memory_limit;  // of each shard
+  shard::ReplicaLogLimits replica_log;                                    // of each shard
+  int64_t replica_audit_ms = 1000;  // between two turns of each shard; 0: none
+  uint64_t memory_limit = 0;        // of all tables; 0: DefaultMemoryLimit()
+  std::string cold_dir;             // of rows that are not in memory; empty: no table may have such
   bool pin = false;
   int32_t spin_us = -1;  // -1: as long as waking a thread takes, measured at start
 };

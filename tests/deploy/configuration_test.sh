@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The example configuration is one that verbenad accepts, and each commented-out line in it too.
+# The example configuration is one that verbenad accepts. A commented-out line names an option, with its
+# default value if it has one.
 set -eu
 root=$1 verbenad=$2
 here=$(mktemp -d)
@@ -22,8 +23,18 @@ wait "$daemon" || status=$?
 daemon=""
 [ "$status" -eq 0 ] || { echo "verbenad ended with $status on SIGTERM:"; cat "$here/log"; exit 1; }
 
-# Every name that the file mentions in a comment is an option too.
 help=$("$verbenad" --help)
-while read -r name; do
+defaults=0
+while read -r name value; do
   grep -q -- "--$name\b" <<<"$help" || { echo "verbenad has no option --$name"; exit 1; }
-done < <(sed -nE 's/^# ([a-z-]+) = .*/\1/p' "$root/deploy/verbenad.toml")
+  default=$(sed -nE "s/^ *--$name [A-Z]+(:[^ =]*( - [^ =]*])?)?=([^ ]+).*/\3/p" <<<"$help")
+  [ -n "$default" ] || default=$(sed -nE "s/^ *--$name .* Default: .*, else (.*)/\1/p" <<<"$help")
+  [ -n "$default" ] || continue
+  defaults=$((defaults + 1))
+  [ "$value" != true ] || default=${default/#1/true}
+  [ "$value" = "$default" ] || {
+    echo "deploy/verbenad.toml: $name is $value; the default, which the comment has to show, is $default"
+    exit 1
+  }
+done < <(sed -nE 's/^# ([a-z-]+) = "?([^"]*)"?$/\1 \2/p' "$root/deploy/verbenad.toml")
+[ "$defaults" -ge 10 ] || { echo "only $defaults defaults were found; has --help another form?"; exit 1; }
