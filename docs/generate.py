@@ -162,6 +162,8 @@ def describe(programs, kind):
     return text
 
 
+# Pages that a command prints whole.
+WHOLE = {"table-options.md": ("verbena", "table", "options", "--markdown")}
 SOURCES = {"options": options, "commands": commands, "describe": describe}
 
 
@@ -173,8 +175,11 @@ def main():
         with open(path, encoding="utf-8") as f:
             old = f.read()
         parts += len(PART.findall(old))
-        new = PART.sub(lambda part: "\n".join(
-            (part.group(1), SOURCES[part.group(2)](programs, part.group(3)), part.group(4))), old)
+        if name in WHOLE:
+            new = programs.run(*WHOLE[name])
+        else:
+            new = PART.sub(lambda part: "\n".join(
+                (part.group(1), SOURCES[part.group(2)](programs, part.group(3)), part.group(4))), old)
         if new == old:
             continue
         stale = True

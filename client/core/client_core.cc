@@ -35,11 +35,11 @@ ClientCore::Impl::Impl(CoreOptions o)
       session(SessionOptionsOf(options), options.control, options.clock, &random, &keeper,
               {[this](const ViewDifference& what) { OnView(what); },
                [this](absl::Status status) { Close(status); }}),
-      journal(&session, &operations, &staging, &packing, options.clock, &random,
+      tracker(&session, &operations, &staging, &packing, options.clock, &random,
               options.direct_only),
       lanes(TransportsOf(options), options.missing, &session, options.control, options.clock,
-            &random, keeper.current_call(), &registrar, &journal) {
-  journal.set_lanes(&lanes);
+            &random, keeper.current_call(), &registrar, &tracker) {
+  tracker.set_lanes(&lanes);
 }
 
 ClientCore::ClientCore(CoreOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
@@ -94,7 +94,7 @@ void ClientCore::Cancel(OperationId id) {
   Operation* operation = impl_->operations.Find(id);
   if (operation == nullptr || !operation->live) return;
   impl_->WithdrawPatience();
-  impl_->journal.settlement.End(operation, absl::CancelledError("the operation was cancelled"));
+  impl_->tracker.settlement.End(operation, absl::CancelledError("the operation was cancelled"));
 }
 
 bool ClientCore::BufferReleased(OperationId id) const {
@@ -111,9 +111,9 @@ bool ClientCore::BufferReleased(OperationId id) const {
 void ClientCore::ReleaseBlock(uint64_t block_id) {
   impl_->WithdrawPatience();
   const CurrentCall::Scope scope(impl_->keeper.current_call(), "releasing a region", 0);
-  impl_->journal.ReleaseBlock(block_id);
+  impl_->tracker.ReleaseBlock(block_id);
 }
-bool ClientCore::InUse(uint64_t block_id) const { return impl_->journal.InUse(block_id); }
+bool ClientCore::InUse(uint64_t block_id) const { return impl_->tracker.InUse(block_id); }
 
 // ---- progress -----------------------------------------------------------------------------------
 
@@ -124,17 +124,17 @@ bool ClientCore::RunOnce() {
   c.missed = false;
   bool worked = c.options.control->RunOnce();
   worked |= c.lanes.Poll();
-  if (c.lanes.RunMemory()) c.journal.staging.OnMemoryReady();
+  if (c.lanes.RunMemory()) c.tracker.staging.OnMemoryReady();
   const int64_t now = c.options.clock->NowNanos();
   worked |= c.session.RunOnce(now);
   worked |= c.lanes.RunTimers(now);
-  worked |= c.journal.RunTimers(now);
-  worked |= c.journal.poster.Pump();
+  worked |= c.tracker.RunTimers(now);
+  worked |= c.tracker.poster.Pump();
   worked |= c.operations.Deliver();
   return worked;
 }
 
-bool ClientCore::long_turn() const { return impl_->journal.long_turn(); }
+bool ClientCore::long_turn() const { return impl_->tracker.long_turn(); }
 
 bool ClientCore::RunControl() {
   const bool answered = impl_->options.control->RunOnce();
@@ -144,7 +144,7 @@ bool ClientCore::RunControl() {
 int64_t ClientCore::NextTimerNanos() const {
   if (impl_->operations.has_finished() || impl_->missed) return 0;
   return std::min({impl_->session.NextTimerNanos(), impl_->lanes.NextTimerNanos(),
-                   impl_->journal.NextTimerNanos()});
+                   impl_->tracker.NextTimerNanos()});
 }
 
 bool ClientCore::HasOperations() const {
@@ -152,14 +152,14 @@ bool ClientCore::HasOperations() const {
 }
 
 bool ClientCore::Busy() const {
-  return HasOperations() || impl_->journal.busy() || impl_->session.busy();
+  return HasOperations() || impl_->tracker.busy() || impl_->session.busy();
 }
 
 bool ClientCore::Arm() {
   // With one operation, only the last reply can end anything that a thread waits for.
   const Operation* const only = impl_->operations.first_live();
   const bool patient = only != nullptr && Operations::next_live(only) == nullptr &&
-                       impl_->journal.poster.OnlyAnswersLeft(only);
+                       impl_->tracker.poster.OnlyAnswersLeft(only);
   const bool armed =
       impl_->lanes.Arm(patient ? rdma::SleepUntil::kLastAnswer : rdma::SleepUntil::kAnything);
   impl_->patient = patient && armed;
@@ -198,8 +198,8 @@ static_assert(std::tuple_size_v<decltype(ClientCounters::staleness)> == kStalene
 CoreStatistics ClientCore::statistics() const {
   static constexpr const char* kStates[] = {"idle", "asking", "opening", "open", "closing"};
   CoreStatistics statistics;
-  static_cast<ClientCounters&>(statistics) = impl_->journal.counters;
-  statistics.tables = impl_->journal.tables.size();
+  static_cast<ClientCounters&>(statistics) = impl_->tracker.counters;
+  statistics.tables = impl_->tracker.tables.size();
   const LaneCounters lanes = impl_->lanes.counters();
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;

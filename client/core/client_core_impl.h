@@ -29,10 +29,10 @@ struct ClientCore::Impl {
   void OnView(const ViewDifference& what) {
     // Lanes depend on servers alone.
     if (what.all || what.placement) lanes.OnView();
-    journal.tables.OnView(what);
+    tracker.tables.OnView(what);
   }
   void Close(const absl::Status& status) {
-    journal.settlement.EndAll(status);
+    tracker.settlement.EndAll(status);
     lanes.CloseAll(status);
   }
 
@@ -72,14 +72,14 @@ struct ClientCore::Impl {
   absl::StatusOr<Operation*> Start(std::string_view name, TableState* table, int64_t deadline_ns,
                                    Done done);
   OperationId Started(Operation* operation) {
-    journal.Started(operation);
-    journal.poster.Pump();
+    tracker.Started(operation);
+    tracker.poster.Pump();
     return operations.IdOf(*operation);
   }
 
   // Ends an operation that has no work.
   OperationId EndedAtOnce(Operation* operation) {
-    journal.settlement.End(operation, absl::OkStatus());
+    tracker.settlement.End(operation, absl::OkStatus());
     return operations.IdOf(*operation);
   }
 
@@ -97,7 +97,7 @@ struct ClientCore::Impl {
   LeaseKeeper keeper;
   Registrar registrar;
   Session session;
-  RequestTracker journal;
+  RequestTracker tracker;
   LaneSet lanes;
 };
 

@@ -51,9 +51,9 @@ void Commits::LearnPart(TableState* table, uint32_t part, uint64_t version) {
 
 void Commits::Learned(TableState* table, uint32_t part, bool advanced) {
   PartState& state = table->parts[part];
-  if (state.stream != nullptr) journal_.queue.Touch(state.stream);  // a gate may have opened
+  if (state.stream != nullptr) tracker_.queue.Touch(state.stream);  // a gate may have opened
   if (!advanced) return;
-  if (table->clipped || table->trust) journal_.norms.Wake();
+  if (table->clipped || table->trust) tracker_.norms.Wake();
   Notify(&state.waiters, state.committed);
   Notify(&table->waiters, table->committed);
 }
@@ -68,14 +68,14 @@ void Commits::Notify(std::vector<Waiter>* waiters, uint64_t committed) {
       continue;
     }
     --waiter.operation.operation->commits;
-    journal_.settlement.MaybeDone(waiter.operation.operation);
+    tracker_.settlement.MaybeDone(waiter.operation.operation);
   }
   waiters->erase(waiters->begin() + static_cast<std::ptrdiff_t>(kept), waiters->end());
 }
 
 // In an embedding table a part is also a chunk.
 bool Commits::Keeps(const TableState& table, uint32_t chunk, uint64_t step) const {
-  if (!table.sync || table.dropped || journal_.closed) return false;
+  if (!table.sync || table.dropped || tracker_.closed) return false;
   const PartState& part = table.parts[table.PartOf(chunk)];
   return part.copies && !part.lost && table.chunk_version[chunk] <= step;
 }
@@ -85,10 +85,10 @@ PendingRequestQueue* Commits::KeptOf(const PendingRequest& entry) {
 }
 
 void Commits::Keep(PendingRequest* entry) {
-  if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
-  journal_.staging.GiveStaging(entry);
+  if (Settlement::Over(*entry)) tracker_.settlement.MakeEmpty(entry);
+  tracker_.staging.GiveStaging(entry);
   // The answer came from a server that was no longer the primary.
-  if (Failover::MovedSince(*entry)) return journal_.queue.Enqueue(entry);
+  if (Failover::MovedSince(*entry)) return tracker_.queue.Enqueue(entry);
   entry->stream = nullptr;
   entry->refused = ReplyStatus::kOk;
   entry->state = PendingRequest::State::kKept;
@@ -110,7 +110,7 @@ void Commits::TakeKept(TableState* table, uint32_t part, std::vector<PendingRequ
 void Commits::DropKept(TableState* table, uint32_t part) {
   std::vector<PendingRequest*> entries;
   TakeKept(table, part, &entries);
-  for (PendingRequest* entry : entries) journal_.entries.Free(entry);
+  for (PendingRequest* entry : entries) tracker_.entries.Free(entry);
 }
 
 void Commits::ReleaseKept(TableState* table, uint32_t chunk) {
@@ -119,7 +119,7 @@ void Commits::ReleaseKept(TableState* table, uint32_t chunk) {
     if (entry->step < table->chunk_version[chunk]) {
       table->kept[chunk].Remove(entry);
       entry->state = PendingRequest::State::kAnswered;
-      journal_.settlement.Settled(entry);
+      tracker_.settlement.Settled(entry);
     }
     entry = next;
   }

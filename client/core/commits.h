@@ -23,7 +23,7 @@ class RequestTracker;
 
 class Commits {
  public:
-  explicit Commits(RequestTracker* journal) : journal_(*journal) {}
+  explicit Commits(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // sync: the operation also waits for the commit of these chunks (count 0: of the whole table).
   void WaitForCommit(Operation* operation, uint32_t first, uint32_t count, uint64_t version);
@@ -48,7 +48,7 @@ class Commits {
   void Learned(TableState* table, uint32_t part, bool advanced);
   void Notify(std::vector<Waiter>* waiters, uint64_t committed);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
 };
 
 }  // namespace verbena::client

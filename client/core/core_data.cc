@@ -97,7 +97,7 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, 
   if (push && options.observer) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": an observer only pulls"));
   }
-  TableState* table = journal.tables.FindTable(id);
+  TableState* table = tracker.tables.FindTable(id);
   if (table != nullptr) {
     if (absl::Status s = session.CheckJob(table->info); !s.ok()) {
       return absl::Status(s.code(), absl::StrCat(call, ": ", s.message()));
@@ -159,7 +159,7 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
                                              int64_t deadline_ns, Done done,
                                              std::unique_ptr<PushEncoding> encoded, Write write) {
   Impl& c = *impl_;
-  PushRequests& requests = c.journal.requests.chunks_of(write);
+  PushRequests& requests = c.tracker.requests.chunks_of(write);
   const bool assigns = requests.traits().assigns;
   auto target = c.Check(requests.name(), table, slice,
                         assigns ? Impl::Data::kParameters : Impl::Data::kGradients);
@@ -167,9 +167,9 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   auto operation = c.Start(requests.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost =
-      c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
+      c.tracker.tables.CheckLost(*target->table, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.settlement.End(*operation, lost);
+    c.tracker.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   (*operation)->blocks[0] = slice.block;
@@ -178,12 +178,12 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
   absl::Status ready;
   if (!assigns) ready = c.Encoded(*target, slice, std::move(encoded), *operation, &offset);
   if (!ready.ok()) {
-    c.journal.settlement.End(*operation, ready);
+    c.tracker.settlement.End(*operation, ready);
     return c.operations.IdOf(**operation);
   }
   requests.Add(*operation, target->first, target->chunks, offset);
   if (target->table->sync) {
-    c.journal.commits.WaitForCommit(*operation, target->first, target->chunks,
+    c.tracker.commits.WaitForCommit(*operation, target->first, target->chunks,
                                     target->table->step + 1);
   }
   return c.Started(*operation);
@@ -196,19 +196,19 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
   auto target = c.Check("pull", table, slice, Impl::Data::kPulled);
   if (!target.ok()) return target.status();
   auto operation =
-      c.Start(c.journal.requests.pull.name(), target->table, deadline_ns, std::move(done));
+      c.Start(c.tracker.requests.pull.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost =
-      c.journal.tables.CheckLost(*target->table, target->first, target->chunks);
+      c.tracker.tables.CheckLost(*target->table, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.settlement.End(*operation, lost);
+    c.tracker.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   const uint64_t version = min_version.value_or(target->table->VersionToPull());
   (*operation)->version = version;
   (*operation)->blocks[1] = slice.block;
   (*operation)->marks[1] = slice.after;
-  c.journal.requests.pull.Add(*operation, target->first, target->chunks, slice.offset, version);
+  c.tracker.requests.pull.Add(*operation, target->first, target->chunks, slice.offset, version);
   return c.Started(*operation);
 }
 
@@ -230,13 +230,13 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   TableState* state = target->table;
   const bool ends_step = state->sync && target->chunks == state->chunks();
   if (ends_step) {
-    if (absl::Status s = c.journal.norms.CheckNormStep("push-pull", *state); !s.ok()) return s;
+    if (absl::Status s = c.tracker.norms.CheckNormStep("push-pull", *state); !s.ok()) return s;
   }
   auto operation = c.Start("push-pull", state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.tables.CheckLost(*state, target->first, target->chunks);
+  const absl::Status lost = c.tracker.tables.CheckLost(*state, target->first, target->chunks);
   if (!lost.ok()) {
-    c.journal.settlement.End(*operation, lost);
+    c.tracker.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
   const uint64_t version = state->sync ? state->step + 1 : state->VersionToPull();
@@ -248,14 +248,14 @@ absl::StatusOr<OperationId> ClientCore::PushPull(uint32_t table, const Slice& gr
   size_t offset = gradient.offset;
   if (absl::Status s = c.Encoded(*target, gradient, std::move(encoded), *operation, &offset);
       !s.ok()) {
-    c.journal.settlement.End(*operation, s);
+    c.tracker.settlement.End(*operation, s);
     return c.operations.IdOf(**operation);
   }
-  c.journal.requests.push.AddWithPulls(*operation, target->first, target->chunks, offset,
+  c.tracker.requests.push.AddWithPulls(*operation, target->first, target->chunks, offset,
                                        destination.offset, version);
   if (ends_step) {
     (*operation)->ends_step = true;
-    c.journal.requests.end_step.Add(state, nullptr, false);
+    c.tracker.requests.end_step.Add(state, nullptr, false);
   }
   return c.Started(*operation);
 }
@@ -270,17 +270,17 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
         absl::StrCat("end-step: ", kMaxStepsAhead, " steps of table '", state->name(),
                      "' are ended and not committed; wait for them"));
   }
-  if (absl::Status s = c.journal.norms.CheckNormStep("end-step", *state); !s.ok()) return s;
-  auto operation = c.Start(c.journal.requests.end_step.name(), state, deadline_ns, std::move(done));
+  if (absl::Status s = c.tracker.norms.CheckNormStep("end-step", *state); !s.ok()) return s;
+  auto operation = c.Start(c.tracker.requests.end_step.name(), state, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
-  const absl::Status lost = c.journal.tables.CheckLost(*state, 0, state->chunks());
+  const absl::Status lost = c.tracker.tables.CheckLost(*state, 0, state->chunks());
   // The remaining parts of the table continue: the step still ends there.
-  c.journal.requests.end_step.Add(state, *operation, state->sync);
+  c.tracker.requests.end_step.Add(state, *operation, state->sync);
   if (!lost.ok()) {
-    c.journal.settlement.End(*operation, lost);
+    c.tracker.settlement.End(*operation, lost);
     return c.operations.IdOf(**operation);
   }
-  if (state->sync) c.journal.commits.WaitForCommit(*operation, 0, 0, state->step);
+  if (state->sync) c.tracker.commits.WaitForCommit(*operation, 0, 0, state->step);
   return c.Started(*operation);
 }
 

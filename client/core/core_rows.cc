@@ -1,4 +1,4 @@
-// Calls on embedding tables: checks them and passes them to the journal.
+// Calls on embedding tables: checks them and passes them to the tracker.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -115,7 +115,7 @@ std::unique_ptr<KeyPlan> ClientCore::Impl::PlanOf(absl::Span<const uint64_t> key
   std::unique_ptr<KeyPlan> plan = operations.NewPlan();
   // Each plan becomes a spare one when its call ends, so that each takes the place of a spare one.
   if (sorted != nullptr) return sorted->TakePlan();
-  plan->Build(keys, table.id(), table.partitions, &journal.key_scratch);
+  plan->Build(keys, table.id(), table.partitions, &tracker.key_scratch);
   return plan;
 }
 
@@ -131,7 +131,7 @@ std::unique_ptr<KeySort> ClientCore::StartBags(uint32_t table, const BagKeys& ba
   if (bags.keys.size() < KeySort::kManyKeys) return nullptr;
   auto state = impl_->CheckBags(table, bags, sums);
   if (!state.ok()) return nullptr;  // the call returns the error
-  return std::make_unique<KeySort>(bags, impl_->journal.requests.lookup_bags.BagLimits(**state),
+  return std::make_unique<KeySort>(bags, impl_->tracker.requests.lookup_bags.BagLimits(**state),
                                    KeySort::Of{table, (*state)->partitions});
 }
 
@@ -139,7 +139,7 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
                                                  const Rows& rows, int64_t deadline_ns, Done done,
                                                  std::unique_ptr<KeySort> sorted, Write write) {
   Impl& c = *impl_;
-  PushRowsRequests& requests = c.journal.requests.rows_of(write);
+  PushRowsRequests& requests = c.tracker.requests.rows_of(write);
   auto state = c.CheckRows(requests.name(), table, keys, rows, true);
   if (!state.ok()) return state.status();
   auto started = c.Start(requests.name(), *state, deadline_ns, std::move(done));
@@ -147,14 +147,14 @@ absl::StatusOr<OperationId> ClientCore::PushRows(uint32_t table, absl::Span<cons
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+  if (absl::Status lost = c.tracker.tables.CheckRowsLost(**state, operation->plan->ranges());
       !lost.ok()) {
-    c.journal.settlement.End(operation, lost);
+    c.tracker.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->blocks[0] = rows.block;
   requests.Add(operation, rows.offset);
-  if ((*state)->sync) c.journal.commits.WaitForRows(operation, (*state)->step + 1);
+  if ((*state)->sync) c.tracker.commits.WaitForRows(operation, (*state)->step + 1);
   return c.Started(operation);
 }
 
@@ -166,19 +166,19 @@ absl::StatusOr<OperationId> ClientCore::Lookup(uint32_t table, absl::Span<const 
   Impl& c = *impl_;
   auto state = c.CheckRows("lookup", table, keys, rows, false);
   if (!state.ok()) return state.status();
-  auto started = c.Start(c.journal.requests.lookup.name(), *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.tracker.requests.lookup.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+  if (absl::Status lost = c.tracker.tables.CheckRowsLost(**state, operation->plan->ranges());
       !lost.ok()) {
-    c.journal.settlement.End(operation, lost);
+    c.tracker.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
   operation->blocks[1] = rows.block;
-  c.journal.requests.lookup.Add(operation, rows.offset, operation->version);
+  c.tracker.requests.lookup.Add(operation, rows.offset, operation->version);
   return c.Started(operation);
 }
 
@@ -191,7 +191,7 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
   auto state = c.CheckBags(table, bags, sums);
   if (!state.ok()) return state.status();
   auto started =
-      c.Start(c.journal.requests.lookup_bags.name(), *state, deadline_ns, std::move(done));
+      c.Start(c.tracker.requests.lookup_bags.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   if (bags.offsets.empty()) return c.EndedAtOnce(operation);
@@ -202,16 +202,16 @@ absl::StatusOr<OperationId> ClientCore::LookupBags(uint32_t table, const BagKeys
     operation->bags = sorted->TakeBags();
   } else {
     operation->bags->Build(bags, table, (*state)->partitions,
-                           c.journal.requests.lookup_bags.BagLimits(**state),
-                           &c.journal.key_scratch);
+                           c.tracker.requests.lookup_bags.BagLimits(**state),
+                           &c.tracker.key_scratch);
   }
-  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->bags->ranges());
+  if (absl::Status lost = c.tracker.tables.CheckRowsLost(**state, operation->bags->ranges());
       !lost.ok()) {
-    c.journal.settlement.End(operation, lost);
+    c.tracker.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->version = min_version.value_or((*state)->VersionToPull());
-  c.journal.requests.lookup_bags.AddBags(operation, operation->version);
+  c.tracker.requests.lookup_bags.AddBags(operation, operation->version);
   return c.Started(operation);
 }
 
@@ -221,18 +221,18 @@ absl::StatusOr<OperationId> ClientCore::Prefetch(uint32_t table, absl::Span<cons
   Impl& c = *impl_;
   auto state = c.CheckKeys("prefetch", table, keys, false);
   if (!state.ok()) return state.status();
-  auto started = c.Start(c.journal.requests.prefetch.name(), *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.tracker.requests.prefetch.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
   // Without a cold tier all rows are in memory. Without keys there is no work either.
   if (HotBytes((*state)->info.spec()) == 0 || keys.empty()) return c.EndedAtOnce(operation);
   operation->plan = c.PlanOf(keys, **state, sorted.get());
-  if (absl::Status lost = c.journal.tables.CheckRowsLost(**state, operation->plan->ranges());
+  if (absl::Status lost = c.tracker.tables.CheckRowsLost(**state, operation->plan->ranges());
       !lost.ok()) {
-    c.journal.settlement.End(operation, lost);
+    c.tracker.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
-  c.journal.requests.prefetch.Add(operation);
+  c.tracker.requests.prefetch.Add(operation);
   return c.Started(operation);
 }
 
@@ -247,15 +247,15 @@ absl::StatusOr<OperationId> ClientCore::Scan(uint32_t table, uint32_t partition,
     return absl::InvalidArgumentError(absl::StrCat("scan: partition is ", partition,
                                                    "; allowed: less than ", (*state)->partitions));
   }
-  auto started = c.Start(c.journal.requests.scan.name(), *state, deadline_ns, std::move(done));
+  auto started = c.Start(c.tracker.requests.scan.name(), *state, deadline_ns, std::move(done));
   if (!started.ok()) return started.status();
   Operation* operation = *started;
-  if (absl::Status lost = c.journal.tables.CheckLost(**state, partition, 1); !lost.ok()) {
-    c.journal.settlement.End(operation, lost);
+  if (absl::Status lost = c.tracker.tables.CheckLost(**state, partition, 1); !lost.ok()) {
+    c.tracker.settlement.End(operation, lost);
     return c.operations.IdOf(*operation);
   }
   operation->scan = std::move(result);
-  c.journal.requests.scan.Add(operation, partition, cursor);
+  c.tracker.requests.scan.Add(operation, partition, cursor);
   return c.Started(operation);
 }
 

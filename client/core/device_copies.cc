@@ -33,20 +33,20 @@ DeviceStaging* DeviceCopies::StagingFor(const rdma::MemoryBlock& block) {
     if (&staging->device() == block.device().get()) return staging.get();
   }
   devices_.push_back(
-      std::make_unique<DeviceStaging>(block.device(), journal_.staging.packed()->limit()));
+      std::make_unique<DeviceStaging>(block.device(), tracker_.staging.packed()->limit()));
   return devices_.back().get();
 }
 
 void DeviceCopies::EndWith(Stream* stream, PendingRequest* entry, const absl::Status& status) {
-  journal_.settlement.End(entry->operation, CopyStatus(*entry, status));
-  journal_.queue.Touch(stream);
+  tracker_.settlement.End(entry->operation, CopyStatus(*entry, status));
+  tracker_.queue.Touch(stream);
 }
 
 // ---- direct access ------------------------------------------------------------------------------
 
 bool DeviceCopies::GoesDirect(const Stream& stream, const PendingRequest& entry) const {
   return (entry.posts < kDirectPosts || direct_only_) &&
-         journal_.lanes->memory().Reaches(stream, *entry.block);
+         tracker_.lanes->memory().Reaches(stream, *entry.block);
 }
 
 DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, PendingRequest* entry) {
@@ -55,11 +55,11 @@ DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, PendingRequest* entry) {
   entry->direct = GoesDirect(*stream, *entry);
   if (!entry->direct) {
     if (!direct_only_) return Way::kStaged;
-    EndWith(stream, entry, journal_.lanes->memory().WhyNot(*stream, *block));
+    EndWith(stream, entry, tracker_.lanes->memory().WhyNot(*stream, *block));
     return Way::kEnded;
   }
   const absl::StatusOr<bool> passed =
-      entry->device->Passed(entry->operation->marks[pull ? 1 : 0], journal_.now);
+      entry->device->Passed(entry->operation->marks[pull ? 1 : 0], tracker_.now);
   if (!passed.ok()) {
     EndWith(stream, entry, passed.status());
     return Way::kEnded;
@@ -67,27 +67,27 @@ DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, PendingRequest* entry) {
   // A pull need not wait for work that still uses its destination: it can use staging.
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
-      pull ? journal_.lanes->memory()
+      pull ? tracker_.lanes->memory()
                  .Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
                  .status()
-           : journal_.lanes->memory().Register(stream, *block);
+           : tracker_.lanes->memory().Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
-  if (journal_.lanes->memory().BeingRegistered(*stream, *block)) {
-    journal_.staging.NotNow(stream, entry, CopyStatus(*entry, ready));
+  if (tracker_.lanes->memory().BeingRegistered(*stream, *block)) {
+    tracker_.staging.NotNow(stream, entry, CopyStatus(*entry, ready));
     return Way::kLater;
   }
   if (direct_only_) {  // no other path exists: retry, unless that cannot help
-    journal_.lanes->memory().RefuseNow(*stream, *block, ready);
-    const absl::Status why = journal_.lanes->memory().WhyNot(*stream, *block);
+    tracker_.lanes->memory().RefuseNow(*stream, *block, ready);
+    const absl::Status why = tracker_.lanes->memory().WhyNot(*stream, *block);
     if (RecordStaging::IsFinal(ready)) {
       EndWith(stream, entry, why);
       return Way::kEnded;
     }
-    journal_.staging.Delay(stream, entry, CopyStatus(*entry, why));
+    tracker_.staging.Delay(stream, entry, CopyStatus(*entry, why));
     return Way::kLater;
   }
-  journal_.lanes->memory().Refuse(*stream, *block, ready);
-  journal_.queue.Touch(stream);  // a push is copied then
+  tracker_.lanes->memory().Refuse(*stream, *block, ready);
+  tracker_.queue.Touch(stream);  // a push is copied then
   return WayOf(stream, entry);
 }
 
@@ -104,7 +104,7 @@ void DeviceCopies::CopyAhead(Stream* stream, TableLane* lane) {
     if (entry->direct) continue;
     // In order: a copy behind one that cannot be made yet would only hold a buffer.
     if (entry->copy == PendingRequest::Copy::kNone &&
-        (journal_.poster.Gated(*entry) || !StartCopy(stream, entry)))
+        (tracker_.poster.Gated(*entry) || !StartCopy(stream, entry)))
       return;
   }
 }
@@ -113,24 +113,24 @@ void DeviceCopies::CopyAhead(Stream* stream, TableLane* lane) {
 bool DeviceCopies::StartCopy(Stream* stream, PendingRequest* entry) {
   DeviceStaging* device = entry->device;
   if (direct_only_) {
-    EndWith(stream, entry, journal_.lanes->memory().WhyNot(*stream, *entry->block));
+    EndWith(stream, entry, tracker_.lanes->memory().WhyNot(*stream, *entry->block));
     return false;
   }
-  const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], journal_.now);
+  const absl::StatusOr<bool> passed = device->Passed(entry->operation->marks[0], tracker_.now);
   if (!passed.ok()) {
     EndWith(stream, entry, passed.status());
     return false;
   }
   if (!*passed) return false;
   const uint32_t bytes = entry->elements * entry->table->layout.gradient_bytes;
-  Staging* buffers = journal_.staging.StagingOf(*entry);
+  Staging* buffers = tracker_.staging.StagingOf(*entry);
   if (entry->staging == nullptr && buffers->Left(bytes) <= 1) {
     if (!OldestToCopy(*entry) || (buffers->Left(bytes) == 0 && !TakeBack(*entry))) {
       stream->stalled = true;
       return false;
     }
   }
-  if (!journal_.staging.TakeStaging(stream, entry, buffers, bytes)) return false;
+  if (!tracker_.staging.TakeStaging(stream, entry, buffers, bytes)) return false;
   device->CopyOut(entry->data, entry->staging, bytes, entry->index);
   entry->copy = PendingRequest::Copy::kRunning;
   return true;
@@ -139,7 +139,7 @@ bool DeviceCopies::StartCopy(Stream* stream, PendingRequest* entry) {
 // Compares with the pushes through the same buffers on all lanes, including closed ones: records
 // that wait for an older push must not hold the last buffer.
 bool DeviceCopies::OldestToCopy(const PendingRequest& entry) const {
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
       for (const PendingRequest* other = lane->queue.front();
            other != nullptr && other->order < entry.order; other = other->queue_links.next) {
@@ -156,7 +156,7 @@ bool DeviceCopies::OldestToCopy(const PendingRequest& entry) const {
 bool DeviceCopies::TakeBack(const PendingRequest& entry) {
   const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
   PendingRequest* youngest = nullptr;
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {
       for (PendingRequest* other = lane->queue.front(); other != nullptr;
            other = PendingRequestQueue::Next(other)) {
@@ -167,12 +167,12 @@ bool DeviceCopies::TakeBack(const PendingRequest& entry) {
     }
   }
   if (youngest == nullptr || youngest->order < entry.order) return false;
-  journal_.staging.GiveStaging(youngest);
+  tracker_.staging.GiveStaging(youngest);
   return true;
 }
 
 PendingRequest* DeviceCopies::LeaveToCopy(PendingRequest* entry) {
-  PendingRequest* owed = journal_.entries.NewRequest(entry->handler, entry->table, nullptr);
+  PendingRequest* owed = tracker_.entries.NewRequest(entry->handler, entry->table, nullptr);
   owed->order = entry->order;
   owed->part = entry->part;
   owed->chunk = entry->chunk;
@@ -188,7 +188,7 @@ void DeviceCopies::DropCopies(Stream* stream) {
   for (TableLane* lane : stream->table_lanes) {
     for (PendingRequest* entry = lane->queue.front(); entry != nullptr;
          entry = PendingRequestQueue::Next(entry)) {
-      if (entry->copy == PendingRequest::Copy::kDone) journal_.staging.GiveStaging(entry);
+      if (entry->copy == PendingRequest::Copy::kDone) tracker_.staging.GiveStaging(entry);
     }
   }
 }
@@ -200,30 +200,30 @@ void DeviceCopies::Land(PendingRequest* entry) {
   const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
   entry->state = PendingRequest::State::kCopying;
   entry->device->CopyIn(entry->staging, entry->data, bytes, operation->marks[1], entry->index,
-                        journal_.now);
+                        tracker_.now);
 }
 
 // ---- progress -----------------------------------------------------------------------------------
 
 void DeviceCopies::OnCopied(uint64_t cookie, const absl::Status& status) {
-  PendingRequest* entry = journal_.entries.At(cookie);
+  PendingRequest* entry = tracker_.entries.At(cookie);
   Operation* operation = entry->operation;
   if (entry->state == PendingRequest::State::kCopying) {
     // Still kCopying while its operation ends: it is freed here.
-    if (!status.ok()) journal_.settlement.End(operation, CopyStatus(*entry, status));
-    return journal_.settlement.Settled(entry);
+    if (!status.ok()) tracker_.settlement.End(operation, CopyStatus(*entry, status));
+    return tracker_.settlement.Settled(entry);
   }
   entry->copy = PendingRequest::Copy::kDone;
-  if (!status.ok()) return journal_.settlement.End(operation, CopyStatus(*entry, status));
-  if (!entry->stream->open()) journal_.staging.GiveStaging(entry);
-  journal_.queue.Touch(entry->stream);
+  if (!status.ok()) return tracker_.settlement.End(operation, CopyStatus(*entry, status));
+  if (!entry->stream->open()) tracker_.staging.GiveStaging(entry);
+  tracker_.queue.Touch(entry->stream);
 }
 
 bool DeviceCopies::CopiesUse(uint64_t block_id) const {
   bool used = false;
   for (const auto& device : devices_) {
     device->ForEach([&](uint64_t cookie) {
-      const PendingRequest* entry = journal_.entries.At(cookie);
+      const PendingRequest* entry = tracker_.entries.At(cookie);
       used |= entry->holds_buffer && entry->block->id() == block_id;
     });
   }
@@ -240,8 +240,8 @@ bool DeviceCopies::RunDevices(int64_t now) {
     }
     worked = true;
     // Entries may have waited for a mark or a buffer.
-    for (const auto& stream : journal_.lanes->streams()) {
-      if (!stream->table_lanes.empty()) journal_.queue.Touch(stream.get());
+    for (const auto& stream : tracker_.lanes->streams()) {
+      if (!stream->table_lanes.empty()) tracker_.queue.Touch(stream.get());
     }
   }
   return worked;

@@ -29,8 +29,8 @@ class RequestTracker;
 class DeviceCopies {
  public:
   // `direct_only`: calls on device memory end with an error if the transport cannot access it.
-  DeviceCopies(RequestTracker* journal, bool direct_only)
-      : journal_(*journal), direct_only_(direct_only) {}
+  DeviceCopies(RequestTracker* tracker, bool direct_only)
+      : tracker_(*tracker), direct_only_(direct_only) {}
 
   // Null: host memory.
   DeviceStaging* StagingFor(const rdma::MemoryBlock& block);
@@ -63,7 +63,7 @@ class DeviceCopies {
   bool TakeBack(const PendingRequest& entry);  // frees a buffer for this push
   void OnCopied(uint64_t cookie, const absl::Status& status);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   const bool direct_only_;
   std::vector<std::unique_ptr<DeviceStaging>> devices_;  // only a few
 };

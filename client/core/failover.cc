@@ -13,7 +13,7 @@ namespace verbena::client {
 // ---- partitions that move -----------------------------------------------------------------------
 
 bool Failover::Route(TableState* table) {
-  const v1::ClusterView& view = journal_.session->view();
+  const v1::ClusterView& view = tracker_.session->view();
   bool changed = false;
   table->copies = false;
   for (uint32_t p = 0; p < table->parts.size(); ++p) {
@@ -21,7 +21,7 @@ bool Failover::Route(TableState* table) {
     v1::Partition nowhere;
     const bool known = part.partition < uint32_t(view.partitions_size());
     const v1::Partition& info = known ? view.partitions(part.partition) : nowhere;
-    Peer* peer = journal_.lanes->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
+    Peer* peer = tracker_.lanes->Get(info.primary(), info.primary() == 0 ? 0 : info.shard());
     // Pushes that are answered before the first follower exists may be needed again too.
     part.copies = view.replicas() > 1 || !info.followers().empty() || !info.learners().empty();
     table->copies |= part.copies;
@@ -47,30 +47,30 @@ void Failover::FollowMoved(TableState* table) {
   std::vector<PendingRequest*> again;
   for (uint32_t p = 0; p < table->parts.size(); ++p) {
     const PartState& part = table->parts[p];
-    if (part.moved != journal_.session->view().revision()) continue;
-    journal_.commits.TakeKept(table, p, &again);
+    if (part.moved != tracker_.session->view().revision()) continue;
+    tracker_.commits.TakeKept(table, p, &again);
     // A refusal by another server, or at another epoch, is no longer relevant.
     part.lane->retry_at = 0;
     part.lane->backoff.Reset();
   }
   TakeEnded(table, &again);
-  if (table->copies) journal_.norms.RestartNorms(*table);
-  journal_.queue.Reroute(table, std::move(again));
+  if (table->copies) tracker_.norms.RestartNorms(*table);
+  tracker_.queue.Reroute(table, std::move(again));
 }
 
 // Takes the parts of accepted end-steps that have moved.
 void Failover::TakeEnded(TableState* table, std::vector<PendingRequest*>* entries) {
-  const uint64_t revision = journal_.session->view().revision();
+  const uint64_t revision = tracker_.session->view().revision();
   const auto stays = [&](const PartState& part) { return part.moved != revision; };
   for (const auto& lane : table->lanes) {
     for (PendingRequest* entry = lane->ended.front(); entry != nullptr;) {
       PendingRequest* next = PendingRequestQueue::Next(entry);
-      journal_.poster.Prune(entry);
-      if (PendingRequest* moved = journal_.entries.SplitOff(entry, stays))
+      tracker_.poster.Prune(entry);
+      if (PendingRequest* moved = tracker_.entries.SplitOff(entry, stays))
         entries->push_back(moved);
       if (entry->parts.empty()) {
         lane->ended.Remove(entry);
-        journal_.entries.Free(entry);
+        tracker_.entries.Free(entry);
       }
       entry = next;
     }
@@ -90,19 +90,19 @@ PendingRequest* Failover::ResendMoved(PendingRequest* entry) {
   PendingRequest* moved = entry;
   if (!entry->parts.empty()) {
     const uint64_t posted = entry->revision;
-    moved = journal_.entries.SplitOff(
+    moved = tracker_.entries.SplitOff(
         entry, [posted](const PartState& part) { return part.moved <= posted; });
-    if (entry->parts.empty()) journal_.settlement.Settled(std::exchange(entry, nullptr));
+    if (entry->parts.empty()) tracker_.settlement.Settled(std::exchange(entry, nullptr));
   } else {
     entry = nullptr;
   }
-  journal_.queue.Enqueue(moved);
+  tracker_.queue.Enqueue(moved);
   return entry;
 }
 
 void Failover::LeaveOldLanes() {
-  for (size_t i = 0; i < journal_.lanes->streams().size(); ++i) {
-    Stream* stream = journal_.lanes->streams()[i].get();
+  for (size_t i = 0; i < tracker_.lanes->streams().size(); ++i) {
+    Stream* stream = tracker_.lanes->streams()[i].get();
     const auto left = [&](const PendingRequest& entry) {
       const auto elsewhere = [&](uint32_t part) {
         return entry.table->parts[part].stream->peer != stream->peer;
@@ -114,17 +114,17 @@ void Failover::LeaveOldLanes() {
     const PendingRequest* entry = stream->posted.front();
     while (entry != nullptr && !left(*entry)) entry = entry->queue_links.next;
     if (entry == nullptr) continue;
-    journal_.lanes->Close(stream, absl::UnavailableError("its partitions have another primary"));
+    tracker_.lanes->Close(stream, absl::UnavailableError("its partitions have another primary"));
   }
 }
 
 // ---- lanes --------------------------------------------------------------------------------------
 
 void Failover::OnLaneDead(Stream* stream) {
-  journal_.ReadClock();
-  journal_.rails.LeaveRail(stream);
+  tracker_.ReadClock();
+  tracker_.rails.LeaveRail(stream);
   while (PendingRequest* entry = stream->posted.back()) {
-    journal_.queue.Unqueue(entry);
+    tracker_.queue.Unqueue(entry);
     Lost(entry);
   }
   for (TableLane* lane : stream->table_lanes) {
@@ -135,33 +135,33 @@ void Failover::OnLaneDead(Stream* stream) {
       Lost(entry);
     }
   }
-  journal_.devices.DropCopies(stream);
+  tracker_.devices.DropCopies(stream);
   stream->wanted = false;
   const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),
                                   [](const TableLane* lane) { return !lane->queue.empty(); });
   // A rail is reopened even without waiting records: others carry its partitions meanwhile.
   const bool rail = stream->peer->rails.size() > 1;
-  if ((queued || rail) && !journal_.closed) journal_.lanes->Want(stream);
+  if ((queued || rail) && !tracker_.closed) tracker_.lanes->Want(stream);
 }
 
 // It is posted again at the current location of its partition, unless it is no longer needed.
 void Failover::Lost(PendingRequest* entry) {
-  if (journal_.closed || entry->table->dropped) return journal_.entries.Free(entry);
+  if (tracker_.closed || entry->table->dropped) return tracker_.entries.Free(entry);
   entry->handler->OnLaneLost(entry);
 }
 
 void Failover::OnLaneRefused(Stream* stream, const absl::Status& status) {
-  const absl::Status error(status.code(), DescribeServer(*journal_.session, *stream) + ": " +
+  const absl::Status error(status.code(), DescribeServer(*tracker_.session, *stream) + ": " +
                                               std::string(status.message()));
-  for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
+  for (Operation* operation = tracker_.operations->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
     bool uses = false;
     for (const PendingRequest* entry = operation->entries.front(); entry != nullptr;
          entry = entry->operation_links.next) {
       uses |= entry->stream == stream;
     }
-    if (uses) journal_.settlement.End(operation, error);
+    if (uses) tracker_.settlement.End(operation, error);
     operation = next;
   }
 }

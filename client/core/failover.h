@@ -23,7 +23,7 @@ class RequestTracker;
 
 class Failover {
  public:
-  explicit Failover(RequestTracker* journal) : journal_(*journal) {}
+  explicit Failover(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // Updates the location of each part from the view. False: no location or epoch has changed.
   bool Route(TableState* table);
@@ -44,7 +44,7 @@ class Failover {
   // A posted record whose lane is dead.
   void Lost(PendingRequest* entry);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
 };
 
 }  // namespace verbena::client

@@ -58,7 +58,7 @@ struct Peer {
   // Transports that did not open to this server. They are not offered again until an open lane is
   // lost.
   std::vector<rdma::MissingTransport> unusable;
-  RailPins pins;  // owned by the journal
+  RailPins pins;  // owned by the tracker
 };
 
 struct Stream {
@@ -88,7 +88,7 @@ struct Stream {
   rdma::OpenFailures failures;     // over the same transport
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
-  // ---- owned by the journal ----
+  // ---- owned by the tracker ----
   std::vector<TableLane*> table_lanes;
   PendingRequestQueue pulls;    // pulls and awaits to be posted
   PendingRequestQueue norms;    // norms and totals to be posted

@@ -36,14 +36,14 @@ bool ById(const TableState* a, const TableState* b) { return a->id() < b->id(); 
 // A table that is being restored has no steps.
 bool NormSteps::HasNorms(const v1::Table& table) const {
   return !table.restoring() && NeedsStepNorms(table.spec().optimizer()) &&
-         table.spec().job() == journal_.session->options().job;
+         table.spec().job() == tracker_.session->options().job;
 }
 
 void NormSteps::FollowNormTables(const ViewDifference& what) {
   stale_ |= what.all || what.placement;
   for (const uint32_t id : what.tables) {
     if (stale_) return;
-    const v1::Table* table = journal_.session->FindTable(id);
+    const v1::Table* table = tracker_.session->FindTable(id);
     stale_ = tables_.contains(id) || (table != nullptr && HasNorms(*table));
   }
 }
@@ -56,10 +56,10 @@ void NormSteps::FindNormGroups() {
   if (groups_.empty()) groups_.push_back(std::make_unique<NormGroup>());
   groups_[0]->tables.clear();
   tables_.clear();
-  for (const v1::Table& info : journal_.session->view().tables()) {
+  for (const v1::Table& info : tracker_.session->view().tables()) {
     if (!HasNorms(info)) continue;
     tables_.insert(info.id());
-    TableState* table = journal_.tables.FindTable(info.id());
+    TableState* table = tracker_.tables.FindTable(info.id());
     if (table == nullptr) continue;
     if (table->clipped) groups_[0]->tables.push_back(table);
     const bool known = std::any_of(groups_.begin() + 1, groups_.end(),
@@ -148,7 +148,7 @@ void NormSteps::Over(const NormStep* step) {
 
 void NormSteps::RunNorms() {
   due_ = false;
-  if (journal_.closed) return;
+  if (tracker_.closed) return;
   FindNormGroups();
   for (const auto& group : groups_) RunNormGroup(group.get(), NormTables(*group));
 }
@@ -226,8 +226,8 @@ void NormSteps::EndNormStep(NormGroup* group, bool over) {
   group->active.reset();
   due_ = true;
   // Removes its queued records.
-  for (const auto& stream : journal_.lanes->streams()) {
-    if (!stream->norms.empty()) journal_.queue.Touch(stream.get());
+  for (const auto& stream : tracker_.lanes->streams()) {
+    if (!stream->norms.empty()) tracker_.queue.Touch(stream.get());
   }
 }
 
@@ -242,7 +242,7 @@ bool NormSteps::KeepsTotals(const NormStep& step) {
 // A new server has no state of the open step. It gets the same totals after it has computed its
 // partial norms again: others may have committed with these totals and dropped their own.
 void NormSteps::RestartNorms(const TableState& table) {
-  const uint64_t revision = journal_.session->view().revision();
+  const uint64_t revision = tracker_.session->view().revision();
   for (const auto& group : groups_) {
     if (std::find(group->tables.begin(), group->tables.end(), &table) == group->tables.end()) {
       continue;
@@ -267,8 +267,8 @@ void NormSteps::RestartNorms(const TableState& table) {
 // Creates records for parts to request or send, one for each lane if they fit.
 void NormSteps::IssueNorms(NormStep* step) {
   RequestHandler* const handler = step->telling
-                                      ? static_cast<RequestHandler*>(&journal_.requests.totals)
-                                      : &journal_.requests.norms;
+                                      ? static_cast<RequestHandler*>(&tracker_.requests.totals)
+                                      : &tracker_.requests.norms;
   std::vector<std::pair<Stream*, PendingRequest*>> open;
   for (NormTable& t : step->tables) {
     open.clear();
@@ -289,7 +289,7 @@ void NormSteps::IssueNorms(NormStep* step) {
         EnqueueNorms(std::exchange(entry, nullptr));
       }
       if (entry == nullptr) {
-        entry = journal_.entries.NewRequest(handler, t.table, nullptr);
+        entry = tracker_.entries.NewRequest(handler, t.table, nullptr);
         entry->step = step->step;
         entry->norm = step->id;
         entry->norm_kind = step->kind;
@@ -309,8 +309,8 @@ void NormSteps::EnqueueNorms(PendingRequest* entry) {
   entry->state = PendingRequest::State::kQueued;
   entry->stream = stream;
   stream->norms.PushBack(entry);
-  journal_.queue.Touch(stream);
-  journal_.lanes->Want(stream);
+  tracker_.queue.Touch(stream);
+  tracker_.lanes->Want(stream);
 }
 
 // Null: that step is over, or was restarted.
@@ -327,7 +327,7 @@ void NormSteps::ReturnNorms(PendingRequest* entry) {
     for (const uint32_t p : entry->parts) t->Set(p, Part::kTodo);
   }
   due_ = true;
-  journal_.entries.Free(entry);
+  tracker_.entries.Free(entry);
 }
 
 bool NormSteps::PumpNorms(Stream* stream) {
@@ -336,7 +336,7 @@ bool NormSteps::PumpNorms(Stream* stream) {
     PendingRequest* next = PendingRequestQueue::Next(entry);
     if (NormStepOf(*entry) == nullptr) {
       stream->norms.Remove(entry);
-      journal_.entries.Free(entry);
+      tracker_.entries.Free(entry);
       worked = true;
     } else {
       worked |= entry->handler->Post(stream, entry);

@@ -26,7 +26,7 @@ class RequestTracker;
 
 class NormSteps {
  public:
-  explicit NormSteps(RequestTracker* journal) : journal_(*journal) {}
+  explicit NormSteps(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // RunNorms() may have something to do.
   void Wake() { due_ = true; }
@@ -70,7 +70,7 @@ class NormSteps {
   static bool KeepsTotals(const NormStep& step);
   void IssueNorms(NormStep* step);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   std::vector<std::unique_ptr<NormGroup>> groups_;
   bool stale_ = true;          // groups_ do not reflect the view
   std::set<uint32_t> tables_;  // ids of tables whose steps need norms, as in groups_

@@ -37,10 +37,10 @@ bool EndsStepOf(const Operation& operation, const PendingRequest& entry) {
 }  // namespace
 
 bool Poster::OnlyAnswersLeft(const Operation* operation) const {
-  if (journal_.entries.in_use() > kFewAnswers) return false;
-  if (journal_.norms.any()) return false;  // their steps continue with the contents of replies
+  if (tracker_.entries.in_use() > kFewAnswers) return false;
+  if (tracker_.norms.any()) return false;  // their steps continue with the contents of replies
   size_t out = 0;
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     out += stream->posted.size();
     for (const PendingRequest* e = stream->posted.front(); e != nullptr;
          e = PendingRequestQueue::Next(e)) {
@@ -48,25 +48,25 @@ bool Poster::OnlyAnswersLeft(const Operation* operation) const {
       if (e->operation != operation && !EndsStepOf(*operation, *e)) return false;
     }
   }
-  return out == journal_.entries.in_use();
+  return out == tracker_.entries.in_use();
 }
 
 bool Poster::Pump() {
-  if (!journal_.queue.touched() && !journal_.norms.due() && !journal_.rails.due()) return false;
-  journal_.ReadClock();
-  journal_.staging.BeginPump();
-  bool worked = journal_.rails.due() && journal_.rails.RunMoves();
-  if (journal_.norms.due()) journal_.norms.RunNorms();
+  if (!tracker_.queue.touched() && !tracker_.norms.due() && !tracker_.rails.due()) return false;
+  tracker_.ReadClock();
+  tracker_.staging.BeginPump();
+  bool worked = tracker_.rails.due() && tracker_.rails.RunMoves();
+  if (tracker_.norms.due()) tracker_.norms.RunNorms();
   // Streams that pumping touches are pumped in the same call, for a limited number of rounds.
-  for (int round = 0; round < 4 && journal_.queue.touched(); ++round) {
-    journal_.queue.TakeTouched(&pumping_);
+  for (int round = 0; round < 4 && tracker_.queue.touched(); ++round) {
+    tracker_.queue.TakeTouched(&pumping_);
     for (Stream* stream : pumping_) {
       stream->dirty = false;
       worked |= PumpStream(stream);
     }
     pumping_.clear();
   }
-  journal_.devices.Flush();
+  tracker_.devices.Flush();
   return worked;
 }
 
@@ -77,7 +77,7 @@ bool Poster::PumpStream(Stream* stream) {
   for (size_t i = 0; i < stream->table_lanes.size() && stream->open(); ++i) {
     worked |= PumpTable(stream, stream->table_lanes[i]);
   }
-  if (stream->open()) worked |= journal_.norms.PumpNorms(stream);
+  if (stream->open()) worked |= tracker_.norms.PumpNorms(stream);
   if (stream->open()) worked |= PumpPulls(stream);
   return worked;
 }
@@ -90,28 +90,28 @@ bool Poster::SettlesStep(const PendingRequest& entry) {
 
 bool Poster::PumpTable(Stream* stream, TableLane* lane) {
   bool worked = false;
-  if (journal_.devices.any()) journal_.devices.CopyAhead(stream, lane);
+  if (tracker_.devices.any()) tracker_.devices.CopyAhead(stream, lane);
   while (PendingRequest* entry = FrontOf(lane)) {
-    if (lane->retry_at > journal_.now) {
-      journal_.queue.NoteTimer(lane->retry_at);
-      journal_.staging.StopAwaiting(entry);
+    if (lane->retry_at > tracker_.now) {
+      tracker_.queue.NoteTimer(lane->retry_at);
+      tracker_.staging.StopAwaiting(entry);
       break;
     }
     if (lane->reordering && !SettlesStep(*entry)) {
       if (lane->outstanding != 0) {
-        journal_.staging.StopAwaiting(entry);
+        tracker_.staging.StopAwaiting(entry);
         break;
       }
       lane->reordering = false;
     }
     if (Pointless(entry)) {
       lane->queue.Remove(entry);
-      journal_.entries.Free(entry);
+      tracker_.entries.Free(entry);
       worked = true;
       continue;
     }
-    if (Gated(*entry) || (entry->table->moving > 0 && journal_.rails.Draining(*entry))) {
-      journal_.staging.StopAwaiting(entry);
+    if (Gated(*entry) || (entry->table->moving > 0 && tracker_.rails.Draining(*entry))) {
+      tracker_.staging.StopAwaiting(entry);
       break;
     }
     if (!entry->handler->Post(stream, entry)) break;
@@ -132,7 +132,7 @@ PendingRequest* Poster::FrontOf(TableLane* lane) {
     }
     const auto may_go = [&](uint32_t part) { return here(table.parts[part]); };
     if (std::none_of(entry->parts.begin(), entry->parts.end(), may_go)) continue;
-    if (PendingRequest* rest = journal_.entries.SplitOff(entry, here)) {
+    if (PendingRequest* rest = tracker_.entries.SplitOff(entry, here)) {
       lane->queue.InsertBefore(PendingRequestQueue::Next(entry), rest);
       rest->state = PendingRequest::State::kQueued;
       rest->stream = lane->stream;
@@ -172,7 +172,7 @@ bool Poster::PumpPulls(Stream* stream) {
       Prune(entry);
       if (entry->parts.empty()) {
         stream->pulls.Remove(entry);
-        journal_.entries.Free(entry);
+        tracker_.entries.Free(entry);
         worked = true;
         continue;
       }
@@ -183,7 +183,7 @@ bool Poster::PumpPulls(Stream* stream) {
     const uint32_t out = stream->pulls_out + stream->awaits_out;
     if (out >= (asks ? deferred + 1 : pulls) ||
         (out >= pulls && IsTiny(*stream) && VERBENA_FAILPOINT(client, awaits_before_pulls))) {
-      journal_.staging.StopAwaiting(entry);
+      tracker_.staging.StopAwaiting(entry);
       stream->stalled = true;
       break;
     }
@@ -241,7 +241,7 @@ bool Poster::Fits(Stream* stream, PendingRequest* entry, uint32_t payload_bytes)
   if (PayloadOffset(static_cast<uint32_t>(groups)) + uint64_t{payload_bytes} > slot) {
     return ReopenLarger(stream, entry, payload_bytes);
   }
-  journal_.staging.StopAwaiting(entry);
+  tracker_.staging.StopAwaiting(entry);
   stream->stalled = true;
   return false;
 }
@@ -255,21 +255,21 @@ bool Poster::ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payloa
   const uint32_t needed = PayloadOffset(static_cast<uint32_t>(groups)) + payload_bytes;
   if (stream->wanted_slot_bytes < needed) {
     stream->wanted_slot_bytes = needed;
-    journal_.lanes->Close(stream, absl::UnavailableError("reopened for larger slots"));
+    tracker_.lanes->Close(stream, absl::UnavailableError("reopened for larger slots"));
     return false;
   }
   const absl::Status status = absl::InvalidArgumentError(absl::StrCat(
       entry->table->embedding() ? "a record of rows" : "a chunk", " of table '",
       entry->table->name(), "' has ", payload_bytes, " bytes; ",
-      DescribeServer(*journal_.session, *stream), " grants slots of ", config.large_slot_bytes,
+      DescribeServer(*tracker_.session, *stream), " grants slots of ", config.large_slot_bytes,
       " bytes at most: create the table with smaller chunk_bytes"));
   if (entry->operation != nullptr) {
-    journal_.settlement.End(entry->operation, status);
+    tracker_.settlement.End(entry->operation, status);
   } else {
-    journal_.queue.Unqueue(entry);
-    journal_.entries.Free(entry);
+    tracker_.queue.Unqueue(entry);
+    tracker_.entries.Free(entry);
   }
-  journal_.queue.Touch(stream);
+  tracker_.queue.Touch(stream);
   return false;
 }
 
@@ -281,14 +281,14 @@ bool Poster::Send(Stream* stream, PendingRequest* entry, rdma::WorkerLane::Reque
   if (!status.ok()) {
     EndRange(&entry->range);
     // CanPost() was true, so either the lane is closing and its records return through
-    // journal_.failover.OnLaneDead(), or the record cannot be sent at all.
+    // tracker_.failover.OnLaneDead(), or the record cannot be sent at all.
     if (status.code() == absl::StatusCode::kInvalidArgument && entry->operation != nullptr) {
-      journal_.settlement.End(entry->operation, status);
-      journal_.queue.Touch(stream);
+      tracker_.settlement.End(entry->operation, status);
+      tracker_.queue.Touch(stream);
     }
     return false;
   }
-  journal_.staging.StopAwaiting(entry);
+  tracker_.staging.StopAwaiting(entry);
   // The entry is in a queue of this stream: Post() is called only for queued entries.
   if (IsPull(*entry)) {
     stream->pulls.Remove(entry);
@@ -298,17 +298,17 @@ bool Poster::Send(Stream* stream, PendingRequest* entry, rdma::WorkerLane::Reque
     TableLane* lane = entry->table->LaneOn(stream);
     lane->queue.Remove(entry);
     ++lane->outstanding;
-    journal_.rails.CountOut(*entry, 1);
+    tracker_.rails.CountOut(*entry, 1);
   }
   if (entry->operation != nullptr && !entry->operation->not_now.ok()) {
     entry->operation->not_now = absl::OkStatus();
   }
   entry->state = PendingRequest::State::kPosted;
-  entry->posted_at = journal_.now;
-  entry->revision = journal_.session->view().revision();
+  entry->posted_at = tracker_.now;
+  entry->revision = tracker_.session->view().revision();
   stream->posted.PushBack(entry);
   RailMoves::CountLoad(*stream, *entry);
-  if (++entry->posts > 1) ++journal_.counters.records_resent;
+  if (++entry->posts > 1) ++tracker_.counters.records_resent;
   return true;
 }
 

@@ -22,7 +22,7 @@ class RequestTracker;
 
 class Poster {
  public:
-  explicit Poster(RequestTracker* journal) : journal_(*journal) {}
+  explicit Poster(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // Posts all records that can be posted. Returns whether there were any.
   bool Pump();
@@ -56,7 +56,7 @@ class Poster {
   static bool Oldest(const Stream& stream, const PendingRequest& entry);
   bool ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payload_bytes);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   std::vector<Stream*> pumping_;
   std::vector<Group> groups_ = std::vector<Group>(kMaxGroups);
 };

@@ -29,7 +29,7 @@ void RailMoves::CountMoving(TableState* table) {
 }
 
 void RailMoves::RailsChanged() {
-  for (const auto& [id, table] : journal_.tables.all()) CountMoving(table.get());
+  for (const auto& [id, table] : tracker_.tables.all()) CountMoving(table.get());
   due_ = true;
 }
 
@@ -47,13 +47,13 @@ void RailMoves::Spread(const TableState& table) {
 void RailMoves::OnLaneOpen(Stream* stream) {
   stream->peer->pins.Up(stream->rail);
   if (stream->peer->rails.size() > 1) RailsChanged();
-  journal_.queue.Touch(stream);
+  tracker_.queue.Touch(stream);
 }
 
 bool RailMoves::RunMoves() {
   due_ = false;
   bool moved = false;
-  for (const auto& [id, table] : journal_.tables.all()) {
+  for (const auto& [id, table] : tracker_.tables.all()) {
     if (table->moving == 0 || table->dropped) continue;
     const uint32_t before = table->moving;
     for (PartState& part : table->parts) {
@@ -62,10 +62,10 @@ bool RailMoves::RunMoves() {
       if (part.stream == to) continue;
       Place(table.get(), &part, to);
       --table->moving;
-      ++journal_.counters.rail_moves;
+      ++tracker_.counters.rail_moves;
     }
     if (table->moving == before) continue;
-    journal_.queue.Reroute(table.get());
+    tracker_.queue.Reroute(table.get());
     moved = true;
   }
   return moved;
@@ -75,15 +75,15 @@ bool RailMoves::RunMoves() {
 void RailMoves::LeaveRail(Stream* stream) {
   stream->peer->pins.Down(stream->rail);
   if (stream->peer->rails.size() == 1) return;
-  for (const auto& [id, table] : journal_.tables.all()) {
+  for (const auto& [id, table] : tracker_.tables.all()) {
     bool changed = false;
     for (PartState& part : table->parts) {
       if (part.stream != stream || Pinned(part) == stream) continue;
       Place(table.get(), &part, Pinned(part));
-      ++journal_.counters.rail_moves;
+      ++tracker_.counters.rail_moves;
       changed = true;
     }
-    if (changed && !table->dropped) journal_.queue.Reroute(table.get());
+    if (changed && !table->dropped) tracker_.queue.Reroute(table.get());
   }
   RailsChanged();
 }
@@ -110,7 +110,7 @@ void RailMoves::CountOut(const PendingRequest& entry, int change) {
       due_ |= table->moving > 0 && part.stream != Pinned(part);
       if (!std::exchange(part.away, false)) return;
       --table->away;
-      journal_.queue.Touch(part.stream);
+      tracker_.queue.Touch(part.stream);
     }
   };
   if (entry.parts.empty()) return count(entry.part);

@@ -21,7 +21,7 @@ class RequestTracker;
 
 class RailMoves {
  public:
-  explicit RailMoves(RequestTracker* journal) : journal_(*journal) {}
+  explicit RailMoves(RequestTracker* tracker) : tracker_(*tracker) {}
 
   static void Place(TableState* table, PartState* part, Stream* stream);
   static void CountMoving(TableState* table);
@@ -42,7 +42,7 @@ class RailMoves {
   static Stream* Pinned(const PartState& part);
   void RailsChanged();  // pins have changed: parts may have to move
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   bool due_ = false;
 };
 

@@ -21,10 +21,10 @@ bool RecordStaging::IsFinal(const absl::Status& status) {
 void RecordStaging::NotNow(Stream* stream, PendingRequest* entry, const absl::Status& status) {
   if (entry->operation != nullptr &&
       (IsFinal(status) || VERBENA_FAILPOINT(client, refusals_are_final))) {
-    journal_.settlement.End(
+    tracker_.settlement.End(
         entry->operation, absl::Status(status.code(), absl::StrCat(DescribeRequest(*entry), ": ",
                                                                    std::string(status.message()))));
-    return journal_.queue.Touch(stream);
+    return tracker_.queue.Touch(stream);
   }
   Delay(stream, entry, status);
 }
@@ -35,40 +35,40 @@ void RecordStaging::Delay(Stream* stream, PendingRequest* entry, const absl::Sta
   // If the memory is being registered, OnMemoryReady() is called before that.
   const bool pending = absl::IsAborted(status);
   const auto wait = [&](Backoff* backoff) {
-    return pending ? LaneMemory::kPatienceNanos : backoff->Next(*journal_.random);
+    return pending ? LaneMemory::kPatienceNanos : backoff->Next(*tracker_.random);
   };
   if (IsPull(*entry)) {
     // Other records continue, with its buffer.
     GiveStaging(entry);
     stream->pulls.Remove(entry);
-    entry->retry_at = journal_.now + wait(&entry->backoff);
+    entry->retry_at = tracker_.now + wait(&entry->backoff);
     entry->state = PendingRequest::State::kDelayed;
     stream->delayed.PushBack(entry);
-    journal_.queue.NoteTimer(entry->retry_at);
-    return journal_.queue.Touch(stream);
+    tracker_.queue.NoteTimer(entry->retry_at);
+    return tracker_.queue.Touch(stream);
   }
   if (entry->device == nullptr) GiveStaging(entry);  // a copy is kept, or it would be made again
   TableLane* lane = entry->table->LaneOn(stream);    // in order: those behind it wait
-  lane->retry_at = journal_.now + wait(&lane->backoff);
-  journal_.queue.NoteTimer(lane->retry_at);
+  lane->retry_at = tracker_.now + wait(&lane->backoff);
+  tracker_.queue.NoteTimer(lane->retry_at);
 }
 
 void RecordStaging::OnMemoryReady() {
-  journal_.ReadClock();
+  tracker_.ReadClock();
   const auto waits = [](const PendingRequest* entry) {
     return entry != nullptr && entry->operation != nullptr && !entry->operation->not_now.ok();
   };
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     for (PendingRequest* entry = stream->delayed.front(); entry != nullptr;
          entry = PendingRequestQueue::Next(entry)) {
-      if (waits(entry)) entry->retry_at = journal_.now;
+      if (waits(entry)) entry->retry_at = tracker_.now;
     }
     for (TableLane* lane : stream->table_lanes) {
-      if (waits(lane->queue.front())) lane->retry_at = journal_.now;
+      if (waits(lane->queue.front())) lane->retry_at = tracker_.now;
     }
-    journal_.queue.Touch(stream.get());
+    tracker_.queue.Touch(stream.get());
   }
-  journal_.queue.NoteTimer(journal_.now);
+  tracker_.queue.NoteTimer(tracker_.now);
 }
 
 // ---- buffers ------------------------------------------------------------------------------------
@@ -94,14 +94,14 @@ void RecordStaging::GiveStaging(PendingRequest* entry) {
   StagingOf(*entry)->Give(entry->staging, entry->staging_bytes);
   entry->staging = nullptr;
   entry->copy = PendingRequest::Copy::kNone;
-  journal_.queue.TouchStalled();  // a record may have waited for it, on any lane
+  tracker_.queue.TouchStalled();  // a record may have waited for it, on any lane
 }
 
 bool RecordStaging::HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes) {
   const size_t half = buffers.Capacity(bytes) / 2;
   if (buffers.Left(bytes) > half) return true;
   if (lanes_pulling_ == 0) {
-    for (const auto& other : journal_.lanes->streams())
+    for (const auto& other : tracker_.lanes->streams())
       lanes_pulling_ += other->pulls.empty() ? 0 : 1;
   }
   const size_t share = half / std::max<size_t>(lanes_pulling_, 1);
@@ -143,7 +143,7 @@ void RecordStaging::AwaitStaging(Stream* stream, PendingRequest* entry, const St
 void RecordStaging::StopAwaiting(PendingRequest* entry) {
   if (std::exchange(entry->awaited_from, nullptr) == nullptr) return;
   std::erase(awaits_, entry);
-  journal_.queue.TouchStalled();  // it may have blocked others
+  tracker_.queue.TouchStalled();  // it may have blocked others
 }
 
 bool RecordStaging::TakeStaging(Stream* stream, PendingRequest* entry, Staging* from,

@@ -25,8 +25,8 @@ class RequestTracker;
 class RecordStaging {
  public:
   // `received`: for received data; `packed`: for sent rows.
-  RecordStaging(RequestTracker* journal, Staging* received, Staging* packed)
-      : journal_(*journal), received_(received), packed_(packed) {}
+  RecordStaging(RequestTracker* tracker, Staging* received, Staging* packed)
+      : tracker_(*tracker), received_(received), packed_(packed) {}
 
   Staging* received() { return received_; }
   Staging* packed() { return packed_; }
@@ -63,7 +63,7 @@ class RecordStaging {
   bool MayTake(const PendingRequest& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, PendingRequest* entry, const Staging* from, uint32_t bytes);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   Staging* const received_;
   Staging* const packed_;
   Staging norms_{4 << 20};

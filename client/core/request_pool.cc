@@ -34,7 +34,7 @@ PendingRequest* RequestPool::NewRequest(RequestHandler* handler, TableState* tab
   entry->refused = ReplyStatus::kOk;
   entry->backoff.Reset();
   entry->retry_at = entry->posted_at = 0;
-  entry->revision = journal_.session->view().revision();
+  entry->revision = tracker_.session->view().revision();
   if (operation != nullptr) {
     operation->entries.PushBack(entry);
     ++operation->records;
@@ -94,14 +94,14 @@ void RequestPool::Detach(PendingRequest* entry) {
   ReleaseBuffer(entry);
   operation->entries.Remove(entry);
   entry->operation = nullptr;
-  journal_.operations->MaybeFree(operation);
+  tracker_.operations->MaybeFree(operation);
 }
 
 // The entry is in no queue.
 void RequestPool::Free(PendingRequest* entry) {
-  journal_.staging.StopAwaiting(entry);
+  tracker_.staging.StopAwaiting(entry);
   Detach(entry);
-  journal_.staging.GiveStaging(entry);
+  tracker_.staging.GiveStaging(entry);
   entry->state = PendingRequest::State::kFree;
   --entry->table->entries;
   pool_.Put(entry);

@@ -18,7 +18,7 @@ class RequestTracker;
 
 class RequestPool {
  public:
-  explicit RequestPool(RequestTracker* journal) : journal_(*journal) {}
+  explicit RequestPool(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // In no queue (PendingRequest::State::kHeld).
   PendingRequest* NewRequest(RequestHandler* handler, TableState* table, Operation* operation);
@@ -37,7 +37,7 @@ class RequestPool {
   size_t in_use() const { return pool_.in_use(); }
 
  private:
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   Pool<PendingRequest> pool_;
   uint64_t order_ = 0;
 };

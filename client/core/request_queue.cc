@@ -15,7 +15,7 @@ void RequestQueue::Touch(Stream* stream) {
 }
 
 void RequestQueue::TouchStalled() {
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     if (stream->stalled || !stream->pulls.empty() || !stream->norms.empty()) Touch(stream.get());
   }
 }
@@ -25,7 +25,7 @@ void RequestQueue::NoteTimer(int64_t at) { timer_ = std::min(timer_, at); }
 void RequestQueue::EnqueueOn(TableLane* lane, PendingRequest* entry) {
   // The new lane may have to post others first.
   if (entry->awaited_from != nullptr && !VERBENA_FAILPOINT(client, hold_last_buffer)) {
-    journal_.staging.StopAwaiting(entry);
+    tracker_.staging.StopAwaiting(entry);
   }
   PendingRequest* before = nullptr;
   // New entries go to the end; returned ones go near the front.
@@ -35,11 +35,11 @@ void RequestQueue::EnqueueOn(TableLane* lane, PendingRequest* entry) {
   }
   lane->queue.InsertBefore(before, entry);
   // The previous lane may have had direct access to device memory that this one lacks.
-  if (entry->block != nullptr) entry->device = journal_.devices.StagingFor(*entry->block);
+  if (entry->block != nullptr) entry->device = tracker_.devices.StagingFor(*entry->block);
   entry->state = PendingRequest::State::kQueued;
   entry->stream = lane->stream;
   Touch(lane->stream);
-  journal_.lanes->Want(lane->stream);
+  tracker_.lanes->Want(lane->stream);
 }
 
 void RequestQueue::Enqueue(PendingRequest* entry) {
@@ -48,7 +48,7 @@ void RequestQueue::Enqueue(PendingRequest* entry) {
   // A record whose parts are now on several lanes is divided into one for each.
   while (entry != nullptr) {
     TableLane* lane = table->parts[entry->parts[0]].lane;
-    PendingRequest* rest = journal_.entries.SplitOff(
+    PendingRequest* rest = tracker_.entries.SplitOff(
         entry, [lane](const PartState& part) { return part.lane == lane; });
     EnqueueOn(lane, entry);
     entry = rest;
@@ -68,7 +68,7 @@ void RequestQueue::EnqueuePullAt(PendingRequest* entry, bool front) {
   }
   while (entry != nullptr) {
     Stream* stream = table->parts[entry->parts[0]].stream;
-    PendingRequest* rest = journal_.entries.SplitOff(
+    PendingRequest* rest = tracker_.entries.SplitOff(
         entry, [stream](const PartState& part) { return part.stream == stream; });
     EnqueuePullOn(stream, entry, front);
     entry = rest;
@@ -78,10 +78,10 @@ void RequestQueue::EnqueuePullAt(PendingRequest* entry, bool front) {
 void RequestQueue::EnqueuePullOn(Stream* stream, PendingRequest* entry, bool front) {
   // A queued record holds no buffer: the records in front of it are posted first, and may need it.
   if (entry->awaited_from != nullptr && !VERBENA_FAILPOINT(client, hold_last_buffer)) {
-    journal_.staging.StopAwaiting(entry);
+    tracker_.staging.StopAwaiting(entry);
   }
-  journal_.staging.GiveStaging(entry);
-  if (entry->block != nullptr) entry->device = journal_.devices.StagingFor(*entry->block);
+  tracker_.staging.GiveStaging(entry);
+  if (entry->block != nullptr) entry->device = tracker_.devices.StagingFor(*entry->block);
   entry->state = PendingRequest::State::kQueued;
   entry->stream = stream;
   if (front) {
@@ -90,7 +90,7 @@ void RequestQueue::EnqueuePullOn(Stream* stream, PendingRequest* entry, bool fro
     stream->pulls.PushBack(entry);
   }
   Touch(stream);
-  journal_.lanes->Want(stream);
+  tracker_.lanes->Want(stream);
 }
 
 void RequestQueue::Unqueue(PendingRequest* entry) {
@@ -120,7 +120,7 @@ void RequestQueue::Unqueue(PendingRequest* entry) {
           break;
         case RequestHandler::Counted::kOrdered:
           --entry->table->LaneOn(stream)->outstanding;
-          journal_.rails.CountOut(*entry, -1);
+          tracker_.rails.CountOut(*entry, -1);
           break;
         case RequestHandler::Counted::kNothing:
           break;
@@ -149,7 +149,7 @@ void RequestQueue::Reroute(TableState* table, std::vector<PendingRequest*> more)
       moving.push_back(entry);
     }
   }
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     for (PendingRequestQueue* queue : {&stream->pulls, &stream->norms, &stream->delayed}) {
       for (PendingRequest* entry = queue->front(); entry != nullptr;) {
         PendingRequest* next = PendingRequestQueue::Next(entry);
@@ -168,7 +168,7 @@ void RequestQueue::Reroute(TableState* table, std::vector<PendingRequest*> more)
   for (PendingRequest* entry : moving) Enqueue(entry);
   for (PendingRequest* entry : pulls) {
     if (IsNorms(*entry)) {
-      journal_.norms.ReturnNorms(entry);
+      tracker_.norms.ReturnNorms(entry);
     } else {
       EnqueuePull(entry);
     }
@@ -180,7 +180,7 @@ void RequestQueue::Drop(TableState* table) {
     for (PendingRequestQueue* queue : {&lane->queue, &lane->ended}) {
       while (PendingRequest* entry = queue->front()) {
         queue->Remove(entry);
-        journal_.entries.Free(entry);
+        tracker_.entries.Free(entry);
       }
     }
     for (PendingRequestQueue* queue :
@@ -189,7 +189,7 @@ void RequestQueue::Drop(TableState* table) {
         PendingRequest* next = PendingRequestQueue::Next(entry);
         if (entry->table == table) {
           queue->Remove(entry);
-          journal_.entries.Free(entry);
+          tracker_.entries.Free(entry);
         }
         entry = next;
       }
@@ -200,7 +200,7 @@ void RequestQueue::Drop(TableState* table) {
 bool RequestQueue::RunTimer(int64_t now) {
   if (timer_ > now) return false;
   timer_ = kNever;
-  for (const auto& stream : journal_.lanes->streams()) {
+  for (const auto& stream : tracker_.lanes->streams()) {
     for (PendingRequest* entry = stream->delayed.front(); entry != nullptr;) {
       PendingRequest* next = PendingRequestQueue::Next(entry);
       if (entry->retry_at > now) {
@@ -208,7 +208,7 @@ bool RequestQueue::RunTimer(int64_t now) {
       } else {
         stream->delayed.Remove(entry);
         if (IsNorms(*entry)) {
-          journal_.norms.EnqueueNorms(entry);
+          tracker_.norms.EnqueueNorms(entry);
         } else {
           EnqueuePull(entry);
         }

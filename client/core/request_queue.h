@@ -21,7 +21,7 @@ class RequestTracker;
 
 class RequestQueue {
  public:
-  explicit RequestQueue(RequestTracker* journal) : journal_(*journal) {}
+  explicit RequestQueue(RequestTracker* tracker) : tracker_(*tracker) {}
 
   void Enqueue(PendingRequest* entry);  // by its order, on the current lane(s) of its parts
   void EnqueueOn(TableLane* lane, PendingRequest* entry);
@@ -53,7 +53,7 @@ class RequestQueue {
  private:
   void EnqueuePullAt(PendingRequest* entry, bool front);
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   std::vector<Stream*> touched_;
   int64_t timer_ = kNever;  // not later than the next retry
 };

@@ -12,24 +12,24 @@ namespace verbena::client {
 
 void Settlement::End(Operation* operation, absl::Status status) {
   if (!operation->live) return;
-  journal_.operations->End(operation, std::move(status));
+  tracker_.operations->End(operation, std::move(status));
   for (PendingRequest* entry = operation->entries.front(); entry != nullptr;) {
     PendingRequest* next = PendingRequestList::Next(entry);
     entry->follow = nullptr;  // those pulls end too
     entry->handler->OnOperationEnd(entry);
     entry = next;
   }
-  if (operation->ends_step && !journal_.closed && !operation->table->dropped) {
+  if (operation->ends_step && !tracker_.closed && !operation->table->dropped) {
     // Its pulls would have shown the commit of the step; now an await must request it.
-    journal_.requests.await.AddAll(operation->table, operation->step + 1);
+    tracker_.requests.await.AddAll(operation->table, operation->step + 1);
   }
 }
 
 void Settlement::EndAll(const absl::Status& status) {
-  journal_.closed = true;
-  journal_.norms.Clear();
-  while (Operation* operation = journal_.operations->first_live()) End(operation, status);
-  journal_.tables.DropAllQueued();
+  tracker_.closed = true;
+  tracker_.norms.Clear();
+  while (Operation* operation = tracker_.operations->first_live()) End(operation, status);
+  tracker_.tables.DropAllQueued();
 }
 
 void Settlement::MaybeDone(Operation* operation) {
@@ -40,7 +40,7 @@ void Settlement::MaybeDone(Operation* operation) {
       operation->status = operation->blocks[1]->device()->FlushPeerWrites();
     }
     // Not OK if a chunk was refused before.
-    journal_.operations->End(operation, std::exchange(operation->status, absl::OkStatus()));
+    tracker_.operations->End(operation, std::exchange(operation->status, absl::OkStatus()));
   }
 }
 
@@ -84,12 +84,12 @@ ReplyStatus Settlement::WorstOf(const PendingRequest& entry, const Reply& reply,
 }
 
 void Settlement::OnAnswer(Stream* stream, uint64_t cookie, const Reply& reply) {
-  PendingRequest* entry = journal_.entries.At(cookie);
+  PendingRequest* entry = tracker_.entries.At(cookie);
   if (entry == nullptr || entry->state != PendingRequest::State::kPosted || entry->stream != stream)
     return;
-  journal_.queue.Unqueue(entry);
+  tracker_.queue.Unqueue(entry);
   entry->state = PendingRequest::State::kAnswered;
-  journal_.queue.Touch(stream);
+  tracker_.queue.Touch(stream);
   entry->handler->OnReply(stream, entry, reply);
 }
 
@@ -97,12 +97,12 @@ bool Settlement::OnFatal(PendingRequest* entry, uint32_t part, ReplyStatus statu
   TableState* table = entry->table;
   switch (status) {
     case ReplyStatus::kUnknownTable:
-      journal_.session->Refresh();
-      journal_.tables.DropTable(table, RefusalStatus(*entry, status));
+      tracker_.session->Refresh();
+      tracker_.tables.DropTable(table, RefusalStatus(*entry, status));
       break;
     case ReplyStatus::kDataLoss:
-      journal_.session->Refresh();
-      journal_.tables.LosePart(table, part);
+      tracker_.session->Refresh();
+      tracker_.tables.LosePart(table, part);
       break;
     default:
       return false;
@@ -128,57 +128,57 @@ void Settlement::SendEmpty(PendingRequest* entry, ReplyStatus status) {
   if (live) --operation->records;
   MakeEmpty(entry);
   if (live) MaybeDone(operation);
-  if (journal_.closed || entry->table->dropped) return Settled(entry);
-  entry = journal_.failover.ResendMoved(entry);
+  if (tracker_.closed || entry->table->dropped) return Settled(entry);
+  entry = tracker_.failover.ResendMoved(entry);
   if (entry == nullptr) return;
   entry->refused = status;
-  journal_.queue.Enqueue(entry);
+  tracker_.queue.Enqueue(entry);
   entry->table->LaneOn(entry->stream)->reordering = true;
 }
 
 void Settlement::Retry(PendingRequest* entry, ReplyStatus status) {
-  if (journal_.closed || entry->table->dropped) return Settled(entry);
+  if (tracker_.closed || entry->table->dropped) return Settled(entry);
   if (Over(*entry) && TraitsOf(*entry).contributes) {
     MakeEmpty(entry);  // its buffer must be released
   }
-  entry = journal_.failover.ResendMoved(entry);
+  entry = tracker_.failover.ResendMoved(entry);
   if (entry == nullptr) return;
   entry->refused = status;
-  if (status == ReplyStatus::kWrongEpoch) journal_.session->Refresh();
-  if (status == ReplyStatus::kExpired) journal_.session->AskForLease();
-  journal_.queue.Enqueue(entry);
+  if (status == ReplyStatus::kWrongEpoch) tracker_.session->Refresh();
+  if (status == ReplyStatus::kExpired) tracker_.session->AskForLease();
+  tracker_.queue.Enqueue(entry);
   TableLane* lane = entry->table->LaneOn(entry->stream);
   lane->reordering = true;
   // It came before one that is sent again first, as behind a refused push: nothing to wait for.
   if (status == ReplyStatus::kSequenceGap && lane->queue.front() != entry) return;
-  lane->retry_at = journal_.now + lane->backoff.Next(*journal_.random);
-  journal_.queue.NoteTimer(lane->retry_at);
+  lane->retry_at = tracker_.now + lane->backoff.Next(*tracker_.random);
+  tracker_.queue.NoteTimer(lane->retry_at);
 }
 
 void Settlement::RetryPull(Stream* stream, PendingRequest* entry, ReplyStatus status) {
-  if (journal_.closed || entry->table->dropped) return Settled(entry);
+  if (tracker_.closed || entry->table->dropped) return Settled(entry);
   if (Failover::MovedSince(*entry)) {
-    if (IsNorms(*entry)) return journal_.norms.ReturnNorms(entry);
-    return journal_.queue.EnqueuePull(entry);
+    if (IsNorms(*entry)) return tracker_.norms.ReturnNorms(entry);
+    return tracker_.queue.EnqueuePull(entry);
   }
   entry->refused = status;
   // The server deferred it for long, while others wait for this lane: those go first.
   if (TraitsOf(*entry).reads && status == ReplyStatus::kTooEarly)
-    return journal_.queue.EnqueuePull(entry);
-  if (status == ReplyStatus::kWrongEpoch) journal_.session->Refresh();
-  if (status == ReplyStatus::kExpired) journal_.session->AskForLease();
-  journal_.staging.GiveStaging(entry);  // other records may need it while this one waits
-  entry->retry_at = journal_.now + entry->backoff.Next(*journal_.random);
+    return tracker_.queue.EnqueuePull(entry);
+  if (status == ReplyStatus::kWrongEpoch) tracker_.session->Refresh();
+  if (status == ReplyStatus::kExpired) tracker_.session->AskForLease();
+  tracker_.staging.GiveStaging(entry);  // other records may need it while this one waits
+  entry->retry_at = tracker_.now + entry->backoff.Next(*tracker_.random);
   entry->state = PendingRequest::State::kDelayed;
   stream->delayed.PushBack(entry);
-  journal_.queue.NoteTimer(entry->retry_at);
+  tracker_.queue.NoteTimer(entry->retry_at);
 }
 
 void Settlement::Settled(PendingRequest* entry) {
   Operation* operation = entry->operation;
   const bool live = operation != nullptr && operation->live;
   if (live) --operation->records;
-  journal_.entries.Free(entry);
+  tracker_.entries.Free(entry);
   if (live) MaybeDone(operation);
 }
 
@@ -190,9 +190,9 @@ bool Settlement::Over(const PendingRequest& entry) {
 }
 
 void Settlement::MakeEmpty(PendingRequest* entry) {
-  journal_.staging.StopAwaiting(entry);
-  journal_.entries.Detach(entry);
-  journal_.staging.GiveStaging(entry);
+  tracker_.staging.StopAwaiting(entry);
+  tracker_.entries.Detach(entry);
+  tracker_.staging.GiveStaging(entry);
   entry->device = nullptr;
   entry->data = nullptr;
   entry->elements = 0;

@@ -21,7 +21,7 @@ class RequestTracker;
 
 class Settlement {
  public:
-  explicit Settlement(RequestTracker* journal) : journal_(*journal) {}
+  explicit Settlement(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // ---- operations ----
   void End(Operation* operation, absl::Status status);
@@ -59,7 +59,7 @@ class Settlement {
   void Uncount(PendingRequest* entry);
 
  private:
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
 };
 
 }  // namespace verbena::client

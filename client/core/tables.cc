@@ -17,17 +17,17 @@ TableState* Tables::FindTable(uint32_t id) {
     if (it->second->dropped) return nullptr;
     return last_ = it->second.get();
   }
-  const v1::Table* info = journal_.session->FindTable(id);
-  const auto& partitions = journal_.session->view().partitions();
+  const v1::Table* info = tracker_.session->FindTable(id);
+  const auto& partitions = tracker_.session->view().partitions();
   if (info == nullptr || partitions.empty()) return nullptr;
   auto table = std::make_unique<TableState>();
   table->Init(*info, static_cast<uint32_t>(partitions.size()));
-  journal_.failover.Route(table.get());
+  tracker_.failover.Route(table.get());
   // No other view may arrive, so partitions lost in this one must be known from the first call on.
   if (!VERBENA_FAILPOINT(client, learn_losses_late)) MarkLost(table.get());
   last_ = table.get();
   tables_[id] = std::move(table);
-  journal_.rails.Spread(*last_);
+  tracker_.rails.Spread(*last_);
   return last_;
 }
 
@@ -36,7 +36,7 @@ absl::Status Tables::CheckLost(const TableState& table, uint32_t first_chunk,
   const uint32_t count = std::min<uint32_t>(chunks, static_cast<uint32_t>(table.parts.size()));
   for (uint32_t c = first_chunk; c < first_chunk + count; ++c) {
     const uint32_t part = table.PartOf(c);
-    if (table.parts[part].lost) return DataLossStatus(*journal_.session, table, part);
+    if (table.parts[part].lost) return DataLossStatus(*tracker_.session, table, part);
   }
   return absl::OkStatus();
 }
@@ -45,7 +45,7 @@ absl::Status Tables::CheckRowsLost(const TableState& table,
                                    absl::Span<const KeyPlan::Range> ranges) const {
   for (const KeyPlan::Range& range : ranges) {
     if (!table.parts[range.partition].lost) continue;
-    return DataLossStatus(*journal_.session, table, range.partition);
+    return DataLossStatus(*tracker_.session, table, range.partition);
   }
   return absl::OkStatus();
 }
@@ -53,20 +53,20 @@ absl::Status Tables::CheckRowsLost(const TableState& table,
 // Whether its parts are elsewhere now.
 bool Tables::FollowView(TableState* table) {
   if (table->dropped) return false;
-  const v1::Table* info = journal_.session->FindTable(table->id());
+  const v1::Table* info = tracker_.session->FindTable(table->id());
   if (info == nullptr) {
     DropTable(table, absl::NotFoundError("table '" + table->name() + "' was dropped"));
     return false;
   }
   table->info = *info;
-  const bool moved = journal_.failover.Route(table);
-  if (moved) journal_.failover.FollowMoved(table);
+  const bool moved = tracker_.failover.Route(table);
+  if (moved) tracker_.failover.FollowMoved(table);
   MarkLost(table);
   return moved;
 }
 
 void Tables::OnView(const ViewDifference& what) {
-  journal_.ReadClock();
+  tracker_.ReadClock();
   bool moved = false, concerned = what.all || what.placement;
   if (!dropped_.empty()) ForgetDropped();
   if (concerned) {
@@ -79,17 +79,17 @@ void Tables::OnView(const ViewDifference& what) {
       moved |= FollowView(it->second.get());
     }
   }
-  if (moved) journal_.failover.LeaveOldLanes();
-  journal_.norms.FollowNormTables(what);
-  journal_.norms.Wake();
+  if (moved) tracker_.failover.LeaveOldLanes();
+  tracker_.norms.FollowNormTables(what);
+  tracker_.norms.Wake();
   if (!concerned) return;
   // Epochs have changed: records that waited for them may be posted.
-  for (const auto& stream : journal_.lanes->streams()) journal_.queue.Touch(stream.get());
+  for (const auto& stream : tracker_.lanes->streams()) tracker_.queue.Touch(stream.get());
 }
 
 void Tables::DropQueued(TableState* table) {
-  for (uint32_t p = 0; p < table->parts.size(); ++p) journal_.commits.DropKept(table, p);
-  journal_.queue.Drop(table);
+  for (uint32_t p = 0; p < table->parts.size(); ++p) tracker_.commits.DropKept(table, p);
+  tracker_.queue.Drop(table);
 }
 
 void Tables::DropAllQueued() {
@@ -101,20 +101,20 @@ void Tables::DropTable(TableState* table, const absl::Status& status) {
   table->dropped = true;
   dropped_.push_back(table->id());
   if (last_ == table) last_ = nullptr;
-  for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
+  for (Operation* operation = tracker_.operations->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
-    if (operation->table == table) journal_.settlement.End(operation, status);
+    if (operation->table == table) tracker_.settlement.End(operation, status);
     operation = next;
   }
   DropQueued(table);
   table->residual.reset();  // it is as large as the table
-  journal_.norms.Wake();
+  tracker_.norms.Wake();
 }
 
 bool Tables::Refers(const TableState& table) const {
-  bool refers = table.entries > 0 || journal_.norms.Refers(table);
+  bool refers = table.entries > 0 || tracker_.norms.Refers(table);
   if (refers) return true;
-  journal_.operations->ForEach([&](const Operation& operation) {
+  tracker_.operations->ForEach([&](const Operation& operation) {
     const bool used = operation.live || operation.buffers > 0 || !operation.entries.empty();
     refers |= used && operation.table == &table;
   });
@@ -132,11 +132,11 @@ void Tables::ForgetDropped() {
       continue;
     }
     for (const auto& lane : table->lanes) std::erase(lane->stream->table_lanes, lane.get());
-    journal_.norms.Forget(table);
+    tracker_.norms.Forget(table);
     tables_.erase(it);
   }
   dropped_ = std::move(kept);
-  journal_.norms.DropEmptyGroups();
+  tracker_.norms.DropEmptyGroups();
 }
 
 bool Tables::Touches(const Operation& operation, uint32_t part) const {
@@ -162,15 +162,15 @@ bool Tables::Touches(const Operation& operation, uint32_t part) const {
 
 void Tables::LosePart(TableState* table, uint32_t part) {
   if (!std::exchange(table->parts[part].lost, true)) ++table->lost_parts;
-  journal_.norms.Wake();
-  for (Operation* operation = journal_.operations->first_live(); operation != nullptr;) {
+  tracker_.norms.Wake();
+  for (Operation* operation = tracker_.operations->first_live(); operation != nullptr;) {
     Operation* next = Operations::next_live(operation);
     if (operation->table == table && Touches(*operation, part)) {
-      journal_.settlement.End(operation, DataLossStatus(*journal_.session, *table, part));
+      tracker_.settlement.End(operation, DataLossStatus(*tracker_.session, *table, part));
     }
     operation = next;
   }
-  journal_.commits.DropKept(table, part);
+  tracker_.commits.DropKept(table, part);
 }
 
 void Tables::MarkLost(TableState* table) {

@@ -23,7 +23,7 @@ class RequestTracker;
 
 class Tables {
  public:
-  explicit Tables(RequestTracker* journal) : journal_(*journal) {}
+  explicit Tables(RequestTracker* tracker) : tracker_(*tracker) {}
 
   // Null: not in the view, or dropped.
   TableState* FindTable(uint32_t id);
@@ -51,7 +51,7 @@ class Tables {
   void MarkLost(TableState* table);  // according to the view
   bool Touches(const Operation& operation, uint32_t part) const;
 
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
   std::map<uint32_t, std::unique_ptr<TableState>> tables_;
   TableState* last_ = nullptr;     // the last one that was found
   std::vector<uint32_t> dropped_;  // of tables_, those that were dropped

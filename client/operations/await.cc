@@ -9,11 +9,11 @@ namespace verbena::client {
 void AwaitRequests::Add(TableState* table, uint64_t version, Stream* stream,
                         const std::vector<uint32_t>& parts) {
   if (parts.empty()) return;
-  PendingRequest* entry = journal_.entries.NewRequest(this, table, nullptr);
+  PendingRequest* entry = tracker_.entries.NewRequest(this, table, nullptr);
   entry->min_version = version;
   entry->parts.assign(parts.begin(), parts.end());
   entry->stream = stream;
-  journal_.queue.EnqueuePullFirst(entry);
+  tracker_.queue.EnqueuePullFirst(entry);
 }
 
 void AwaitRequests::AddAll(TableState* table, uint64_t version) {
@@ -33,8 +33,8 @@ void AwaitRequests::AddAll(TableState* table, uint64_t version) {
 }
 
 bool AwaitRequests::Post(Stream* stream, PendingRequest* entry) {
-  if (!journal_.poster.Fits(stream, entry, 0)) return false;
-  std::vector<Group>& groups = journal_.poster.groups();
+  if (!tracker_.poster.Fits(stream, entry, 0)) return false;
+  std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = entry->table->parts[entry->parts[i]];
     groups[i] = {part.partition, 0, part.epoch, 0, 0, 0};
@@ -44,15 +44,15 @@ bool AwaitRequests::Post(Stream* stream, PendingRequest* entry) {
   request.header.dtype = ElementType::kNone;
   request.header.min_version = entry->min_version;
   request.groups = absl::MakeConstSpan(groups.data(), entry->parts.size());
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   ++stream->awaits_out;
   return true;
 }
 
 void AwaitRequests::OnLaneLost(PendingRequest* entry) {
-  journal_.poster.Prune(entry);
-  if (entry->parts.empty()) return journal_.entries.Free(entry);
-  journal_.queue.EnqueuePullFirst(entry);
+  tracker_.poster.Prune(entry);
+  if (entry->parts.empty()) return tracker_.entries.Free(entry);
+  tracker_.queue.EnqueuePullFirst(entry);
 }
 
 void AwaitRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
@@ -62,16 +62,16 @@ void AwaitRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) 
     const uint32_t part = entry->parts[i];
     const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
     if (Settlement::Accepted(status)) {
-      journal_.commits.LearnPart(table, part, entry->min_version);
+      tracker_.commits.LearnPart(table, part, entry->min_version);
     } else if (Settlement::Retryable(status)) {
       retry = status;
     } else {
-      journal_.settlement.OnFatal(entry, part, status);
+      tracker_.settlement.OnFatal(entry, part, status);
     }
   }
-  journal_.poster.Prune(entry);
-  if (retry == ReplyStatus::kOk || entry->parts.empty()) return journal_.settlement.Settled(entry);
-  journal_.settlement.RetryPull(entry->stream, entry, retry);
+  tracker_.poster.Prune(entry);
+  if (retry == ReplyStatus::kOk || entry->parts.empty()) return tracker_.settlement.Settled(entry);
+  tracker_.settlement.RetryPull(entry->stream, entry, retry);
 }
 
 }  // namespace verbena::client

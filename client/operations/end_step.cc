@@ -16,35 +16,35 @@ void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
     for (uint32_t p = 0; p < table->parts.size(); ++p) {
       if (table->parts[p].lane != lane.get()) continue;
       if (entry == nullptr) {
-        entry = journal_.entries.NewRequest(this, table, table->sync ? nullptr : operation);
+        entry = tracker_.entries.NewRequest(this, table, table->sync ? nullptr : operation);
         entry->step = table->step;
         entry->min_version = table->clock;
         entry->await_after = await;
       }
       entry->parts.push_back(p);
       if (entry->parts.size() == kMaxGroups) {
-        journal_.queue.EnqueueOn(lane.get(), entry);
+        tracker_.queue.EnqueueOn(lane.get(), entry);
         entry = nullptr;
       }
     }
-    if (entry != nullptr) journal_.queue.EnqueueOn(lane.get(), entry);
+    if (entry != nullptr) tracker_.queue.EnqueueOn(lane.get(), entry);
     // Drops accepted end-steps whose commit is known by now.
     for (PendingRequest* ended = lane->ended.front(); ended != nullptr;) {
       PendingRequest* next = PendingRequestQueue::Next(ended);
-      journal_.poster.Prune(ended);
+      tracker_.poster.Prune(ended);
       if (ended->parts.empty()) {
         lane->ended.Remove(ended);
-        journal_.entries.Free(ended);
+        tracker_.entries.Free(ended);
       }
       ended = next;
     }
   }
   ++table->step;
-  if (table->clipped || table->trust) journal_.norms.Wake();
+  if (table->clipped || table->trust) tracker_.norms.Wake();
 }
 
 bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
-  if (!journal_.poster.Fits(stream, entry, 0)) return false;
+  if (!tracker_.poster.Fits(stream, entry, 0)) return false;
   TableState* table = entry->table;
   if (!table->sync && !entry->numbered) {
     entry->numbered = true;
@@ -54,7 +54,7 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
       entry->counts.push_back(std::exchange(part.pushes_since_end, 0));
     }
   }
-  std::vector<Group>& groups = journal_.poster.groups();
+  std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = table->parts[entry->parts[i]];
     groups[i] = {part.partition,
@@ -69,17 +69,17 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
   request.header.dtype = ElementType::kNone;
   request.header.min_version = entry->min_version;  // 0, or the ssp clock
   request.groups = absl::MakeConstSpan(groups.data(), entry->parts.size());
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (std::exchange(entry->await_after, false)) {
-    journal_.requests.await.Add(table, entry->step + 1, stream, entry->parts);
+    tracker_.requests.await.Add(table, entry->step + 1, stream, entry->parts);
   }
   return true;
 }
 
 void EndStepRequests::OnLaneLost(PendingRequest* entry) {
-  if (entry->table->sync) journal_.poster.Prune(entry);
-  if (entry->parts.empty()) return journal_.entries.Free(entry);
-  journal_.queue.Enqueue(entry);
+  if (entry->table->sync) tracker_.poster.Prune(entry);
+  if (entry->parts.empty()) return tracker_.entries.Free(entry);
+  tracker_.queue.Enqueue(entry);
 }
 
 void EndStepRequests::OnOperationEnd(PendingRequest* entry) {
@@ -88,15 +88,15 @@ void EndStepRequests::OnOperationEnd(PendingRequest* entry) {
   // sync, ssp: the step must end even if the caller does not wait for it, or other workers wait
   // forever.
   if (queued && !entry->numbered && !entry->table->sync && !entry->table->ssp) {
-    journal_.queue.Unqueue(entry);
-    return journal_.entries.Free(entry);
+    tracker_.queue.Unqueue(entry);
+    return tracker_.entries.Free(entry);
   }
-  journal_.entries.Detach(entry);
+  tracker_.entries.Detach(entry);
 }
 
 void EndStepRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
-  if (entry->parts.empty()) return journal_.settlement.Settled(entry);
+  if (entry->parts.empty()) return tracker_.settlement.Settled(entry);
   ReplyStatus retry = ReplyStatus::kOk;
   std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
   entry->KeepGroups([&](size_t i) {
@@ -111,15 +111,15 @@ void EndStepRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply
     return accepted && table->sync;
   });
   for (const auto& [part, status] : fatal) {
-    if (!journal_.settlement.OnFatal(entry, part, status) && entry->operation != nullptr) {
-      journal_.settlement.End(entry->operation, RefusalStatus(*entry, status));
+    if (!tracker_.settlement.OnFatal(entry, part, status) && entry->operation != nullptr) {
+      tracker_.settlement.End(entry->operation, RefusalStatus(*entry, status));
     }
   }
-  if (table->sync) journal_.poster.Prune(entry);
-  if (entry->parts.empty() || journal_.closed || table->dropped)
-    return journal_.settlement.Settled(entry);
-  if (retry != ReplyStatus::kOk) return journal_.settlement.Retry(entry, retry);
-  entry = journal_.failover.ResendMoved(entry);
+  if (table->sync) tracker_.poster.Prune(entry);
+  if (entry->parts.empty() || tracker_.closed || table->dropped)
+    return tracker_.settlement.Settled(entry);
+  if (retry != ReplyStatus::kOk) return tracker_.settlement.Retry(entry, retry);
+  entry = tracker_.failover.ResendMoved(entry);
   if (entry == nullptr) return;
   TableLane* lane = table->LaneOn(entry->stream);
   lane->backoff.Reset();

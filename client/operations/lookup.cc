@@ -39,24 +39,24 @@ void CopyRows(const PendingRequest& entry) {
 }  // namespace
 
 void LookupRequests::Add(Operation* operation, size_t offset, uint64_t min_version) {
-  const uint32_t most = RowsInRecord(*operation->table, *journal_.staging.received());
+  const uint32_t most = RowsInRecord(*operation->table, *tracker_.staging.received());
   Cut({operation, offset, min_version, most}, operation->plan->ranges());
 }
 
 BagCall::Limits LookupRequests::BagLimits(const TableState& table) const {
-  const uint64_t bags = BytesInRecord(table, *journal_.staging.received()) / 2 / table.row_bytes();
+  const uint64_t bags = BytesInRecord(table, *tracker_.staging.received()) / 2 / table.row_bytes();
   // The minimum number of records, by lanes or by groups. Keys spread over them, but not evenly, so
   // each record is planned to be three quarters full.
   const uint64_t records =
       std::max<uint64_t>(table.lanes.size(), (table.partitions + kMaxGroups - 1) / kMaxGroups);
   return {static_cast<uint32_t>(std::max<uint64_t>(bags, 1)),
-          std::max<uint64_t>(BagKeysInRecord(table, *journal_.staging.received()) * records * 3 / 4,
+          std::max<uint64_t>(BagKeysInRecord(table, *tracker_.staging.received()) * records * 3 / 4,
                              1)};
 }
 
 // A record has keys of one block only.
 void LookupRequests::AddBags(Operation* operation, uint64_t min_version) {
-  const uint32_t most = BagKeysInRecord(*operation->table, *journal_.staging.received());
+  const uint32_t most = BagKeysInRecord(*operation->table, *tracker_.staging.received());
   for (size_t i = 0; i < operation->bags->blocks(); ++i) {
     Cut({operation, 0, min_version, most}, operation->bags->block(i));
   }
@@ -72,16 +72,16 @@ bool LookupRequests::Post(Stream* stream, PendingRequest* entry) {
   const uint64_t answer_at = bags == nullptr ? KeyBytes(keys) : BagCall::SumsAt(keys);
   const uint64_t answer =
       bags == nullptr ? keys * table->PulledRowBytes() : bags->MostBags(keys) * table->row_bytes();
-  if (!journal_.poster.Fits(stream, entry, bytes)) return false;
-  if (!journal_.staging.TakeStaging(stream, entry, journal_.staging.received(), answer_at + answer))
+  if (!tracker_.poster.Fits(stream, entry, bytes)) return false;
+  if (!tracker_.staging.TakeStaging(stream, entry, tracker_.staging.received(), answer_at + answer))
     return false;
   const std::shared_ptr<rdma::MemoryBlock> block =
-      journal_.staging.received()->BlockOf(entry->staging);
-  auto remote = journal_.lanes->memory().Expose(stream, block);
+      tracker_.staging.received()->BlockOf(entry->staging);
+  auto remote = tracker_.lanes->memory().Expose(stream, block);
   if (absl::Status s =
-          remote.ok() ? journal_.lanes->memory().Register(stream, *block) : remote.status();
+          remote.ok() ? tracker_.lanes->memory().Register(stream, *block) : remote.status();
       !s.ok()) {
-    journal_.staging.NotNow(stream, entry, s);
+    tracker_.staging.NotNow(stream, entry, s);
     return false;
   }
   if (bags == nullptr) {
@@ -98,9 +98,9 @@ bool LookupRequests::Post(Stream* stream, PendingRequest* entry) {
       remote->address + static_cast<uint64_t>(entry->staging - block->data()) + answer_at;
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), entry->parts.size());
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), entry->parts.size());
   request.payload = {entry->staging, bytes, block.get()};
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   ++stream->pulls_out;
   return true;
 }
@@ -111,10 +111,10 @@ void LookupRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply&
   uint32_t part = 0;
   const ReplyStatus worst = Settlement::WorstOf(*entry, reply, &part);
   if (Settlement::Accepted(worst)) {
-    ++journal_.counters.pulls;
-    journal_.turn_bytes += entry->elements * table->row_bytes();
+    ++tracker_.counters.pulls;
+    tracker_.turn_bytes += entry->elements * table->row_bytes();
     const bool bags = entry->bags > 0;
-    journal_.counters.bytes_pulled +=
+    tracker_.counters.bytes_pulled +=
         bags ? entry->bags * table->row_bytes() : entry->elements * table->PulledRowBytes();
     if (live && bags) {
       const std::byte* sums = entry->staging + BagCall::SumsAt(entry->elements);
@@ -124,19 +124,19 @@ void LookupRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply&
       CopyRows(*entry);
     }
     if (table->sync) {
-      for (const uint32_t p : entry->parts) journal_.commits.LearnPart(table, p, reply.version);
+      for (const uint32_t p : entry->parts) tracker_.commits.LearnPart(table, p, reply.version);
     }
     if (table->ssp) {
       table->seen = std::max(table->seen, reply.version);
-      ++journal_.counters.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
+      ++tracker_.counters.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
     }
-    return journal_.settlement.Settled(entry);
+    return tracker_.settlement.Settled(entry);
   }
-  if (!live) return journal_.settlement.Settled(entry);
-  journal_.staging.GiveStaging(entry);
-  if (Settlement::Retryable(worst)) return journal_.settlement.RetryPull(stream, entry, worst);
-  if (journal_.settlement.OnFatal(entry, part, worst)) return journal_.settlement.Settled(entry);
-  journal_.settlement.Refuse(entry, worst);
+  if (!live) return tracker_.settlement.Settled(entry);
+  tracker_.staging.GiveStaging(entry);
+  if (Settlement::Retryable(worst)) return tracker_.settlement.RetryPull(stream, entry, worst);
+  if (tracker_.settlement.OnFatal(entry, part, worst)) return tracker_.settlement.Settled(entry);
+  tracker_.settlement.Refuse(entry, worst);
 }
 
 uint64_t LookupRequests::BytesOf(const PendingRequest& entry) const {

@@ -7,7 +7,7 @@
 namespace verbena::client {
 
 void NormRequests::FillGroups(const PendingRequest& entry) {
-  std::vector<Group>& groups = journal_.poster.groups();
+  std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     const PartState& part = entry.table->parts[entry.parts[i]];
     groups[i] = {
@@ -15,7 +15,7 @@ void NormRequests::FillGroups(const PendingRequest& entry) {
   }
 }
 
-void NormRequests::OnLaneLost(PendingRequest* entry) { journal_.norms.ReturnNorms(entry); }
+void NormRequests::OnLaneLost(PendingRequest* entry) { tracker_.norms.ReturnNorms(entry); }
 
 bool NormRequests::OnFatal(PendingRequest* entry, const Reply& reply) {
   const std::vector<uint32_t> parts = entry->parts;
@@ -23,7 +23,7 @@ bool NormRequests::OnFatal(PendingRequest* entry, const Reply& reply) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
     if (Settlement::Accepted(status) || Settlement::Retryable(status)) continue;
-    fatal |= journal_.settlement.OnFatal(entry, parts[i], status);
+    fatal |= tracker_.settlement.OnFatal(entry, parts[i], status);
   }
   return fatal;
 }

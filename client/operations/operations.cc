@@ -79,20 +79,20 @@ constexpr Traits kPrefetch = {.type = RecordType::kPrefetch,
 
 }  // namespace
 
-Requests::Requests(RequestTracker* journal)
-    : push(kPush, journal),
-      assign(kAssign, journal),
-      pull(kPull, journal),
-      end_step(kEndStep, journal),
-      await(kAwait, journal),
-      push_rows(kPushRows, journal),
-      assign_rows(kAssignRows, journal),
-      lookup(kLookup, journal),
-      lookup_bags(kLookupBags, journal),
-      scan(kScan, journal),
-      norms(kNorms, journal),
-      totals(kTotals, journal),
-      prefetch(kPrefetch, journal) {}
+Requests::Requests(RequestTracker* tracker)
+    : push(kPush, tracker),
+      assign(kAssign, tracker),
+      pull(kPull, tracker),
+      end_step(kEndStep, tracker),
+      await(kAwait, tracker),
+      push_rows(kPushRows, tracker),
+      assign_rows(kAssignRows, tracker),
+      lookup(kLookup, tracker),
+      lookup_bags(kLookupBags, tracker),
+      scan(kScan, tracker),
+      norms(kNorms, tracker),
+      totals(kTotals, tracker),
+      prefetch(kPrefetch, tracker) {}
 
 std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
 

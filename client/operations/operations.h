@@ -26,7 +26,7 @@ enum class Write : uint8_t {
 };
 
 struct Requests {
-  explicit Requests(RequestTracker* journal);
+  explicit Requests(RequestTracker* tracker);
 
   PushRequests push;
   PushRequests assign;

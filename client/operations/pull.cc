@@ -13,12 +13,12 @@ namespace verbena::client {
 PendingRequest* PullRequests::New(Operation* operation, uint32_t chunk, std::byte* data,
                                   uint64_t min_version) {
   TableState* table = operation->table;
-  PendingRequest* entry = journal_.entries.NewRequest(this, table, operation);
+  PendingRequest* entry = tracker_.entries.NewRequest(this, table, operation);
   entry->chunk = chunk;
   entry->part = table->PartOf(chunk);
   entry->min_version = min_version;
   entry->block = operation->blocks[1].get();
-  entry->device = journal_.devices.StagingFor(*entry->block);
+  entry->device = tracker_.devices.StagingFor(*entry->block);
   entry->data = data;
   entry->elements = table->layout.elements_of(chunk);
   entry->holds_buffer = true;
@@ -32,20 +32,20 @@ void PullRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* pull = New(operation, c, data, min_version);
     data += size_t{pull->elements} * operation->table->layout.parameter_bytes;
-    journal_.queue.EnqueuePull(pull);
+    tracker_.queue.EnqueuePull(pull);
   }
 }
 
 bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
-  if (!journal_.poster.Fits(stream, entry, 0)) return false;
+  if (!tracker_.poster.Fits(stream, entry, 0)) return false;
   const uint32_t bytes = table->PullBytes(entry->elements);
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
   DeviceCopies::Way way = DeviceCopies::Way::kStaged;
   if (entry->device != nullptr && entry->staging == nullptr) {
-    way = journal_.devices.WayOf(stream, entry);
+    way = tracker_.devices.WayOf(stream, entry);
     if (way == DeviceCopies::Way::kLater || way == DeviceCopies::Way::kEnded) return false;
   }
   const bool direct = way == DeviceCopies::Way::kDirect;
@@ -53,26 +53,26 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   absl::StatusOr<rdma::RemoteMemory> remote = absl::Status(absl::StatusCode::kCancelled, "");
   if (entry->staging == nullptr && !(entry->device != nullptr && !direct) && !unreachable &&
       !table->decodes()) {
-    remote = journal_.lanes->memory().Expose(stream, block, to, bytes);
+    remote = tracker_.lanes->memory().Expose(stream, block, to, bytes);
   }
   // Also if the lane cannot expose the caller's memory now: it may have exposed staging already.
   if (!remote.ok() && !direct && !absl::IsAborted(remote.status())) {
-    Staging* staging = journal_.staging.StagingOf(*entry);
-    if (entry->staging == nullptr && !journal_.staging.HasShare(*stream, *staging, bytes)) {
-      journal_.staging.StopAwaiting(entry);  // its lane's turn comes first
+    Staging* staging = tracker_.staging.StagingOf(*entry);
+    if (entry->staging == nullptr && !tracker_.staging.HasShare(*stream, *staging, bytes)) {
+      tracker_.staging.StopAwaiting(entry);  // its lane's turn comes first
       stream->stalled = true;
       return false;
     }
-    if (!journal_.staging.TakeStaging(stream, entry, staging, bytes)) return false;
+    if (!tracker_.staging.TakeStaging(stream, entry, staging, bytes)) return false;
     to = entry->staging;
     block = staging->BlockOf(to);
-    remote = journal_.lanes->memory().Expose(stream, block, to, bytes);
+    remote = tracker_.lanes->memory().Expose(stream, block, to, bytes);
   }
   if (!remote.ok()) {
-    journal_.staging.NotNow(stream, entry, remote.status());
+    tracker_.staging.NotNow(stream, entry, remote.status());
     return false;
   }
-  journal_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
+  tracker_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
                                  entry->step,    entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;
@@ -80,8 +80,8 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), 1);
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), 1);
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (direct) entry->device = nullptr;
   ++stream->pulls_out;
   return true;
@@ -93,38 +93,38 @@ void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
   const bool live = entry->operation != nullptr && entry->operation->live;
   if (Settlement::Accepted(status)) {
     const uint32_t bytes = table->PullBytes(entry->elements);
-    ++journal_.counters.pulls;
-    journal_.counters.bytes_pulled += bytes;
-    if (entry->staging != nullptr) journal_.turn_bytes += uint64_t{entry->elements} * sizeof(float);
+    ++tracker_.counters.pulls;
+    tracker_.counters.bytes_pulled += bytes;
+    if (entry->staging != nullptr) tracker_.turn_bytes += uint64_t{entry->elements} * sizeof(float);
     if (live && table->decodes()) {
       const TracedBlock traced("decode", bytes);
       codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,
                     reinterpret_cast<float*>(entry->data), entry->elements);
     } else if (live && entry->staging != nullptr) {
       if (entry->device == nullptr) std::memcpy(entry->data, entry->staging, bytes);
-      journal_.counters.staged_bytes += bytes;
+      tracker_.counters.staged_bytes += bytes;
     } else if (live && entry->block->device() != nullptr) {
-      journal_.counters.direct_bytes += bytes;
+      tracker_.counters.direct_bytes += bytes;
       entry->operation->landed = true;
     }
-    if (table->sync) journal_.commits.LearnChunk(table, entry->chunk, reply.version);
+    if (table->sync) tracker_.commits.LearnChunk(table, entry->chunk, reply.version);
     if (table->ssp) {
       table->seen = std::max(table->seen, reply.version);
-      ++journal_.counters.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
+      ++tracker_.counters.staleness[std::min(reply.detail, kStalenessBuckets - 1)];
     }
-    if (entry->device != nullptr && live) return journal_.devices.Land(entry);
-    return journal_.settlement.Settled(entry);
+    if (entry->device != nullptr && live) return tracker_.devices.Land(entry);
+    return tracker_.settlement.Settled(entry);
   }
-  if (!live) return journal_.settlement.Settled(entry);
-  if (Settlement::Retryable(status)) return journal_.settlement.RetryPull(stream, entry, status);
-  if (journal_.settlement.OnFatal(entry, entry->part, status))
-    return journal_.settlement.Settled(entry);
-  journal_.settlement.Refuse(entry, status);
+  if (!live) return tracker_.settlement.Settled(entry);
+  if (Settlement::Retryable(status)) return tracker_.settlement.RetryPull(stream, entry, status);
+  if (tracker_.settlement.OnFatal(entry, entry->part, status))
+    return tracker_.settlement.Settled(entry);
+  tracker_.settlement.Refuse(entry, status);
 }
 
 void PullRequests::OnLaneLost(PendingRequest* entry) {
-  if (Settlement::Over(*entry)) return journal_.entries.Free(entry);
-  journal_.queue.EnqueuePullFirst(entry);
+  if (Settlement::Over(*entry)) return tracker_.entries.Free(entry);
+  tracker_.queue.EnqueuePullFirst(entry);
 }
 
 void PullRequests::OnOperationEnd(PendingRequest* entry) {
@@ -133,14 +133,14 @@ void PullRequests::OnOperationEnd(PendingRequest* entry) {
     case State::kQueued:
     case State::kDelayed:
     case State::kHeld:
-      journal_.queue.Unqueue(entry);
-      return journal_.entries.Free(entry);
+      tracker_.queue.Unqueue(entry);
+      return tracker_.entries.Free(entry);
     case State::kCopying:
-      if (entry->device->Cancel(entry->index)) journal_.entries.Free(entry);
+      if (entry->device->Cancel(entry->index)) tracker_.entries.Free(entry);
       return;
     default:
       // The server writes to staging, not to the caller's memory.
-      if (entry->staging != nullptr) journal_.entries.ReleaseBuffer(entry);
+      if (entry->staging != nullptr) tracker_.entries.ReleaseBuffer(entry);
   }
 }
 

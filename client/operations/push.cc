@@ -20,12 +20,12 @@ size_t PushRequests::Stride(const TableState& table, uint32_t elements) const {
 
 PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) {
   TableState* table = operation->table;
-  PendingRequest* entry = journal_.entries.NewRequest(this, table, operation);
+  PendingRequest* entry = tracker_.entries.NewRequest(this, table, operation);
   entry->chunk = chunk;
   entry->part = table->PartOf(chunk);
   entry->step = table->sync ? operation->step : 0;
   entry->block = operation->blocks[0].get();
-  entry->device = journal_.devices.StagingFor(*entry->block);
+  entry->device = tracker_.devices.StagingFor(*entry->block);
   entry->data = data;
   entry->elements = table->layout.elements_of(chunk);
   entry->holds_buffer = true;
@@ -39,7 +39,7 @@ void PushRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* push = New(operation, c, data);
     data += Stride(*operation->table, push->elements);
-    journal_.queue.Enqueue(push);
+    tracker_.queue.Enqueue(push);
   }
 }
 
@@ -49,10 +49,10 @@ void PushRequests::AddWithPulls(Operation* operation, uint32_t first, uint32_t c
   std::byte* to = operation->blocks[1]->data() + pull_offset;
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* push = New(operation, c, from);
-    push->follow = journal_.requests.pull.New(operation, c, to, min_version);
+    push->follow = tracker_.requests.pull.New(operation, c, to, min_version);
     from += Stride(*operation->table, push->elements);
     to += size_t{push->elements} * operation->table->layout.parameter_bytes;
-    journal_.queue.Enqueue(push);
+    tracker_.queue.Enqueue(push);
   }
 }
 
@@ -60,7 +60,7 @@ std::optional<rdma::RemoteMemory> PushRequests::Refer(Stream* stream, const Pend
                                                       const rdma::Segment& payload) {
   if (!stream->open() || entry.operation == nullptr) return std::nullopt;
   const std::shared_ptr<rdma::MemoryBlock>& block =
-      entry.staging != nullptr ? journal_.staging.StagingOf(entry)->BlockOf(entry.staging)
+      entry.staging != nullptr ? tracker_.staging.StagingOf(entry)->BlockOf(entry.staging)
                                : entry.operation->blocks[0];
   return stream->lane->Refer(block, payload.data, payload.bytes);
 }
@@ -71,7 +71,7 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
   const auto bytes = static_cast<uint32_t>(PayloadBytes(TypeIn(*table), entry->elements));
   const bool device = entry->device != nullptr;
   const bool direct = device && entry->copy == PendingRequest::Copy::kNone;
-  if (direct ? journal_.devices.WayOf(stream, entry) != DeviceCopies::Way::kDirect
+  if (direct ? tracker_.devices.WayOf(stream, entry) != DeviceCopies::Way::kDirect
              : device && entry->copy != PendingRequest::Copy::kDone) {
     return false;
   }
@@ -79,27 +79,27 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
   request.payload = {entry->data, bytes, entry->block};
   if (entry->staging != nullptr) {
     request.payload.data = entry->staging;
-    request.payload.block = journal_.staging.StagingOf(*entry)->BlockOf(entry->staging).get();
+    request.payload.block = tracker_.staging.StagingOf(*entry)->BlockOf(entry->staging).get();
   }
   request.reference = Refer(stream, *entry, request.payload);
-  if (!journal_.poster.Fits(stream, entry, request.reference ? 0 : bytes)) return false;
+  if (!tracker_.poster.Fits(stream, entry, request.reference ? 0 : bytes)) return false;
   if (bytes > 0 && entry->operation != nullptr) {
     // Before it takes its sequence: memory that cannot be registered affects the call, not the
     // lane. The caller's data then goes through staging, which the lane may have registered
     // already.
-    absl::Status status = journal_.lanes->memory().Register(stream, *request.payload.block);
+    absl::Status status = tracker_.lanes->memory().Register(stream, *request.payload.block);
     if (!status.ok() && !absl::IsAborted(status) && !device && entry->staging == nullptr) {
-      if (!journal_.staging.TakeStaging(stream, entry, journal_.staging.packed(), bytes))
+      if (!tracker_.staging.TakeStaging(stream, entry, tracker_.staging.packed(), bytes))
         return false;
       std::memcpy(entry->staging, entry->data, bytes);
       request.payload.data = entry->staging;
-      request.payload.block = journal_.staging.packed()->BlockOf(entry->staging).get();
+      request.payload.block = tracker_.staging.packed()->BlockOf(entry->staging).get();
       request.reference.reset();  // it refers to the caller's memory
-      if (!journal_.poster.Fits(stream, entry, bytes)) return false;
-      status = journal_.lanes->memory().Register(stream, *request.payload.block);
+      if (!tracker_.poster.Fits(stream, entry, bytes)) return false;
+      status = tracker_.lanes->memory().Register(stream, *request.payload.block);
     }
     if (!status.ok()) {
-      journal_.staging.NotNow(stream, entry, status);
+      tracker_.staging.NotNow(stream, entry, status);
       return false;
     }
   }
@@ -112,26 +112,26 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
       ++part.pushes_since_end;
     }
   }
-  journal_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
+  tracker_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
                                  entry->step,    entry->elements, 0};
   request.header.type = traits_.type;
   request.header.dtype = TypeIn(*table);
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), 1);
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), 1);
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (direct) entry->device = nullptr;
   if (entry->posts == 1) {
-    ++journal_.counters.pushes;
-    journal_.counters.bytes_pushed += bytes;
-    if (direct) journal_.counters.direct_bytes += bytes;
-    if (entry->staging != nullptr) journal_.counters.staged_bytes += bytes;
-    if (request.reference) journal_.counters.referenced_bytes += bytes;
+    ++tracker_.counters.pushes;
+    tracker_.counters.bytes_pushed += bytes;
+    if (direct) tracker_.counters.direct_bytes += bytes;
+    if (entry->staging != nullptr) tracker_.counters.staged_bytes += bytes;
+    if (request.reference) tracker_.counters.referenced_bytes += bytes;
   }
   // The pull must not be early. sync: its version prevents that. async: the push's sequence does.
   // But with replicas a push is applied only when they have it, so the pull is sent after the push
   // is answered.
   if (entry->follow != nullptr && (table->sync || !part.copies)) {
     if (!table->sync) entry->follow->step = entry->step;
-    journal_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
+    tracker_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
   }
   return true;
 }
@@ -144,18 +144,18 @@ void PushRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   if (status == ReplyStatus::kDuplicate && passed && entry->posts == 1) {
     // Never sent before, but the step is over: this worker was not a member for it.
     if (entry->operation != nullptr) {
-      journal_.settlement.End(
+      tracker_.settlement.End(
           entry->operation,
           absl::FailedPreconditionError(absl::StrCat(
               DescribeRequest(*entry), ": the table is at step ", reply.version,
               " already; this worker joined after the steps before it were committed")));
     }
-    return journal_.settlement.Settled(entry);
+    return tracker_.settlement.Settled(entry);
   }
   if (Settlement::Accepted(status) || status == ReplyStatus::kNonFinite) {
     table->LaneOn(entry->stream)->backoff.Reset();
     if (table->sync && reply.version > 0)
-      journal_.commits.LearnChunk(table, entry->chunk, reply.version);
+      tracker_.commits.LearnChunk(table, entry->chunk, reply.version);
     // The other chunks continue: only this one contributes zero. The operation reports it when all
     // are done.
     if (status == ReplyStatus::kNonFinite && entry->operation != nullptr &&
@@ -166,45 +166,45 @@ void PushRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
                                        : ": the gradient has a NaN or Inf; this chunk contributes "
                                          "zero"));
     }
-    if (entry->follow != nullptr) journal_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
+    if (entry->follow != nullptr) tracker_.queue.EnqueuePull(std::exchange(entry->follow, nullptr));
     if (status == ReplyStatus::kNonFinite && entry->elements > 0) {
-      return journal_.settlement.SendEmpty(entry, status);
+      return tracker_.settlement.SendEmpty(entry, status);
     }
-    if (journal_.commits.Keeps(*table, entry->chunk, entry->step)) {
-      return journal_.commits.Keep(entry);
+    if (tracker_.commits.Keeps(*table, entry->chunk, entry->step)) {
+      return tracker_.commits.Keep(entry);
     }
-    return journal_.settlement.Settled(entry);
+    return tracker_.settlement.Settled(entry);
   }
-  if (Settlement::Retryable(status)) return journal_.settlement.Retry(entry, status);
-  if (journal_.settlement.OnFatal(entry, entry->part, status))
-    return journal_.settlement.Settled(entry);
-  journal_.settlement.Refuse(entry, status);
+  if (Settlement::Retryable(status)) return tracker_.settlement.Retry(entry, status);
+  if (tracker_.settlement.OnFatal(entry, entry->part, status))
+    return tracker_.settlement.Settled(entry);
+  tracker_.settlement.Refuse(entry, status);
 }
 
 void PushRequests::OnLaneLost(PendingRequest* entry) {
   // Other records may be posted before it.
-  journal_.staging.GiveStaging(entry);
-  if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
-  journal_.queue.Enqueue(entry);
+  tracker_.staging.GiveStaging(entry);
+  if (Settlement::Over(*entry)) tracker_.settlement.MakeEmpty(entry);
+  tracker_.queue.Enqueue(entry);
 }
 
 void PushRequests::OnOperationEnd(PendingRequest* entry) {
   using State = PendingRequest::State;
-  if (entry->state == State::kKept) return journal_.settlement.MakeEmpty(entry);
+  if (entry->state == State::kKept) return tracker_.settlement.MakeEmpty(entry);
   // The server reads a copy of the caller's memory.
   if (entry->state == State::kPosted && entry->device != nullptr) {
-    return journal_.entries.Detach(entry);
+    return tracker_.entries.Detach(entry);
   }
   const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
   if (!queued) return;  // posted: until its reply, or its lane's end
-  journal_.queue.Unqueue(entry);
-  if (entry->copy == PendingRequest::Copy::kRunning) entry = journal_.devices.LeaveToCopy(entry);
-  if (entry->numbered && !journal_.closed) {
-    journal_.settlement.MakeEmpty(entry);
-    return journal_.queue.Enqueue(entry);
+  tracker_.queue.Unqueue(entry);
+  if (entry->copy == PendingRequest::Copy::kRunning) entry = tracker_.devices.LeaveToCopy(entry);
+  if (entry->numbered && !tracker_.closed) {
+    tracker_.settlement.MakeEmpty(entry);
+    return tracker_.queue.Enqueue(entry);
   }
-  journal_.settlement.Uncount(entry);
-  journal_.entries.Free(entry);
+  tracker_.settlement.Uncount(entry);
+  tracker_.entries.Free(entry);
 }
 
 uint64_t PushRequests::BytesOf(const PendingRequest& entry) const {

@@ -57,7 +57,7 @@ bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite 
 }  // namespace
 
 void PushRowsRequests::Add(Operation* operation, size_t offset) {
-  const uint32_t most = RowsInRecord(*operation->table, *journal_.staging.packed());
+  const uint32_t most = RowsInRecord(*operation->table, *tracker_.staging.packed());
   Cut({operation, offset, 0, most}, operation->plan->ranges());
 }
 
@@ -81,16 +81,16 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
   entry->elements = empty ? 0 : CountKeys(*entry);
   const uint64_t keys = KeyBytes(entry->elements);
   const uint64_t bytes = keys + entry->elements * RowBytes(TypeOf(*entry), table->dim);
-  if (!journal_.poster.Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
+  if (!tracker_.poster.Fits(stream, entry, static_cast<uint32_t>(bytes))) return false;
   rdma::WorkerLane::Request request;
   if (!empty) {
-    if (!journal_.staging.TakeStaging(stream, entry, journal_.staging.packed(), bytes))
+    if (!tracker_.staging.TakeStaging(stream, entry, tracker_.staging.packed(), bytes))
       return false;
-    const auto& block = journal_.staging.packed()->BlockOf(entry->staging);
+    const auto& block = tracker_.staging.packed()->BlockOf(entry->staging);
     // Before it takes its sequences: memory that cannot be registered affects the call, not the
     // lane.
-    if (absl::Status s = journal_.lanes->memory().Register(stream, *block); !s.ok()) {
-      journal_.staging.NotNow(stream, entry, s);
+    if (absl::Status s = tracker_.lanes->memory().Register(stream, *block); !s.ok()) {
+      tracker_.staging.NotNow(stream, entry, s);
       return false;
     }
     FillKeys(*entry, entry->staging);
@@ -101,7 +101,7 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = table->parts[entry->parts[i]];
     const uint64_t number = entry->sequences[i];
-    journal_.poster.groups()[i] = {part.partition,
+    tracker_.poster.groups()[i] = {part.partition,
                                    table->sync ? static_cast<uint32_t>(number) : 0,
                                    part.epoch,
                                    table->sync ? entry->step : number,
@@ -110,11 +110,11 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
   }
   request.header.type = traits_.type;
   request.header.dtype = TypeOf(*entry);
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), entry->parts.size());
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), entry->parts.size());
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (entry->posts == 1) {
-    ++journal_.counters.pushes;
-    journal_.counters.bytes_pushed += bytes;
+    ++tracker_.counters.pushes;
+    tracker_.counters.bytes_pushed += bytes;
   }
   return true;
 }
@@ -123,8 +123,8 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
 void PushRowsRequests::OnSettled(PendingRequest* entry, size_t group, const Reply& reply) {
   TableState* table = entry->table;
   const uint32_t part = entry->parts[group];
-  if (table->sync && reply.version > 0) journal_.commits.LearnPart(table, part, reply.version);
-  if (Settlement::Accepted(statuses_[group]) && journal_.commits.Keeps(*table, part, entry->step)) {
+  if (table->sync && reply.version > 0) tracker_.commits.LearnPart(table, part, reply.version);
+  if (Settlement::Accepted(statuses_[group]) && tracker_.commits.Keeps(*table, part, entry->step)) {
     KeepGroup(*entry, group);
   }
   Operation* operation = entry->operation;
@@ -137,28 +137,28 @@ void PushRowsRequests::OnSettled(PendingRequest* entry, size_t group, const Repl
         table->parts[part].partition, traits_.assigns ? " are not assigned" : " contribute zero"));
   } else if (NoRoom(statuses_[group])) {
     operation->status =
-        MemoryLimitStatus(*journal_.session, *entry, part, statuses_[group], reply.detail);
+        MemoryLimitStatus(*tracker_.session, *entry, part, statuses_[group], reply.detail);
   }
 }
 
 // Kept individually, because the partitions of a record commit and move one by one.
 void PushRowsRequests::KeepGroup(const PendingRequest& entry, size_t group) {
-  PendingRequest* one = journal_.entries.NewGroup(entry, group);
-  journal_.commits.Keep(one);
+  PendingRequest* one = tracker_.entries.NewGroup(entry, group);
+  tracker_.commits.Keep(one);
 }
 
 // The server has counted neither the sequence nor the contribution of a refused push.
 void PushRowsRequests::SettleRefused(const PendingRequest& entry, size_t group) {
-  PendingRequest* one = journal_.entries.NewGroup(entry, group);
+  PendingRequest* one = tracker_.entries.NewGroup(entry, group);
   one->stream = entry.stream;
-  journal_.settlement.SendEmpty(one, statuses_[group]);
+  tracker_.settlement.SendEmpty(one, statuses_[group]);
 }
 
 // Permanently refused groups end the operation. Numbered ones are resent without rows, because it
 // is unknown whether the server counted them.
 void PushRowsRequests::EndRefused(PendingRequest* entry, size_t groups, bool late) {
   if (late && entry->operation != nullptr) {
-    journal_.settlement.End(
+    tracker_.settlement.End(
         entry->operation,
         absl::FailedPreconditionError(absl::StrCat(
             DescribeRequest(*entry),
@@ -169,12 +169,12 @@ void PushRowsRequests::EndRefused(PendingRequest* entry, size_t groups, bool lat
     const ReplyStatus status = statuses_[i];
     if (Settlement::Accepted(status) || SettlesRows(status) || Settlement::Retryable(status))
       continue;
-    if (journal_.settlement.OnFatal(entry, entry->parts[i], status)) {
+    if (tracker_.settlement.OnFatal(entry, entry->parts[i], status)) {
       statuses_[i] = ReplyStatus::kOk;  // nothing to resend
       continue;
     }
     if (entry->operation != nullptr)
-      journal_.settlement.End(entry->operation, RefusalStatus(*entry, status));
+      tracker_.settlement.End(entry->operation, RefusalStatus(*entry, status));
     // An empty one was refused too: nothing more can be done.
     if (entry->elements == 0) statuses_[i] = ReplyStatus::kOk;
   }
@@ -182,7 +182,7 @@ void PushRowsRequests::EndRefused(PendingRequest* entry, size_t groups, bool lat
 
 void PushRowsRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
-  journal_.staging.GiveStaging(entry);
+  tracker_.staging.GiveStaging(entry);
   const bool passed = table->sync && reply.version > entry->step;
   const size_t groups = entry->parts.size();
   bool late = false, refused = false;
@@ -207,29 +207,29 @@ void PushRowsRequests::OnReply(Stream*, PendingRequest* entry, const Reply& repl
       [&](size_t i) { return !Settlement::Accepted(statuses_[i]) && !SettlesRows(statuses_[i]); });
   if (entry->parts.empty()) {
     table->LaneOn(entry->stream)->backoff.Reset();
-    return journal_.settlement.Settled(entry);
+    return tracker_.settlement.Settled(entry);
   }
-  journal_.settlement.Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
+  tracker_.settlement.Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 
 void PushRowsRequests::OnLaneLost(PendingRequest* entry) {
   // Other records may be posted before it.
-  journal_.staging.GiveStaging(entry);
-  if (Settlement::Over(*entry)) journal_.settlement.MakeEmpty(entry);
-  journal_.queue.Enqueue(entry);
+  tracker_.staging.GiveStaging(entry);
+  if (Settlement::Over(*entry)) tracker_.settlement.MakeEmpty(entry);
+  tracker_.queue.Enqueue(entry);
 }
 
 void PushRowsRequests::OnOperationEnd(PendingRequest* entry) {
   using State = PendingRequest::State;
   const bool queued = entry->state == State::kQueued || entry->state == State::kDelayed;
   // The server reads a copy of the caller's memory.
-  if (!queued) return journal_.entries.Detach(entry);
-  journal_.queue.Unqueue(entry);
-  if (entry->numbered && !journal_.closed) {
-    journal_.settlement.MakeEmpty(entry);
-    return journal_.queue.Enqueue(entry);
+  if (!queued) return tracker_.entries.Detach(entry);
+  tracker_.queue.Unqueue(entry);
+  if (entry->numbered && !tracker_.closed) {
+    tracker_.settlement.MakeEmpty(entry);
+    return tracker_.queue.Enqueue(entry);
   }
-  journal_.entries.Free(entry);
+  tracker_.entries.Free(entry);
 }
 
 uint64_t PushRowsRequests::BytesOf(const PendingRequest& entry) const {

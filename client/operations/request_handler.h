@@ -47,8 +47,8 @@ class RequestHandler {
     bool ends_step = false;
   };
 
-  RequestHandler(const Traits& traits, RequestTracker* journal)
-      : traits_(traits), journal_(*journal) {}
+  RequestHandler(const Traits& traits, RequestTracker* tracker)
+      : traits_(traits), tracker_(*tracker) {}
   RequestHandler(const RequestHandler&) = delete;
   RequestHandler& operator=(const RequestHandler&) = delete;
 
@@ -70,7 +70,7 @@ class RequestHandler {
   ~RequestHandler() = default;
 
   const Traits traits_;
-  RequestTracker& journal_;
+  RequestTracker& tracker_;
 };
 
 inline const RequestHandler::Traits& TraitsOf(const PendingRequest& entry) {

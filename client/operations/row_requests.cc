@@ -41,7 +41,7 @@ uint32_t RowRequests::BagKeysInRecord(const TableState& table, const Staging& st
 PendingRequest* RowRequests::New(const Cutting& call) {
   Operation* operation = call.operation;
   const bool push = traits_.contributes;
-  PendingRequest* entry = journal_.entries.NewRequest(this, operation->table, operation);
+  PendingRequest* entry = tracker_.entries.NewRequest(this, operation->table, operation);
   if (!push && !traits_.reads) return entry;  // it needs no memory of the caller
   entry->step = push && operation->table->sync ? operation->step : 0;
   entry->min_version = call.min_version;
@@ -54,8 +54,8 @@ PendingRequest* RowRequests::New(const Cutting& call) {
 
 void RowRequests::EnqueueFilled(TableLane* lane) {
   PendingRequest* entry = std::exchange(lane->filling, nullptr);
-  if (traits_.contributes) return journal_.queue.EnqueueOn(lane, entry);
-  journal_.queue.EnqueuePullOn(lane->stream, entry, false);
+  if (traits_.contributes) return tracker_.queue.EnqueueOn(lane, entry);
+  tracker_.queue.EnqueuePullOn(lane->stream, entry, false);
 }
 
 void RowRequests::Cut(const Cutting& call, absl::Span<const KeyPlan::Range> ranges) {
@@ -99,7 +99,7 @@ uint32_t RowRequests::CountKeys(const PendingRequest& entry) {
 }
 
 void RowRequests::FillGroups(const PendingRequest& entry) {
-  std::vector<Group>& groups = journal_.poster.groups();
+  std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry.parts.size(); ++i) {
     const PartState& part = entry.table->parts[entry.parts[i]];
     groups[i] = {part.partition, 0, part.epoch, 0, entry.counts[i], 0};
@@ -107,18 +107,18 @@ void RowRequests::FillGroups(const PendingRequest& entry) {
 }
 
 void RowRequests::OnLaneLost(PendingRequest* entry) {
-  if (entry->operation == nullptr) return journal_.entries.Free(entry);
-  journal_.staging.GiveStaging(entry);
-  journal_.queue.EnqueuePullFirst(entry);
+  if (entry->operation == nullptr) return tracker_.entries.Free(entry);
+  tracker_.staging.GiveStaging(entry);
+  tracker_.queue.EnqueuePullFirst(entry);
 }
 
 void RowRequests::OnOperationEnd(PendingRequest* entry) {
   const bool queued = entry->state == PendingRequest::State::kQueued ||
                       entry->state == PendingRequest::State::kDelayed;
   // The server writes to staging, which the entry keeps.
-  if (!queued) return journal_.entries.Detach(entry);
-  journal_.queue.Unqueue(entry);
-  journal_.entries.Free(entry);
+  if (!queued) return tracker_.entries.Detach(entry);
+  tracker_.queue.Unqueue(entry);
+  tracker_.entries.Free(entry);
 }
 
 }  // namespace verbena::client

@@ -11,36 +11,36 @@
 namespace verbena::client {
 
 void ScanRequests::Add(Operation* operation, uint32_t part, uint64_t cursor) {
-  PendingRequest* entry = journal_.entries.NewRequest(this, operation->table, operation);
+  PendingRequest* entry = tracker_.entries.NewRequest(this, operation->table, operation);
   entry->part = part;
   entry->step = cursor;
-  entry->elements = RowsInRecord(*operation->table, *journal_.staging.received());
-  journal_.queue.EnqueuePull(entry);
+  entry->elements = RowsInRecord(*operation->table, *tracker_.staging.received());
+  tracker_.queue.EnqueuePull(entry);
 }
 
 bool ScanRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
-  if (!journal_.poster.Fits(stream, entry, 0)) return false;
+  if (!tracker_.poster.Fits(stream, entry, 0)) return false;
   const uint64_t bytes = KeyBytes(entry->elements) + entry->elements * table->row_bytes();
-  if (!journal_.staging.TakeStaging(stream, entry, journal_.staging.received(), bytes))
+  if (!tracker_.staging.TakeStaging(stream, entry, tracker_.staging.received(), bytes))
     return false;
   const std::shared_ptr<rdma::MemoryBlock> block =
-      journal_.staging.received()->BlockOf(entry->staging);
-  const auto remote = journal_.lanes->memory().Expose(stream, block);
+      tracker_.staging.received()->BlockOf(entry->staging);
+  const auto remote = tracker_.lanes->memory().Expose(stream, block);
   if (!remote.ok()) {
-    journal_.staging.NotNow(stream, entry, remote.status());
+    tracker_.staging.NotNow(stream, entry, remote.status());
     return false;
   }
   const PartState& part = table->parts[entry->part];
-  journal_.poster.groups()[0] = {part.partition, 0, part.epoch, entry->step, entry->elements, 0};
+  tracker_.poster.groups()[0] = {part.partition, 0, part.epoch, entry->step, entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;
   request.header.dtype = ElementType::kF32;
   request.header.destination =
       remote->address + static_cast<uint64_t>(entry->staging - block->data());
   request.header.destination_key = remote->key;
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), 1);
-  if (!journal_.poster.Send(stream, entry, &request)) return false;
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), 1);
+  if (!tracker_.poster.Send(stream, entry, &request)) return false;
   ++stream->pulls_out;
   return true;
 }
@@ -48,14 +48,14 @@ bool ScanRequests::Post(Stream* stream, PendingRequest* entry) {
 void ScanRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
   if (entry->operation == nullptr || !entry->operation->live)
-    return journal_.settlement.Settled(entry);
+    return tracker_.settlement.Settled(entry);
   if (Settlement::Accepted(reply.status)) {
     if (reply.detail > entry->elements) {
-      journal_.settlement.End(entry->operation,
+      tracker_.settlement.End(entry->operation,
                               absl::InternalError(absl::StrCat(
                                   DescribeRequest(*entry), ": the server reported that it wrote ",
                                   reply.detail, " rows; asked for ", entry->elements)));
-      return journal_.settlement.Settled(entry);
+      return tracker_.settlement.Settled(entry);
     }
     ScanResult& result = *entry->operation->scan;
     const size_t bytes = reply.detail * table->row_bytes();
@@ -66,16 +66,16 @@ void ScanRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
       std::memcpy(result.rows.data(), entry->staging + KeyBytes(reply.detail), bytes);
     }
     result.next = reply.version;
-    ++journal_.counters.pulls;
-    journal_.counters.bytes_pulled += bytes;
-    return journal_.settlement.Settled(entry);
+    ++tracker_.counters.pulls;
+    tracker_.counters.bytes_pulled += bytes;
+    return tracker_.settlement.Settled(entry);
   }
-  journal_.staging.GiveStaging(entry);
+  tracker_.staging.GiveStaging(entry);
   if (Settlement::Retryable(reply.status))
-    return journal_.settlement.RetryPull(stream, entry, reply.status);
-  if (journal_.settlement.OnFatal(entry, entry->part, reply.status))
-    return journal_.settlement.Settled(entry);
-  journal_.settlement.Refuse(entry, reply.status);
+    return tracker_.settlement.RetryPull(stream, entry, reply.status);
+  if (tracker_.settlement.OnFatal(entry, entry->part, reply.status))
+    return tracker_.settlement.Settled(entry);
+  tracker_.settlement.Refuse(entry, reply.status);
 }
 
 uint64_t ScanRequests::BytesOf(const PendingRequest& entry) const {

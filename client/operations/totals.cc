@@ -13,8 +13,8 @@ using Part = NormTable::Part;
 }  // namespace
 
 bool TotalsRequests::Post(Stream* stream, PendingRequest* entry) {
-  if (!journal_.poster.Fits(stream, entry, sizeof(TotalsPayload))) return false;
-  const NormStep* step = journal_.norms.NormStepOf(*entry);
+  if (!tracker_.poster.Fits(stream, entry, sizeof(TotalsPayload))) return false;
+  const NormStep* step = tracker_.norms.NormStepOf(*entry);
   FillGroups(*entry);
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;
@@ -23,16 +23,16 @@ bool TotalsRequests::Post(Stream* stream, PendingRequest* entry) {
   std::copy(step->totals.begin(), step->totals.end(), payload.totals);
   request.prefix =
       absl::MakeConstSpan(reinterpret_cast<const std::byte*>(&payload), sizeof(payload));
-  request.groups = absl::MakeConstSpan(journal_.poster.groups().data(), entry->parts.size());
-  return journal_.poster.Send(stream, entry, &request);
+  request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), entry->parts.size());
+  return tracker_.poster.Send(stream, entry, &request);
 }
 
 void TotalsRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
-  journal_.norms.Wake();
-  if (journal_.norms.NormStepOf(*entry) == nullptr) return journal_.settlement.Settled(entry);
+  tracker_.norms.Wake();
+  if (tracker_.norms.NormStepOf(*entry) == nullptr) return tracker_.settlement.Settled(entry);
   const bool fatal = OnFatal(entry, reply);
-  NormStep* step = journal_.norms.NormStepOf(*entry);
-  if (step == nullptr) return journal_.settlement.Settled(entry);
+  NormStep* step = tracker_.norms.NormStepOf(*entry);
+  if (step == nullptr) return tracker_.settlement.Settled(entry);
   NormTable* t = step->Find(entry->table);
   ReplyStatus refused = ReplyStatus::kOk;
   entry->KeepGroups([&](size_t i) {
@@ -44,9 +44,9 @@ void TotalsRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply&
     refused = status;
     return true;
   });
-  if (entry->parts.empty()) return journal_.settlement.Settled(entry);
-  if (fatal) return journal_.norms.ReturnNorms(entry);
-  journal_.settlement.RetryPull(stream, entry, refused);
+  if (entry->parts.empty()) return tracker_.settlement.Settled(entry);
+  if (fatal) return tracker_.norms.ReturnNorms(entry);
+  tracker_.settlement.RetryPull(stream, entry, refused);
 }
 
 }  // namespace verbena::client

@@ -65,7 +65,7 @@ struct Record {
   std::vector<uint32_t> firsts, counts;
 };
 
-// As the journal does it, with two lanes: by partition's parity.
+// As the tracker does it, with two lanes: by partition's parity.
 std::vector<Record> Cut(const BagCall& call, uint32_t most) {
   std::vector<Record> records;
   for (size_t b = 0; b < call.blocks(); ++b) {

@@ -127,7 +127,7 @@ TEST_CASE("regression: while a lane registers a region, calls of other threads e
   CHECK(world.runtime.WaitUntil([&] { return last == 1; }, world.runtime.Now() + 30 * kSecond));
 }
 
-// Stops the runtime while the registration that `call` needs is under way. Returns how the call
+// Stops the runtime while the registration that `call` needs is in progress. Returns how the call
 // ended.
 int StopDuring(For use,
                void (*call)(World*, const std::shared_ptr<rdma::MemoryBlock>&, std::atomic<int>*)) {

@@ -184,7 +184,7 @@ TEST_CASE("a wait ends at its time, and a cancel from another thread ends it bef
   world.SetSilent(false);
 }
 
-TEST_CASE("a stop ends what is under way and every wait, also one for what will never be") {
+TEST_CASE("a stop ends what is in progress and every wait, also one for what will never be") {
   for (const bool background : {true, false}) {
     World world(background);
     world.SetSilent(true);

@@ -235,7 +235,7 @@ class FakeCluster {
   }
   int64_t now() const { return clock->NowNanos(); }
 
-  // An operation under way, and how it ended.
+  // An operation in progress, and how it ended.
   struct Call {
     client::OperationId id = 0;
     bool done = false;

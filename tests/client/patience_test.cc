@@ -35,7 +35,7 @@ struct World {
 
 TEST_CASE("one operation whose records are all out: the last answer will do") {
   World w(v1::CONSISTENCY_ASYNC);
-  CHECK(Sleeps(w.cluster) == SleepUntil::kAnything);  // nothing is under way
+  CHECK(Sleeps(w.cluster) == SleepUntil::kAnything);  // nothing is in progress
   const auto pull = w.cluster.Pull(w.table, w.to);
   w.cluster.RunFor(kMilli);
   CHECK(Sleeps(w.cluster) == SleepUntil::kLastAnswer);

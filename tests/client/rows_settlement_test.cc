@@ -394,7 +394,7 @@ TEST_CASE("a group that a server refuses for good ends the call; what is owed is
   }
 }
 
-TEST_CASE("rows follow their partition to another server, whatever of them was under way") {
+TEST_CASE("rows follow their partition to another server, whatever of them was in progress") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster::Options options;
     options.servers = 2;

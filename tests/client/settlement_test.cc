@@ -452,7 +452,7 @@ TEST_CASE("shm: pulls into memory of the caller go by way of staging") {
   CHECK(cluster.core->statistics().staged_bytes == memory.size() * sizeof(float));
 }
 
-TEST_CASE("the planted bug gives a buffer back at the deadline with its record still out") {
+TEST_CASE("the failpoint gives a buffer back at the deadline with its record still out") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();

@@ -164,7 +164,7 @@ std::string CheckpointModel::CheckAsync(const TableLife& life, const TableValues
                             " had been acknowledged, and ", high_limit, " attempted");
       }
       // A partition's records are in order: its chunks and groups are a push apart at most, and
-      // those that were given up while they were under way.
+      // those that were given up while they were in progress.
       auto& [low, high] =
           ranges.try_emplace({partition, rank}, counts[rank], counts[rank]).first->second;
       low = std::min(low, counts[rank]), high = std::max(high, counts[rank]);

@@ -143,7 +143,7 @@ void CheckpointOperator::CheckNoLeftovers(const v1::CheckpointManifest& manifest
 
 // ---- saves --------------------------------------------------------------------------------------
 
-// What comes while the next save is under way, in the most part.
+// What comes while the next save is in progress, in the most part.
 void CheckpointOperator::PlantDiskFault() {
   disk_.SetCapacity(UINT64_MAX);
   switch (state_->Between(0, 9)) {

@@ -97,7 +97,7 @@ class CheckpointScenario {
     const int index = static_cast<int>(state_.Between(0, state_.options.servers - 1));
     SimServer* server = cluster_->server(index);
     const int64_t kind = state_.Between(0, 7);
-    // Polls for views that were under way end only by their deadline: once is enough.
+    // Polls for views that were in progress end only by their deadline: once is enough.
     if (kind == 0 && !std::exchange(restarted_, true)) {
       cluster_->RestartCoordinator();
     } else if (kind == 1 && operator_.has_checkpoint()) {

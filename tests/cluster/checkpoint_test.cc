@@ -111,48 +111,48 @@ std::string FirstFinding(CheckpointOptions options, uint64_t count) {
   return "";
 }
 
-TEST_CASE("planted bug: commit a checkpoint whose files are not synced") {
+TEST_CASE("failpoint: commit a checkpoint whose files are not synced") {
   CheckpointOptions options;
   options.syncs = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-TEST_CASE("planted bug: a restore that fails drops the table that has the name") {
-  Planted bug(&server::failpoints().drop_by_name);
+TEST_CASE("failpoint: a restore that fails drops the table that has the name") {
+  Failpoint(&server::failpoints().drop_by_name);
   CHECK_THAT(FirstFinding({}, 40), Catch::Contains("none has taken its place"));
 }
 
-TEST_CASE("planted bug: a table is dropped before what replaces it is loaded") {
-  Planted bug(&server::failpoints().replace_at_once);
+TEST_CASE("failpoint: a table is dropped before what replaces it is loaded") {
+  Failpoint(&server::failpoints().replace_at_once);
   CHECK_THAT(FirstFinding({}, 20), Catch::Contains("none has taken its place"));
 }
 
-TEST_CASE("planted bug: an apply keeps nothing for a save") {
-  Planted bug(&shard::failpoints().checkpoint_what_changes);
+TEST_CASE("failpoint: an apply keeps nothing for a save") {
+  Failpoint(&shard::failpoints().checkpoint_what_changes);
   CheckpointOptions options;
   options.faults = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
 // The chain lacks what was changed while the checkpoint was written that the increment is based on.
-TEST_CASE("planted bug: an increment forgets what changed during the save of its base") {
-  Planted bug(&shard::failpoints().forget_changed_rows);
+TEST_CASE("failpoint: an increment forgets what changed during the save of its base") {
+  Failpoint(&shard::failpoints().forget_changed_rows);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-TEST_CASE("planted bug: compaction leaves out what increments have") {
-  Planted bug(&checkpoint::failpoints().compact_oldest);
+TEST_CASE("failpoint: compaction leaves out what increments have") {
+  Failpoint(&checkpoint::failpoints().compact_oldest);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-TEST_CASE("planted bug: what a kept checkpoint is based on is removed") {
-  Planted bug(&checkpoint::failpoints().prune_bases);
+TEST_CASE("failpoint: what a kept checkpoint is based on is removed") {
+  Failpoint(&checkpoint::failpoints().prune_bases);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;

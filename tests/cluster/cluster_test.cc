@@ -1,4 +1,4 @@
-// Training survives faults: invariants over many seeds, and planted bugs that they find.
+// Training survives faults: invariants over many seeds, and failpoints that they find.
 // Seeds: seeds.h.
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -186,55 +186,55 @@ TEST_CASE(
   CHECK(took(ssp) < took(sync));
 }
 
-TEST_CASE("planted bug: act on the sender's completion") {
-  Planted bug(&rdma::failpoints().act_on_send_completion);
+TEST_CASE("failpoint: act on the sender's completion") {
+  Failpoint(&rdma::failpoints().act_on_send_completion);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
-TEST_CASE("planted bug: hand the buffer back at the deadline without closing the lane") {
-  Planted bug(&client::failpoints().release_buffer_at_deadline);
+TEST_CASE("failpoint: hand the buffer back at the deadline without closing the lane") {
+  Failpoint(&client::failpoints().release_buffer_at_deadline);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
-TEST_CASE("planted bug: send records again before their old lane is dead") {
-  Planted bug(&rdma::failpoints().replay_before_dead);
+TEST_CASE("failpoint: send records again before their old lane is dead") {
+  Failpoint(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   options.connection_loss = 0.03;
-  // What the old lane still had under way lands where the new one's answer was taken already.
+  // What the old lane still had in progress lands where the new one's answer was taken already.
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
-TEST_CASE("planted bug: send records again on another rail before the lane of theirs is dead") {
-  Planted bug(&rdma::failpoints().replay_before_dead);
+TEST_CASE("failpoint: send records again on another rail before the lane of theirs is dead") {
+  Failpoint(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.rails = 2;
   options.connection_loss = 0.03;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 
-TEST_CASE("planted bug: answer a pull before the push that it names") {
-  Planted bug(&shard::failpoints().pull_early);
+TEST_CASE("failpoint: answer a pull before the push that it names") {
+  Failpoint(&shard::failpoints().pull_early);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("had been acknowledged"));
 }
 
-TEST_CASE("planted bug: return a reply or a credit before the receive is reposted") {
-  Planted bug(&rdma::failpoints().reply_before_receive);
+TEST_CASE("failpoint: return a reply or a credit before the receive is reposted") {
+  Failpoint(&rdma::failpoints().reply_before_receive);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
-TEST_CASE("planted bug: never ask whether a quiet lane's server is still there") {
-  Planted bug(&rdma::failpoints().never_probe);
+TEST_CASE("failpoint: never ask whether a quiet lane's server is still there") {
+  Failpoint(&rdma::failpoints().never_probe);
   ScenarioOptions options;
   options.connection_loss = 0.01;
   options.missed_loss = 0.9;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("did not go on"));
 }
 
-TEST_CASE("planted bug: wait for a write that does not end") {
-  Planted bug(&rdma::failpoints().trust_writes);
+TEST_CASE("failpoint: wait for a write that does not end") {
+  Failpoint(&rdma::failpoints().trust_writes);
   CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
 }
 

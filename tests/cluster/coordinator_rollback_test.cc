@@ -114,7 +114,7 @@ void JoinOlderState(int starts) {
   cluster.control().Cut("server-0", "coordinator", false);
   cluster.store().set_state(newest);
   cluster.RestartCoordinator();
-  // A call that is under way is ABORTED, a later one refused: connect again.
+  // A call that is in progress is ABORTED, a later one refused: connect again.
   const absl::Status pushed = stray.Push(*table);
   const absl::Status pulled = stray_reads.Pull(*table).status();
   INFO(pushed.ToString() << "; " << pulled.ToString());

@@ -165,7 +165,7 @@ TEST_CASE("regression: a table that joins a norm after its first step has a firs
   CHECK(LaterTablesStep(false));
 }
 
-TEST_CASE("planted bug: steps of a norm's tables count for those that take their place") {
+TEST_CASE("failpoint: steps of a norm's tables count for those that take their place") {
   client::failpoints().keep_norm_steps = true;
   const bool replaced = LaterTablesStep(true);
   const bool joined = LaterTablesStep(false);
@@ -174,7 +174,8 @@ TEST_CASE("planted bug: steps of a norm's tables count for those that take their
   CHECK_FALSE(joined);
 }
 
-TEST_CASE("a step under way goes on when a table of its norm is dropped, or a partition is lost") {
+TEST_CASE(
+    "a step in progress goes on when a table of its norm is dropped, or a partition is lost") {
   Single s;
   const uint32_t a = s.Create("a", 1, 16), b = s.Create("b", 1);
   const auto end = s.Step(a, 1);

@@ -228,7 +228,7 @@ class NormWorker {
     phase_ = Phase::kStep;
   }
 
-  // Pulls what is neither here nor under way.
+  // Pulls what is neither here nor in progress.
   void PullMissing() {
     if (missing_.empty()) {
       ++step_;

@@ -172,7 +172,7 @@ TEST_CASE("regression: a push over a lane whose writes neither end nor fail is s
   w.Step();
 }
 
-TEST_CASE("a lane on which nothing is under way is let alone, however long") {
+TEST_CASE("a lane on which nothing is in progress is let alone, however long") {
   World w(1, 1, v1::CONSISTENCY_SYNC);
   w.Join();
   w.Step();

@@ -52,19 +52,19 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("planted bug: acknowledge a push before its copy has it") {
-  Planted bug(&shard::failpoints().acknowledge_early);
+TEST_CASE("failpoint: acknowledge a push before its copy has it") {
+  Failpoint(&shard::failpoints().acknowledge_early);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
-TEST_CASE("planted bug: take requests of any epoch") {
-  Planted bug(&shard::failpoints().ignore_epoch);
+TEST_CASE("failpoint: take requests of any epoch") {
+  Failpoint(&shard::failpoints().ignore_epoch);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
 // The old primary wakes with a pull in its inbox, and answers what its copy's pushes have outdated.
-TEST_CASE("planted bug: answer pulls without a lease") {
-  Planted bug(&shard::failpoints().read_without_lease);
+TEST_CASE("failpoint: answer pulls without a lease") {
+  Failpoint(&shard::failpoints().read_without_lease);
   CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 300),
              Catch::Contains("had been acknowledged"));
 }

@@ -1,4 +1,4 @@
-// Scenarios run with many seeds, and planted bugs that they find.
+// Scenarios run with many seeds, and failpoints that they find.
 #ifndef VERBENA_TESTS_CLUSTER_SCENARIO_RUNS_H_
 #define VERBENA_TESTS_CLUSTER_SCENARIO_RUNS_H_
 

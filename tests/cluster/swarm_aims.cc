@@ -433,7 +433,7 @@ void SwarmAims::SlowFollower() {
                                 [&](const v1::Job& j) { return j.name() == late_.job; });
   if (job == view.jobs().end() || job->generation() == late_.generation) return;
   if (late_.dies_at_ns == 0) {
-    // What is under way to the follower does not come.
+    // What is in progress to the follower does not come.
     CutRails(late_.slow, true);
     late_.dies_at_ns = world_->now() + Leases(1, 50);
   }

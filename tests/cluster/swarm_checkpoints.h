@@ -103,7 +103,7 @@ class SwarmCheckpoints {
   std::unique_ptr<server::RestoreTask> restorer_;
   std::shared_ptr<const SavedCheckpoint> restores_;
   bool restore_proves_ = false;
-  bool removed_ = false;  // checkpoints, while the restore was under way
+  bool removed_ = false;  // checkpoints, while the restore was in progress
   int64_t periodic_dies_at_ = 0, checkpoint_task_dies_at_ = 0, restorer_dies_at_ = 0;
   std::string prunes_next_;  // empty: nothing
   int64_t next_periodic_ = 0, next_checkpoint_ = 0, next_restore_ = 0, next_upkeep_ = 0;

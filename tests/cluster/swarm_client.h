@@ -1,6 +1,6 @@
 // A process of the swarm that uses the client: a worker of a job, which pushes to its own units of
 // the job's tables and pulls all of them, or a reader, which only pulls. Several operations are
-// under way at once.
+// in progress at once.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_CLIENT_H_

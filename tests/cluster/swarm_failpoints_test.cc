@@ -1,4 +1,4 @@
-// Planted bugs that the swarm finds: what it draws has them in reach, and its invariants show them.
+// Failpoints that the swarm finds: what it draws has them in reach, and its invariants show them.
 //
 // By hand, in seeds VERBENA_PLANTED_FROM (1) to VERBENA_PLANTED_SEEDS (2000), of those that have
 // the features VERBENA_PLANTED_WITH (comma-separated):
@@ -156,7 +156,7 @@ void SearchByHand() {
   }
 }
 
-TEST_CASE("planted bugs: the swarm finds each") {
+TEST_CASE("failpoints: the swarm finds each") {
   if (std::getenv("VERBENA_FAILPOINTS") != nullptr ||
       std::getenv("VERBENA_FAILPOINTS_REACH") != nullptr)
     return SearchByHand();

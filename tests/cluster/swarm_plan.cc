@@ -210,8 +210,8 @@ void DrawRecords(SwarmPlan* plan) {
 }
 
 // Rows of two or three tables fill the servers, each of which has also copies of others'
-// partitions. Requests have a few rows each (SwarmClient::DrawUnits()): what is under way is to be
-// small beside the limit, as on a real server.
+// partitions. Requests have a few rows each (SwarmClient::DrawUnits()): what is in progress is to
+// be small beside the limit, as on a real server.
 void DrawMemory(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 53 + 29);  // changes no other draw of a seed
   plan->cluster.memory_limit = static_cast<uint64_t>(own.Between(384, 1024)) << 10;

@@ -139,7 +139,7 @@ TEST_CASE("regression: a push that a learner is sent is answered when it is appl
   CHECK(AnswersAreApplied());
 }
 
-TEST_CASE("planted bug: a push that a learner is sent is answered before it is applied") {
+TEST_CASE("failpoint: a push that a learner is sent is answered before it is applied") {
   failpoints().answer_unapplied = true;
   const bool applied = AnswersAreApplied();
   failpoints().answer_unapplied = false;

@@ -101,7 +101,7 @@ class SwarmSaved {
     std::map<uint32_t, std::map<uint32_t, std::vector<TableContent>>> cut;
   };
 
-  // A compaction may have made it, if one was under way when it was first seen: while a bit is
+  // A compaction may have made it, if one was in progress when it was first seen: while a bit is
   // wrong, it is looked at only later.
   void NoteSource(const std::string& path, const std::string& checksum);
   void LookAtNew(const std::string& root, const checkpoint::Listed& listed);

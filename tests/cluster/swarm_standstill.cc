@@ -7,7 +7,7 @@
 namespace verbena::test {
 namespace {
 
-// Credits and wake-ups are under way for as long as the slowest link needs.
+// Credits and wake-ups are in progress for as long as the slowest link needs.
 constexpr int64_t kLongest = 300 * kMilli;
 
 // Requests that wait in queues of lanes while nothing is in flight and every lane is open; 0 where

@@ -196,7 +196,7 @@ struct Round {
 };
 
 // Runs it, and kills at a random moment. Says which server is dead, or -1. `amid` counts those that
-// were still under way.
+// were still in progress.
 int Disturb(World* w, const Round& round, std::mt19937_64* random, int* amid) {
   Process program = w->Start(round.words);
   absl::SleepFor(absl::Milliseconds((*random)() % static_cast<uint64_t>(round.within_ms)));

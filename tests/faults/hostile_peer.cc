@@ -425,7 +425,7 @@ void HostilePeer::Transfers() {
                                      : (*client)->Pull(*table, *region));
     if (draw_.OneIn(10)) tickets.clear();
   }
-  if (draw_.OneIn(2)) return;  // with everything under way
+  if (draw_.OneIn(2)) return;  // with everything in progress
   for (Ticket& ticket : tickets) {
     Count(absl::StrCat("transfer:", absl::StatusCodeToString(ticket.Wait().code())));
   }

@@ -111,7 +111,7 @@ void FaultCluster::Continue(int member) { process(member).Signal(SIGCONT); }
 
 bool FaultCluster::KillServer(int server) {
   // It stands still while the others are looked at: so it has no part in a change of copies that
-  // the coordinator has not answered with yet. Twice, so that one under way is seen.
+  // the coordinator has not answered with yet. Twice, so that one in progress is seen.
   Stop(server);
   bool safe = Missing().empty();
   if (safe) {

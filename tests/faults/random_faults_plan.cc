@@ -18,7 +18,7 @@ v1::Consistency ConsistencyNamed(const std::string& name) {
   return name == "sync" ? v1::CONSISTENCY_SYNC : v1::CONSISTENCY_ASYNC;
 }
 
-// Small enough for a copy to be made in a second or two, large enough for one to be under way.
+// Small enough for a copy to be made in a second or two, large enough for one to be in progress.
 void DrawSize(Draw* draw, TablePlan* table) {
   if (table->embedding()) {
     table->width = static_cast<uint32_t>(draw->Between(1, 4)) * 4;

@@ -187,7 +187,7 @@ TEST_CASE("a stopped server stops the training, which goes on when it does") {
   Process train(data.Train(cluster, 2, "sync", "job", {"--steps", "1500", "--log-steps"}));
   REQUIRE(train.WaitFor("step 50"));
   cluster.server(0).Signal(SIGSTOP);
-  // What was under way ends; then nothing moves for as long as the server stands.
+  // What was in progress ends; then nothing moves for as long as the server stands.
   std::string last = train.err();
   REQUIRE(Eventually([&] {
     const absl::Time quiet = absl::Now() + absl::Milliseconds(500);

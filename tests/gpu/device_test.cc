@@ -32,7 +32,7 @@ TEST_CASE("copies arrive, both ways, whatever size and place") {
   }
 }
 
-TEST_CASE("many copies under way at once are done in order") {
+TEST_CASE("many copies in progress at once are done in order") {
   Gpu gpu;
   constexpr size_t kChunk = 65'536, kChunks = 256;
   const auto pinned = Value(rdma::MemoryBlock::AllocatePinned(gpu.device(), kChunk * kChunks, "t"));

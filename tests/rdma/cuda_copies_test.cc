@@ -128,7 +128,7 @@ TEST_CASE("memory that is freed while it is copied is there until the copy is do
   CHECK(fake_cuda_counts().allocations == 0);
 }
 
-TEST_CASE("a device that goes with copies under way lets them end first") {
+TEST_CASE("a device that goes with copies in progress lets them end first") {
   const CudaFixture fixture;
   auto device = OpenCudaDevice(0).value();
   // Of another device, so that they stay when the first one goes.

@@ -22,7 +22,7 @@ class SimHarness final : public TransportHarness {
   std::unique_ptr<Endpoint> NewEndpoint(const std::string& host) override {
     return network_.NewEndpoint(host);
   }
-  // Shorter than most delays, so that the parties look while things are under way.
+  // Shorter than most delays, so that the parties look while things are in progress.
   void Progress() override { network_.Advance(network_.clock().NowNanos() + 20'000); }
 
  private:

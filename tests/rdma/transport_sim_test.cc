@@ -145,7 +145,7 @@ TEST_CASE("without a receive the payload may be there, in part or whole, but nob
   CHECK(landed_partly > 10);
 }
 
-TEST_CASE("until a side is dead, what its peer had under way may land; never after") {
+TEST_CASE("until a side is dead, what its peer had in progress may land; never after") {
   SimFaults faults;
   faults.max_death_delay_ns = 5'000'000;
   int late = 0;

@@ -113,7 +113,7 @@ TEST_CASE("without memory windows the device refuses the key of another job's la
   ExpectRefused(&lanes);
 }
 
-TEST_CASE("memory taken back while a write to it is under way is not written") {
+TEST_CASE("memory taken back while a write to it is in progress is not written") {
   TwoLanes lanes(true, 7, 7);
   const auto region = TestBlock(1 << 20);
   const RemoteMemory memory = lanes.worker.endpoint->Expose(lanes.c[0], region, 0, 1 << 20).value();

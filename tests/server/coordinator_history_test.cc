@@ -82,7 +82,7 @@ TEST_CASE(
   REQUIRE(r.c.JoinWorker("b", 1).ok());
 }
 
-TEST_CASE("an older state that goes unnoticed is found with the planted bug") {
+TEST_CASE("an older state that goes unnoticed is found with the failpoint") {
   failpoints().reuse_ids = true;
   RolledBack r;
   r.PutBack(r.backup);

@@ -94,7 +94,7 @@ std::vector<uint64_t> SomeKeys(std::mt19937_64* random) {
 }
 
 // The gradient depends on what was looked up, so that one bit that is
-// wrong is never right again. `amid` is called in each step, with a push under way.
+// wrong is never right again. `amid` is called in each step, with a push in progress.
 Rows Train(
     ProcessCluster* cluster, const v1::TableSpec& spec, int steps,
     const std::function<void(int step)>& amid = [](int) {}) {

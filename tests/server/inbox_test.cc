@@ -107,7 +107,7 @@ TEST_CASE("regression: of a crowd that calls again and again as many are answere
   StepClock clock;
   FairQueue queue(&clock);
   struct Caller {
-    int64_t attempt_ns = 0, retry_ns = 0;  // of the attempt under way; retry_ns: there is none
+    int64_t attempt_ns = 0, retry_ns = 0;  // of the attempt in progress; retry_ns: there is none
     bool waits = false, answered = false;
   };
   std::vector<Caller> callers(kCallers);

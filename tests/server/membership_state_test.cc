@@ -18,7 +18,7 @@ TEST_CASE("a coordinator with another cluster, or with an old view, is not follo
     respond(absl::OkStatus(), wrong.SerializeAsString());
   };
   *wrong.mutable_view() = *world.views.back();
-  world.coordinator.JoinServer("b");  // ends the poll that is under way
+  world.coordinator.JoinServer("b");  // ends the poll that is in progress
   world.RunFor(10000);
   REQUIRE(world.views.size() <= 2);
   REQUIRE(world.member->status().ok());

@@ -164,7 +164,7 @@ TEST_CASE("leaving") {
   }
 }
 
-TEST_CASE("a membership destroyed with calls under way is not called") {
+TEST_CASE("a membership destroyed with calls in progress is not called") {
   World world;
   world.channel.max_delay_ms = 500;
   world.Start();

@@ -100,7 +100,7 @@ TEST_CASE("regression: a table that makes steps slowly is not taken for one as f
   CHECK(waits < kWaitsAtMost);
 }
 
-TEST_CASE("planted bug: a table that makes steps slowly is waited for as if it were fast") {
+TEST_CASE("failpoint: a table that makes steps slowly is waited for as if it were fast") {
   checkpoint::failpoints().checkpoint_at_one_pace = true;
   const uint64_t ahead = AheadOfSlow(0), later = AheadOfSlow(6);
   const int waits = WaitsForSlow();

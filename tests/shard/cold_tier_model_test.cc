@@ -234,7 +234,7 @@ class TwinRun {
     const std::vector<uint64_t> keys = SomeKeys(Pick(6) == 0 ? 200 : 20);
     const bool ssp = o_.consistency == v1::CONSISTENCY_SSP;
     const uint64_t version = ssp ? clocks_[rank] : 0;
-    // Async reads what is applied: only with nothing under way that is the same.
+    // Async reads what is applied: only with nothing in progress that is the same.
     if (!sync()) Settle();
     if (sync()) {
       for (const uint64_t key : keys) Reach(plain_.PartitionOf(key));
@@ -327,7 +327,7 @@ class TwinRun {
     }
     plain_.Events();
   }
-  // Until nothing is under way.
+  // Until nothing is in progress.
   void Settle() {
     for (int i = 0; i < 100000; ++i) {
       Pump();
@@ -402,7 +402,7 @@ TEST_CASE("copies of tiered tables are those of tables in memory, whoever dies")
   CHECK(reads > 1000);
 }
 
-TEST_CASE("planted bug: a row that changes while it is written counts as written") {
+TEST_CASE("failpoint: a row that changes while it is written counts as written") {
   uint64_t reads = 0;
   std::string finding;
   for (uint32_t seed = 1; seed <= 20 && finding.empty(); ++seed) {

@@ -88,7 +88,7 @@ TEST_CASE("sync: a contribution held on the old lane is the only one, until that
   SECTION("its lane goes, and what was sent again is empty") {
     f.engine->ForgetLane(1);
     CHECK(f.PushOn(1 + kOther, 1, 0, {}).answer.status == ReplyStatus::kOk);
-    // Still under way on another dead lane.
+    // Still in progress on another dead lane.
     CHECK(f.PushOn(1 + 2 * kOther, 1, 0, two).answer.status == ReplyStatus::kDuplicate);
     CHECK(f.PushOn(0, 0, 0, one).answer.status == ReplyStatus::kOk);
     CHECK(f.Read(0) == Filled(16, -1));

@@ -36,7 +36,7 @@ struct ReplicaPlan {
   uint32_t partitions = 3;
   uint32_t steps = 12;
   uint32_t spares = 16;
-  bool promote_learners = false;  // planted bug: whoever has a copy may become the primary
+  bool promote_learners = false;  // failpoint: whoever has a copy may become the primary
 };
 
 // One of a few kinds, by the seed.

@@ -20,7 +20,7 @@ namespace replica_content_test {
 
 constexpr uint64_t kReplica = kServer + 1;
 
-// A planted bug until the end of the scope.
+// A failpoint until the end of the scope.
 class Planted {
  public:
   explicit Planted(Failpoint Failpoints::*bug, bool on = true) : bug_(bug) {
@@ -370,7 +370,7 @@ TEST_CASE("regression: the end of a restored slice waits for the notes of its pa
   CHECK(TakesEmptyRestore());
 }
 
-TEST_CASE("planted bug: the end of a restored slice passes what is noted") {
+TEST_CASE("failpoint: the end of a restored slice passes what is noted") {
   const Planted planted(&Failpoints::end_before_notes);
   CHECK_FALSE(TakesEmptyRestore());
 }
@@ -478,20 +478,20 @@ TEST_CASE("regression: an apply that a follower was told and that cannot be made
   CHECK(KnowsThatReplicaDiffers());
 }
 
-TEST_CASE("planted bug: what cannot be applied when a job begins anew is forgotten") {
-  const Planted bug(&Failpoints::forget_unapplied);
+TEST_CASE("failpoint: what cannot be applied when a job begins anew is forgotten") {
+  const Failpoint(&Failpoints::forget_unapplied);
   CHECK_FALSE(KnowsThatReplicaDiffers());
 }
 
-TEST_CASE("planted bug: a learner is sent a row without an apply it was told before") {
-  const Planted bug(&Failpoints::cursor_before_apply);
+TEST_CASE("failpoint: a learner is sent a row without an apply it was told before") {
+  const Failpoint(&Failpoints::cursor_before_apply);
   const bool skip_proof = GENERATE(false, true);
   const Planted unproved(&Failpoints::skip_proof, skip_proof);
   CHECK_FALSE(PassesAppliesThatWait());
 }
 
-TEST_CASE("planted bug: rows of a table made under a learner stay to come") {
-  const Planted bug(&Failpoints::rows_never_come);
+TEST_CASE("failpoint: rows of a table made under a learner stay to come") {
+  const Failpoint(&Failpoints::rows_never_come);
   Pair pair(OnePartition(AnyConsistency()));
   CreateUnderLearner(&pair);
   SECTION("the proof finds it") {
@@ -576,7 +576,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   pair.Admit();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  const Planted bug(&Failpoints::hurry_audit, hurry);
+  const Failpoint(&Failpoints::hurry_audit, hurry);
   REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
   pair.Take();
   std::vector<ReplicaRecord> more;
@@ -595,7 +595,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
 TEST_CASE("the audit finds a follower without rows") {
   Pair pair(OnePartition(AnyConsistency()));
   {
-    const Planted bug(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
+    const Failpoint(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
     CreateUnderLearner(&pair);
     pair.Push({5, 6});
     REQUIRE(pair.Ship() == ReplyStatus::kOk);

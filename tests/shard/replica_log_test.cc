@@ -86,7 +86,7 @@ TEST_CASE("regression: replica log: catch-up ends while pushes make rows with mu
   CHECK(scan(load.Promote()) == before);
 }
 
-TEST_CASE("planted bug: replica log: a learner is not told which rows to make") {
+TEST_CASE("failpoint: replica log: a learner is not told which rows to make") {
   failpoints().forget_new_rows = true;
   Load load(GrowingPlan(16));
   GrowAndLearn(&load);
@@ -108,11 +108,11 @@ uint32_t GrowingRounds(Failpoint Failpoints::*bug) {
   return rounds;
 }
 
-TEST_CASE("planted bug: replica log: the cursor chases rows that pushes make") {
+TEST_CASE("failpoint: replica log: the cursor chases rows that pushes make") {
   CHECK(GrowingRounds(&Failpoints::chase_new_rows) == 0);
 }
 
-TEST_CASE("planted bug: replica log: a slice that pushes make rows of waits for its turn") {
+TEST_CASE("failpoint: replica log: a slice that pushes make rows of waits for its turn") {
   CHECK(GrowingRounds(&Failpoints::announce_late) == 0);
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("regression: replica log: what views change stays within the bounds, t
   CHECK(ViewsStayWithinBounds());
 }
 
-TEST_CASE("planted bug: replica log: what views change asks for no room") {
+TEST_CASE("failpoint: replica log: what views change asks for no room") {
   failpoints().unbounded_notes = true;
   const bool within_bounds = ViewsStayWithinBounds();
   failpoints().unbounded_notes = false;
@@ -196,7 +196,7 @@ TEST_CASE("replica notes: a later one takes the place of an earlier one") {
   CHECK(notes.empty());
 }
 
-TEST_CASE("planted bug: replica log: applies do not wait, and catch-up waits for the log") {
+TEST_CASE("failpoint: replica log: applies do not wait, and catch-up waits for the log") {
   LoadPlan plan;
   plan.clients = 16;
   plan.limits = {16 << 10, 64 << 10, 16 << 10};

@@ -208,7 +208,7 @@ TEST_CASE("regression: a follower that missed that a run began keeps the steps o
   CHECK(KeepsRows(consistency, slow));
 }
 
-TEST_CASE("planted bug: a follower that missed that a run began makes its steps again") {
+TEST_CASE("failpoint: a follower that missed that a run began makes its steps again") {
   failpoints().reset_promoted = true;
   CHECK_FALSE(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/true));
   CHECK_FALSE(KeepsRows(v1::CONSISTENCY_SYNC, /*slow=*/true));
@@ -255,7 +255,7 @@ TEST_CASE("copies keep a worker that is newer than their view") {
   CHECK(f.Push(kLast, 0, 2, kPushed).answer.status == ReplyStatus::kOk);
 }
 
-TEST_CASE("planted bug: read what a new run has applied before the follower has it") {
+TEST_CASE("failpoint: read what a new run has applied before the follower has it") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   failpoints().read_unacknowledged = true;

@@ -1,5 +1,5 @@
 // Copies of partitions: nothing that was acknowledged is lost or applied twice, whatever becomes of
-// primaries, copies and the links between them; and planted bugs that this finds.
+// primaries, copies and the links between them; and failpoints that this finds.
 #include "shard/replica/replicas.h"
 
 #include <catch2/catch.hpp>
@@ -196,33 +196,33 @@ TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wa
   CHECK(pushed.replicating == (consistency == v1::CONSISTENCY_ASYNC));
 }
 
-TEST_CASE("planted bug: take a push that was taken again") {
+TEST_CASE("failpoint: take a push that was taken again") {
   const bool rows = GENERATE(false, true);
   CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());
 }
 
-TEST_CASE("planted bug: take a push to a step that was committed") {
+TEST_CASE("failpoint: take a push to a step that was committed") {
   CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, false, v1::CONSISTENCY_SYNC, 20).empty());
 }
 
-TEST_CASE("planted bug: acknowledge before the copy has it") {
+TEST_CASE("failpoint: acknowledge before the copy has it") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   CHECK_FALSE(FirstFinding(&Failpoints::acknowledge_early, rows, consistency, 20).empty());
 }
 
-TEST_CASE("planted bug: forget what is deferred when its partition moves") {
+TEST_CASE("failpoint: forget what is deferred when its partition moves") {
   CHECK(FirstFinding(&Failpoints::forget_deferred, false, v1::CONSISTENCY_SYNC, 20) ==
         "a pull is deferred for good");
 }
 
-TEST_CASE("planted bug: send copies what is in the worker's slot") {
+TEST_CASE("failpoint: send copies what is in the worker's slot") {
   // The contents at the end, or the audit before.
   CHECK_THAT(FirstFinding(&Failpoints::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
              Catch::Contains("something else") || Catch::Contains("data loss"));
 }
 
-TEST_CASE("planted bug: promote a learner") {
+TEST_CASE("failpoint: promote a learner") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   CHECK_FALSE(FirstFinding(nullptr, rows, consistency, 20, /*promote_learners=*/true).empty());

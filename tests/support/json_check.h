@@ -48,7 +48,12 @@ inline std::string Undescribed(const google::protobuf::Value& value, absl::strin
                                    [type](const JsonObject& o) { return o.name == type; });
   if (object == objects.end()) return absl::StrCat("no object is called '", type, "'");
 
+  bool others = false;
   for (const verbena::JsonField& field : object->fields) {
+    if (field.name == std::string_view("*")) {
+      others = true;  // members whose names are described elsewhere
+      continue;
+    }
     const auto member = members.find(field.name);
     if (member == members.end()) {
       if (absl::EndsWith(field.type, ", optional")) continue;
@@ -62,7 +67,7 @@ inline std::string Undescribed(const google::protobuf::Value& value, absl::strin
     const auto known =
         std::any_of(object->fields.begin(), object->fields.end(),
                     [&](const verbena::JsonField& field) { return field.name == name; });
-    if (!known) return absl::StrCat(type, ".", name, " is not described");
+    if (!known && !others) return absl::StrCat(type, ".", name, " is not described");
   }
   return "";
 }

@@ -110,7 +110,7 @@ TEST_CASE("regression: no byte is copied whose checksum was not compared, and er
   CHECK(ReadListed(&disk, "/c/" + *compacted).manifest->format_version() == 2);
 }
 
-TEST_CASE("an error names the block, and the planted bug copies what it has") {
+TEST_CASE("an error names the block, and the failpoint copies what it has") {
   SimDisk disk(1);
   const Model model(3);
   const std::string path = "/c/" + *Save(&disk, "/c", model, {.writers = 2, .slices = true});

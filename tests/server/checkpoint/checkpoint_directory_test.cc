@@ -122,7 +122,7 @@ TEST_CASE("regression: a writer that is late with an abandoned attempt reaches n
         std::set<std::string>{"first", "second", "manifest.json"});
 }
 
-TEST_CASE("planted bug: an attempt has the directory of an abandoned one") {
+TEST_CASE("failpoint: an attempt has the directory of an abandoned one") {
   SimDisk disk(1);
   failpoints().reuse_attempts = true;
   const std::string given_up = *(*CheckpointDirectory::Open(&disk, "/c"))->Begin();

@@ -22,7 +22,7 @@ struct Life {
   SimDisk* disk;
   Model model;
   std::map<std::string, Model> saved;  // Save() said OK
-  std::map<std::string, Model> maybe;  // it was under way
+  std::map<std::string, Model> maybe;  // it was in progress
   uint64_t number = 0;                 // of the next one
 
   void Run(int saves, bool incremental) {

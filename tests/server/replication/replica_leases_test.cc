@@ -92,7 +92,7 @@ TEST_CASE("leases: a primary reads under what its follower acknowledged") {
 
   const int64_t sent = kStart + 20 * kMilli;
   leases.Acknowledged(kTwo, Of(0), sent);
-  // As long after it was sent, however long its answer was under way.
+  // As long after it was sent, however long its answer was in progress.
   CHECK(leases.MayRead(0, sent + kReads - 1));
   CHECK(leases.MayReadAll(sent + kReads - 1));
   CHECK_FALSE(leases.MayRead(0, sent + kReads));
@@ -329,7 +329,7 @@ TEST_CASE("regression: leases: whatever its roles were, a primary waits for the 
   }
 }
 
-TEST_CASE("planted bug: leases: a learner that becomes the primary forgets the lease it gave") {
+TEST_CASE("failpoint: leases: a learner that becomes the primary forgets the lease it gave") {
   shard::failpoints().skip_given_lease = true;
   size_t early = 0;
   for (const RoleChange& change : RoleChanges()) early += ServesEarly(change.first, change.then);

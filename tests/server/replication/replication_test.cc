@@ -260,7 +260,7 @@ TEST_CASE("copies: a record refused for an older view is sent again") {
   CHECK(worker.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: what a lost link had under way is sent again") {
+TEST_CASE("copies: what a lost link had in progress is sent again") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
