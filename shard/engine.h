@@ -246,7 +246,7 @@ struct CopyRoom {
 };
 
 // For a replica: a kReplicate. `data` (header.total_bytes of it, in as many parts as its sender
-// likes) stays as it is until ReplicaAnswered() or ReplicasLost(), whatever becomes of the
+// likes) stays as it is until Replicas::Answered() or Replicas::Lost(), whatever becomes of the
 // configuration.
 struct ReplicaRecord {
   CopyId to;

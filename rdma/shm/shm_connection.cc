@@ -94,24 +94,9 @@ size_t ShmConnection::TakeReceives(absl::Span<Completion> out) {
 // ---- writing
 // --------------------------------------------------------------------------------------
 
-ShmConnection::Range* ShmConnection::FindRange(const RemoteMemory& remote, uint64_t bytes) {
-  Range* range = remote.key == last_key_ ? last_range_ : nullptr;
-  if (range == nullptr) {
-    const auto it = ranges_.find(remote.key);
-    if (it == ranges_.end()) return nullptr;
-    range = it->second.get();
-    last_key_ = remote.key;
-    last_range_ = range;
-  }
-  const uint64_t offset = remote.address - range->address;
-  const bool inside =
-      remote.address >= range->address && offset <= range->bytes && bytes <= range->bytes - offset;
-  return inside ? range : nullptr;
-}
-
-absl::StatusOr<ShmConnection::Range*> ShmConnection::RangeOf(const RemoteMemory& remote,
-                                                             uint64_t bytes) {
-  if (Range* range = FindRange(remote, bytes)) return range;
+absl::StatusOr<PeerRanges::Range*> ShmConnection::RangeOf(const RemoteMemory& remote,
+                                                          uint64_t bytes) {
+  if (PeerRanges::Range* range = ranges_.Find(remote, bytes)) return range;
   // The peer sent kExpose before the write to the range, so the message is in the socket, behind
   // others. The limit applies to a peer that sends faster than this loop reads.
   bool more = true;
@@ -119,14 +104,14 @@ absl::StatusOr<ShmConnection::Range*> ShmConnection::RangeOf(const RemoteMemory&
     more = OnReadable();
     if (state_ != State::kEstablished) return NotOpen();
   }
-  if (Range* range = FindRange(remote, bytes)) return range;
+  if (PeerRanges::Range* range = ranges_.Find(remote, bytes)) return range;
   return absl::InternalError(absl::StrCat("shm: ", bytes, " bytes with key ", remote.key,
                                           " are outside the memory the peer exposed"));
 }
 
 absl::StatusOr<Borrowed> ShmConnection::Borrow(const RemoteMemory& remote, size_t bytes) {
   if (state_ != State::kEstablished) return NotOpen();
-  const absl::StatusOr<Range*> range = RangeOf(remote, bytes);
+  const absl::StatusOr<PeerRanges::Range*> range = RangeOf(remote, bytes);
   if (!range.ok()) return range.status();
   const std::shared_ptr<ForeignPages>& pages = (*range)->pages;
   if (pages->poisoned()) return absl::InternalError("shm: memory of the peer faulted (SIGBUS)");
@@ -134,9 +119,10 @@ absl::StatusOr<Borrowed> ShmConnection::Borrow(const RemoteMemory& remote, size_
   return Borrowed{absl::MakeConstSpan(from, bytes), pages};
 }
 
-absl::Status ShmConnection::CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range) {
+absl::Status ShmConnection::CheckWrite(const WriteRequest& request, uint64_t bytes,
+                                       PeerRanges::Range** range) {
   if (bytes > 0) {
-    const absl::StatusOr<Range*> found = RangeOf(request.remote, bytes);
+    const absl::StatusOr<PeerRanges::Range*> found = RangeOf(request.remote, bytes);
     if (!found.ok()) return found.status();
     *range = *found;
   }
@@ -166,7 +152,7 @@ absl::Status ShmConnection::PostWrite(const WriteRequest& request) {
     }
     bytes += segment.bytes;
   }
-  Range* range = nullptr;
+  PeerRanges::Range* range = nullptr;
   if (absl::Status status = CheckWrite(request, bytes, &range); !status.ok()) {
     FailWrite(request, status);
     return absl::OkStatus();
@@ -267,9 +253,7 @@ void ShmConnection::End(const absl::Status& status, Why why) {
   for (; consumed_ < posted_; ++consumed_) shared_->completions.push(completion);
 
   unexposed_.clear();
-  last_range_ = nullptr;
-  for (const auto& range : ranges_) borrowed_.push_back(range.second->pages);
-  ranges_.clear();
+  ranges_.UnmapAll();
   peer_ring_pages_.reset();
   peer_state_pages_.reset();
   wake_out_.reset();
@@ -298,8 +282,7 @@ void ShmConnection::Close() {
 }
 
 void ShmConnection::EndHalf() {
-  std::erase_if(borrowed_, [](const auto& pages) { return pages.expired(); });
-  if (!borrowed_.empty()) {
+  if (ranges_.AnyBorrowed()) {
     shared_->lingering.push_back(id_);
     return;
   }
@@ -308,8 +291,7 @@ void ShmConnection::EndHalf() {
 }
 
 bool ShmConnection::Linger() {
-  std::erase_if(borrowed_, [](const auto& pages) { return pages.expired(); });
-  if (!borrowed_.empty()) return false;
+  if (ranges_.AnyBorrowed()) return false;
   if (socket_.valid()) EndHalf();
   return true;
 }

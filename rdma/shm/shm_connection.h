@@ -26,9 +26,9 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "rdma/base/ring_queue.h"
 #include "rdma/base/unique_fd.h"
+#include "rdma/shm/peer_ranges.h"
 #include "rdma/shm/shared_pages.h"
 #include "rdma/shm/shm_ring.h"
 #include "rdma/shm/shm_socket.h"
@@ -120,15 +120,9 @@ class ShmConnection {
     size_t bytes;
     std::shared_ptr<MemoryBlock> block;
   };
-  struct Range {  // of the peer's memory
-    uint64_t address;
-    uint64_t bytes;
-    std::shared_ptr<ForeignPages> pages;
-  };
   enum class Why : uint8_t { kOwner, kError, kPeer };
   static constexpr size_t kNoSlot = ~size_t{0};
-  // Per connection, on both sides, so that a peer cannot exhaust this process's mappings.
-  static constexpr size_t kMaxRanges = 4096;
+  static constexpr size_t kMaxRanges = PeerRanges::kMost;
 
   ShmRing* ring() const { return reinterpret_cast<ShmRing*>(ring_pages_->data()); }
   ShmRing* peer_ring() const { return reinterpret_cast<ShmRing*>(peer_ring_pages_->data()); }
@@ -152,11 +146,9 @@ class ShmConnection {
   void OnMessage(const ShmMessage& message, std::vector<UniqueFd>* fds);
   void OnHello(const ShmMessage& message, std::vector<UniqueFd>* fds);
   absl::Status AdoptPeer(const ShmMessage& message, std::vector<UniqueFd>* fds);
-  absl::Status MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds);
-  Range* FindRange(const RemoteMemory& remote, uint64_t bytes);
-  // Like FindRange(), but reads the peer's messages if the range is not known yet.
-  absl::StatusOr<Range*> RangeOf(const RemoteMemory& remote, uint64_t bytes);
-  absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, Range** range);
+  // Like PeerRanges::Find(), but reads the peer's messages if the range is not known yet.
+  absl::StatusOr<PeerRanges::Range*> RangeOf(const RemoteMemory& remote, uint64_t bytes);
+  absl::Status CheckWrite(const WriteRequest& request, uint64_t bytes, PeerRanges::Range** range);
   bool HasArrived() const;  // an entry that was not polled
   void Wake(Wakes wakes);
   void FailWrite(const WriteRequest& request, const absl::Status& status);
@@ -201,11 +193,8 @@ class ShmConnection {
   uint64_t immediates_sent_ = 0;
   uint64_t peer_posted_ = 0;  // last read value
   uint32_t sends_unreported_ = 0;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<Range>> ranges_;
-  uint64_t last_key_ = 0;  // key of last_range_
-  Range* last_range_ = nullptr;
-  std::vector<std::weak_ptr<ForeignPages>> borrowed_;  // borrowed when the connection ended
-  bool peer_gone_ = false;                             // the peer's half has ended
+  PeerRanges ranges_;
+  bool peer_gone_ = false;  // the peer's half has ended
 };
 
 }  // namespace verbena::rdma

@@ -199,23 +199,6 @@ void ShmConnection::EndAwaitingRoom() {
               EPOLL_CTL_MOD);  // cannot fail: the socket is in the set, and MOD takes no memory
 }
 
-absl::Status ShmConnection::MapRange(const ShmMessage& message, std::vector<UniqueFd>* fds) {
-  if (fds->size() != 1) return absl::InvalidArgumentError("shm: exposed memory without a memfd");
-  if (ranges_.size() >= kMaxRanges) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("shm: the peer exposes more than ", kMaxRanges, " ranges"));
-  }
-  if (message.address + message.bytes < message.address || ranges_.contains(message.key)) {
-    return absl::InvalidArgumentError("shm: the peer exposes a range that cannot be");
-  }
-  auto pages = ForeignPages::Map(fds->front().get(), message.offset, message.bytes,
-                                 /*writable=*/true, "exposed memory");
-  if (!pages.ok()) return pages.status();
-  ranges_[message.key] =
-      std::make_unique<Range>(Range{message.address, message.bytes, std::move(*pages)});
-  return absl::OkStatus();
-}
-
 // ---- handshake
 // ------------------------------------------------------------------------------------
 
@@ -346,7 +329,7 @@ bool ShmConnection::OnReadable() {
         // The peer has unmapped this side's memory, or has ended.
         peer_gone_ = true;
         End(absl::UnavailableError("shm: the peer closed the connection or is gone"), Why::kPeer);
-        if (borrowed_.empty()) CloseSocket();
+        if (!ranges_.borrowed()) CloseSocket();
         return false;
       case ShmReceived::kMalformed:
         End(absl::InternalError("shm: malformed message from the peer"), Why::kError);
@@ -389,11 +372,9 @@ void ShmConnection::OnMessage(const ShmMessage& message, std::vector<UniqueFd>* 
       Push(ConnectionEvent::Kind::kEstablished, {}, {});
     }
   } else if (message.type == ShmMessageType::kExpose) {
-    status = MapRange(message, fds);
+    status = ranges_.Map(message, fds);
   } else if (message.type == ShmMessageType::kUnexpose && state_ != State::kIncoming) {
-    last_range_ = nullptr;
-    last_key_ = 0;
-    ranges_.erase(message.key);
+    ranges_.Unmap(message.key);
   } else {
     status = absl::InternalError(
         absl::StrCat("shm: message ", static_cast<int>(message.type), " out of place"));

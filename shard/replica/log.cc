@@ -8,11 +8,6 @@
 namespace verbena::shard {
 namespace {
 
-// While a learner catches up, applies and catch-up have this part of each bound. When the learner
-// becomes a follower, pushes wait behind everything in the log, so that must be less than the whole
-// bound.
-constexpr uint64_t kCatchUpShare = 4;
-
 bool HasRows(ReplicaKind k) { return k == ReplicaKind::kRows || k == ReplicaKind::kRowStates; }
 
 }  // namespace
@@ -51,16 +46,16 @@ void ReplicaLog::Leave(uint32_t partition) {
 
 void ReplicaLog::Discard(uint32_t partition, uint64_t sequence, Entry* entry) {
   Partition& p = partitions_[partition];
-  (entry->catches_up ? p.catch_up_bytes : p.apply_bytes) -= entry->bytes;
+  LogRoom::Remove(&p.room, entry->catches_up, entry->bytes);
   if (entry->left.server == 0 || entry->data.data == nullptr) {
     Free(&entry->data, entry->accumulator);
-    Uncount(entry->catches_up, entry->bytes);
+    room_.Free(entry->catches_up, entry->bytes);
   } else {
     retired_.push_back({entry->left, partition, sequence, entry->data, entry->accumulator,
                         entry->catches_up, entry->bytes});
     entry->data = {};
   }
-  CheckCrowded(&p);
+  room_.CheckCrowded(&p.room);
 }
 
 // ---- replicas of partitions ---------------------------------------------------------------------
@@ -83,7 +78,7 @@ void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
     waiting_.Finish(&e.waiters, why);
     Discard(partition, sequence++, &e);
   }
-  room_ = true;
+  room_.Open();
   rooms_.Forget(partition);
   const bool dirty = p.dirty;
   p = Partition();
@@ -99,6 +94,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   Leave(partition);
   rooms_.Forget(partition);
   p.copy = {};
+  p.room.learning = false;
   p.required = false;
   Advance(partition, p.next - 1);
   p.copy = copy;
@@ -107,6 +103,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.held_reads.clear();
   p.notes = {};
   p.cursor = Cursor();
+  p.room.learning = copy.server != 0 && learner;
   if (copy.server == 0) return true;
   p.sent = p.acked = p.released = p.next - 1;
   p.cursor.last_table = last_table;
@@ -140,8 +137,9 @@ void ReplicaLog::Complete(uint32_t partition) {
   complete.header.kind = ReplicaKind::kComplete;
   p.cursor.end = Add(std::move(complete));
   p.cursor.complete = true;
+  p.room.learning = false;
   Require(&p);
-  CheckCrowded(&p);
+  room_.CheckCrowded(&p.room);
 }
 
 bool ReplicaLog::Replicated(uint32_t partition, uint32_t table) const {
@@ -194,8 +192,7 @@ uint64_t ReplicaLog::Add(Append append) {
   if (told) {
     e.bytes = static_cast<uint32_t>(sizeof(Entry)) + append.header.total_bytes;
     e.catches_up = catching_up_;
-    (e.catches_up ? p.catch_up_bytes : p.apply_bytes) += e.bytes;
-    (e.catches_up ? catch_up_bytes_ : apply_bytes_) += e.bytes;
+    room_.Add(&p.room, e.catches_up, e.bytes);
   }
   p.entries.push_back(std::move(e));
   if ((p.required || append.waits) && append.header.worker != 0) {
@@ -311,7 +308,7 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   // No request waits for these.
   const ReplicaWaiters::Asker asker = waiting_.Suspend();
   const bool catching_up = std::exchange(catching_up_, false);
-  while (!p.notes.empty() && (!Full(p) || VERBENA_FAILPOINT(shard, unbounded_log) ||
+  while (!p.notes.empty() && (!room_.Full(p.room) || VERBENA_FAILPOINT(shard, unbounded_log) ||
                               VERBENA_FAILPOINT(shard, unbounded_notes))) {
     const ReplicaNotes::Note note = p.notes.Take();
     Append told;
@@ -340,64 +337,18 @@ void ReplicaLog::ForgetNotes(uint32_t table) {
 
 // ---- room ---------------------------------------------------------------------------------------
 
-uint64_t ReplicaLog::PartitionShare(const Partition& partition) const {
-  const bool catches_up = partition.copy.server != 0 && !partition.cursor.complete;
-  return catches_up ? limits_.partition_bytes / kCatchUpShare : limits_.partition_bytes;
-}
-
-uint64_t ReplicaLog::ShardShare() const {
-  return learners_ > 0 ? limits_.shard_bytes / kCatchUpShare : limits_.shard_bytes;
-}
-
-bool ReplicaLog::Full(const Partition& partition) const {
-  // Without entries there is none whose end would let anybody go on.
-  return (partition.apply_bytes > 0 && partition.apply_bytes >= PartitionShare(partition)) ||
-         (apply_bytes_ > 0 && apply_bytes_ >= ShardShare());
-}
-
 bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
   if (p.copy.server == 0) return true;
   AddNotes(partition);
-  if (VERBENA_FAILPOINT(shard, unbounded_log)) return true;
-  p.crowded |= p.apply_bytes > 0 && p.apply_bytes >= PartitionShare(p);
-  crowded_ |= apply_bytes_ > 0 && apply_bytes_ >= ShardShare();
-  if (!p.crowded && !crowded_) return true;
+  if (VERBENA_FAILPOINT(shard, unbounded_log) || room_.HasRoom(&p.room)) return true;
   ++sink_.counters.replica_log_waits;
   return false;
 }
 
-bool ReplicaLog::HasRoomToCatchUp(uint32_t partition) const {
-  const Partition& p = partitions_[partition];
-  if (VERBENA_FAILPOINT(shard, unbounded_log)) {
-    return apply_bytes_ + catch_up_bytes_ < limits_.catch_up_bytes;
-  }
-  // As much as applies have in the log: a learner's link is shared by halves. Otherwise little
-  // enough for applies of other partitions not to wait behind it.
-  const uint64_t most =
-      std::min(limits_.shard_bytes / kCatchUpShare, std::max(limits_.catch_up_bytes, apply_bytes_));
-  const uint64_t share = limits_.partition_bytes / kCatchUpShare;
-  return catch_up_bytes_ == 0 || (catch_up_bytes_ < most && p.catch_up_bytes < share);
-}
-
 void ReplicaLog::NewConfiguration(size_t learners) {
-  learners_ = learners;
-  crowded_ = false;
-  for (Partition& p : partitions_) p.crowded = false;
-  room_ = true;
-}
-
-void ReplicaLog::Uncount(bool catches_up, uint32_t bytes) {
-  (catches_up ? catch_up_bytes_ : apply_bytes_) -= bytes;
-  if (!crowded_ || apply_bytes_ > ShardShare() / 4 * 3) return;
-  crowded_ = false;
-  room_ = true;
-}
-
-void ReplicaLog::CheckCrowded(Partition* partition) {
-  if (!partition->crowded || partition->apply_bytes > PartitionShare(*partition) / 4 * 3) return;
-  partition->crowded = false;
-  room_ = true;
+  room_.NewConfiguration(learners);
+  for (Partition& p : partitions_) p.room.crowded = false;
 }
 
 // ---- waiters ------------------------------------------------------------------------------------

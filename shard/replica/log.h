@@ -48,6 +48,7 @@
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/copy_rooms.h"
+#include "shard/replica/log_room.h"
 #include "shard/replica/notes.h"
 #include "shard/replica/waiters.h"
 #include "shard/table/buffer_pool.h"
@@ -114,7 +115,7 @@ class ReplicaLog {
   };
 
   ReplicaLog(BufferPool* pool, EngineContext* sink, const ReplicaLogLimits& limits)
-      : pool_(*pool), sink_(*sink), limits_(limits), waiting_(sink) {}
+      : pool_(*pool), sink_(*sink), room_(limits), waiting_(sink) {}
   ~ReplicaLog();
 
   // ---- replicas of partitions ----
@@ -223,22 +224,22 @@ class ReplicaLog {
   // quarter of the share is free: requests that wait are then first.
   bool HasRoom(uint32_t partition);
   // HasRoom() for records that catch a learner up, added between BeginCatchUp() and EndCatchUp().
-  bool HasRoomToCatchUp(uint32_t partition) const;
+  bool HasRoomToCatchUp(uint32_t partition) const {
+    return room_.HasRoomToCatchUp(partitions_[partition].room);
+  }
   void BeginCatchUp() { catching_up_ = true; }
   void EndCatchUp() { catching_up_ = false; }
   // Whether there may be room since the last call where there was none. No call that makes room is
   // missed.
-  bool TakeRoom() { return std::exchange(room_, false); }
+  bool TakeRoom() { return room_.Take(); }
   // The configuration has changed: requests that wait ask again. learners: partitions of this shard
   // that have one.
   void NewConfiguration(size_t learners);
   // Bytes of a partition's entries. The second function: of all entries, with memory that may still
   // be read for former replicas.
-  uint64_t bytes(uint32_t partition) const {
-    return partitions_[partition].apply_bytes + partitions_[partition].catch_up_bytes;
-  }
-  const ReplicaLogLimits& limits() const { return limits_; }
-  uint64_t bytes() const { return apply_bytes_ + catch_up_bytes_; }
+  uint64_t bytes(uint32_t partition) const { return partitions_[partition].room.bytes(); }
+  const ReplicaLogLimits& limits() const { return room_.limits(); }
+  uint64_t bytes() const { return room_.bytes(); }
 
   // ---- memory of replicas ----
   CopyRooms& rooms() { return rooms_; }
@@ -313,9 +314,7 @@ class ReplicaLog {
     uint64_t sent = 0;
     uint64_t acked = 0;
     uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the replica
-    uint64_t apply_bytes = 0, catch_up_bytes = 0;
-    bool crowded = false;    // HasRoom() has refused, and there is no room yet for requests that
-                             // wait
+    LogRoom::Part room;
     uint64_t unapplied = 0;  // entries
     CopyId copy;
     uint64_t since = 0;  // the replica is one
@@ -352,18 +351,9 @@ class ReplicaLog {
   void Free(Buffer* data, bool accumulator);
   void Free(Retired* retired) {
     Free(&retired->data, retired->accumulator);
-    Uncount(retired->catches_up, retired->bytes);
+    room_.Free(retired->catches_up, retired->bytes);
   }
-  // The share of the partition's entries, of all entries, that applies may have.
-  uint64_t PartitionShare(const Partition& partition) const;
-  uint64_t ShardShare() const;
-  // Whether applies have their share.
-  bool Full(const Partition& partition) const;
   void AddNotes(uint32_t partition);
-  // Uncounts an entry whose memory is free.
-  void Uncount(bool catches_up, uint32_t bytes);
-  // Continues requests that wait, if there is room by now.
-  void CheckCrowded(Partition* partition);
   // Records in flight will not be waited for.
   void Leave(uint32_t partition);
   // For an entry that is gone: frees its data, now or when it is read no more.
@@ -371,12 +361,8 @@ class ReplicaLog {
 
   BufferPool& pool_;
   EngineContext& sink_;
-  const ReplicaLogLimits limits_;
-  uint64_t apply_bytes_ = 0, catch_up_bytes_ = 0;
-  bool crowded_ = false;  // as Partition::crowded, by the bytes of all
-  bool room_ = false;
+  LogRoom room_;
   bool catching_up_ = false;
-  size_t learners_ = 0;
   std::vector<Partition> partitions_;
   std::vector<uint32_t> unsent_;
   std::set<uint32_t> noted_;  // partitions

@@ -1,5 +1,7 @@
-// Memory: registration with the device, and exposure to connections.
+#include "rdma/verbs/verbs_memory.h"
+
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,7 +13,6 @@
 namespace verbena::rdma {
 namespace {
 
-constexpr int64_t kBindWaitNanos = 1'000'000;
 // About ten lanes; registration takes 0.5 ms.
 constexpr size_t kSlabBytes = size_t{16} << 20;
 
@@ -64,14 +65,17 @@ class VerbsExposure final : public rdma::Registration {
 
 }  // namespace
 
-// ---- registering --------------------------------------------------------------------------------
-
-void VerbsEndpointImpl::MakeSlabs() {
+absl::Status VerbsMemory::Open(int numa_node) {
+  if (core_.nic->windows()) {
+    absl::StatusOr<std::shared_ptr<DomainView>> view = View(0);
+    if (!view.ok()) return view.status();
+    common_view_ = *std::move(view);
+  }
   SlabPoolOptions slabs;
   slabs.slab_bytes = kSlabBytes;
   slabs.label = "verbena-lanes";
-  slabs.max_slab_bytes = device_->max_registration();
-  slabs.pages.numa_node = port_.numa_node;
+  slabs.max_slab_bytes = core_.nic->max_registration();
+  slabs.pages.numa_node = numa_node;
   // The pool may outlive this device, with pieces of lanes that are still being destroyed.
   slabs.on_new_slab = [view = std::weak_ptr<DomainView>(common_view_)](
                           const std::shared_ptr<MemoryBlock>& slab) -> absl::Status {
@@ -79,16 +83,24 @@ void VerbsEndpointImpl::MakeSlabs() {
     return alive == nullptr ? absl::OkStatus() : alive->domain->Register(*slab).status();
   };
   slabs_ = std::make_shared<SlabPool>(std::move(slabs));
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key) {
+void VerbsMemory::Close() {
+  stepped_.clear();  // waits for the steps in progress
+  common_view_.reset();
+  views_.clear();
+  slabs_.reset();
+}
+
+absl::StatusOr<std::shared_ptr<DomainView>> VerbsMemory::View(uint64_t key) {
   if (common_view_ != nullptr) return common_view_;
   std::weak_ptr<DomainView>& known = views_[key];
   if (std::shared_ptr<DomainView> view = known.lock()) return view;
   for (auto it = views_.begin(); it != views_.end();) {
     it = it->first != key && it->second.expired() ? views_.erase(it) : std::next(it);
   }
-  absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = device_->Domain(key);
+  absl::StatusOr<std::shared_ptr<VerbsDomain>> domain = core_.nic->Domain(key);
   if (!domain.ok()) return domain.status();
   auto view = std::make_shared<DomainView>();
   view->domain = *std::move(domain);
@@ -96,14 +108,14 @@ absl::StatusOr<std::shared_ptr<DomainView>> VerbsEndpointImpl::View(uint64_t key
   return view;
 }
 
-absl::StatusOr<std::shared_ptr<MemoryBlock>> VerbsEndpointImpl::Allocate(size_t bytes,
-                                                                         std::string_view label) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+absl::StatusOr<std::shared_ptr<MemoryBlock>> VerbsMemory::Allocate(size_t bytes,
+                                                                   std::string_view label) {
+  if (absl::Status s = core_.NeedDevice(); !s.ok()) return s;
   return slabs_->Allocate(bytes, label);
 }
 
-absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& block) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+absl::Status VerbsMemory::Register(const std::shared_ptr<MemoryBlock>& block) {
+  if (absl::Status s = core_.NeedDevice(); !s.ok()) return s;
   if (common_view_ != nullptr) return common_view_->Find(*block).status();
   for (const auto& [key, known] : views_) {
     const std::shared_ptr<DomainView> view = known.lock();
@@ -113,9 +125,9 @@ absl::Status VerbsEndpointImpl::Register(const std::shared_ptr<MemoryBlock>& blo
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartRegistration(
+absl::StatusOr<std::unique_ptr<Registration>> VerbsMemory::StartRegistration(
     const std::shared_ptr<MemoryBlock>& block) {
-  if (absl::Status s = NeedDevice(); !s.ok()) return s;
+  if (absl::Status s = core_.NeedDevice(); !s.ok()) return s;
   VerbsRegistration::Steps all;
   const auto add = [&](const std::shared_ptr<DomainView>& view) {
     auto steps = view->StepsOf(*block);
@@ -134,8 +146,8 @@ absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartRegistrati
   return std::make_unique<VerbsRegistration>(std::move(all));
 }
 
-void VerbsEndpointImpl::Keep(std::shared_ptr<DomainView> view,
-                             const std::shared_ptr<VerbsDomain::MemorySteps>& steps) {
+void VerbsMemory::Keep(std::shared_ptr<DomainView> view,
+                       const std::shared_ptr<VerbsDomain::MemorySteps>& steps) {
   const auto same = [&](const Stepped& one) {
     return !one.steps.owner_before(steps) && !steps.owner_before(one.steps);
   };
@@ -143,49 +155,27 @@ void VerbsEndpointImpl::Keep(std::shared_ptr<DomainView> view,
   stepped_.push_back({steps, std::move(view)});
 }
 
-void VerbsEndpointImpl::LetGo() {
+void VerbsMemory::LetGo() {
   std::erase_if(stepped_, [](const Stepped& one) { return one.steps.expired(); });
 }
 
-DevicePath VerbsEndpointImpl::PathTo(const Device& device) {
-  if (absl::Status s = NeedDevice(); !s.ok()) {
-    return {DeviceRoute::kStaging, std::string(s.message())};
-  }
-  return device_->gpu_direct().PathTo(device);
+size_t VerbsMemory::max_exposure() const {
+  if (core_.nic == nullptr || !core_.nic->windows()) return SIZE_MAX;
+  return std::min<uint64_t>(core_.options.max_window, core_.nic->max_registration());
 }
 
-size_t VerbsEndpointImpl::max_exposure() const {
-  if (device_ == nullptr || !device_->windows()) return SIZE_MAX;
-  return std::min<uint64_t>(options_.max_window, device_->max_registration());
-}
-
-Endpoint::ExposurePieces VerbsEndpointImpl::exposure_pieces() const {
-  if (device_ == nullptr) return Endpoint::exposure_pieces();
-  const PieceSizes sizes = device_->piece_sizes();
+Endpoint::ExposurePieces VerbsMemory::exposure_pieces() const {
+  const PieceSizes sizes = core_.nic->piece_sizes();
   // Without windows each exposure is a registration.
-  if (!device_->windows() && sizes.bytes > kExposedPieceBytes) {
+  if (!core_.nic->windows() && sizes.bytes > kExposedPieceBytes) {
     return {kExposedPieceBytes, kExposedPieceStride};
   }
   return {sizes.bytes, sizes.stride};
 }
 
-// ---- exposing -----------------------------------------------------------------------------------
-
-absl::StatusOr<RemoteMemory> VerbsEndpointImpl::Expose(ConnectionId id,
-                                                       std::shared_ptr<MemoryBlock> block,
-                                                       size_t offset, size_t bytes) {
-  VerbsConnection* connection = Find(id);
-  if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
-  // Binds are limited. A bind takes the device microseconds, so waiting is simpler than queueing.
-  // The wait is limited, because a bind behind writes to an unresponsive peer would delay the other
-  // lanes too.
-  if (connection->binds_full()) WaitForBinds(connection);
-  return connection->Expose(std::move(block), offset, bytes);
-}
-
-absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartExposure(
+absl::StatusOr<std::unique_ptr<Registration>> VerbsMemory::StartExposure(
     ConnectionId id, const std::shared_ptr<MemoryBlock>& block, size_t offset, size_t bytes) {
-  VerbsConnection* connection = Find(id);
+  VerbsConnection* connection = core_.Find(id);
   if (connection == nullptr) return absl::FailedPreconditionError("no such connection");
   auto steps = connection->StartExposure(*block, offset, bytes);
   if (!steps.ok()) return steps.status();
@@ -194,32 +184,18 @@ absl::StatusOr<std::unique_ptr<Registration>> VerbsEndpointImpl::StartExposure(
   return std::make_unique<VerbsExposure>(id, block, offset, bytes, *std::move(steps));
 }
 
-absl::StatusOr<RemoteMemory> VerbsEndpointImpl::FinishExposure(
-    std::unique_ptr<Registration> complete) {
+absl::StatusOr<RemoteMemory> VerbsMemory::FinishExposure(std::unique_ptr<Registration> complete) {
   // StartExposure() of this endpoint made it.
   const auto& exposure = static_cast<const VerbsExposure&>(*complete);
-  VerbsConnection* connection = Find(exposure.connection);
+  VerbsConnection* connection = core_.Find(exposure.connection);
   // While the queue pair exists, the connection keeps the domain that contains the region.
   if (connection == nullptr || !connection->has_queue_pair()) {
     return absl::UnavailableError("the connection has ended");
   }
   MrHandle region = exposure.steps->TakePart();
   if (region == nullptr) return absl::UnavailableError("the RDMA device was closed");
-  if (connection->binds_full()) WaitForBinds(connection);
+  if (connection->binds_full()) core_.queues.WaitForBinds(connection);
   return connection->Expose(exposure.block, exposure.offset, exposure.bytes, std::move(region));
-}
-
-void VerbsEndpointImpl::WaitForBinds(VerbsConnection* connection) {
-  const int64_t give_up = clock_.NowNanos() + kBindWaitNanos;
-  do {
-    DrainQueue(connection->queue());
-    if (!connection->binds_full() || connection->failing()) return;
-  } while (!connection->binds_stall && clock_.NowNanos() < give_up);
-  connection->binds_stall = true;
-}
-
-void VerbsEndpointImpl::Unexpose(ConnectionId id, const RemoteMemory& memory) {
-  if (VerbsConnection* connection = Find(id)) connection->Unexpose(memory);
 }
 
 }  // namespace verbena::rdma
