@@ -35,7 +35,7 @@ bool LogRoom::HasRoom(Part* part) {
 }
 
 bool LogRoom::HasRoomToCatchUp(const Part& part) const {
-  if (failpoints().unbounded_log) return bytes() < limits_.catch_up_bytes;
+  if (VERBENA_FAILPOINT(shard, unbounded_log)) return bytes() < limits_.catch_up_bytes;
   // As much as applies have in the log: a learner's link is shared by halves. Otherwise little
   // enough for applies of other partitions not to wait behind it.
   const uint64_t most =
