@@ -278,19 +278,7 @@ ClientStatistics Client::statistics() const {
   client::CoreStatistics core_statistics;
   impl_->runtime->Run([&](ClientCore& core) { core_statistics = core.statistics(); });
   ClientStatistics statistics;
-  statistics.bytes_pushed = core_statistics.bytes_pushed;
-  statistics.bytes_pulled = core_statistics.bytes_pulled;
-  statistics.pushes = core_statistics.pushes;
-  statistics.pulls = core_statistics.pulls;
-  statistics.records_resent = core_statistics.records_resent;
-  statistics.lanes_opened = core_statistics.lanes_opened;
-  statistics.lanes_lost = core_statistics.lanes_lost;
-  statistics.credit_stalls = core_statistics.credit_stalls;
-  statistics.staged_bytes = core_statistics.staged_bytes;
-  statistics.referenced_bytes = core_statistics.referenced_bytes;
-  statistics.direct_bytes = core_statistics.direct_bytes;
-  statistics.rail_moves = core_statistics.rail_moves;
-  statistics.staleness.assign(core_statistics.staleness.begin(), core_statistics.staleness.end());
+  static_cast<ClientCounters&>(statistics) = core_statistics;
   for (auto& lane : core_statistics.lanes) {
     statistics.lanes.push_back(
         {lane.server, lane.shard, lane.transport, lane.reason, lane.state, lane.device, lane.rail});

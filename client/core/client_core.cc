@@ -1,6 +1,7 @@
 #include "client/core/client_core.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "client/core/client_core_impl.h"
@@ -192,22 +193,14 @@ uint64_t ClientCore::incarnation() const { return impl_->session.incarnation(); 
 int ClientCore::rank() const { return impl_->session.rank(); }
 const v1::ClusterView& ClientCore::view() const { return impl_->session.view(); }
 
+static_assert(std::tuple_size_v<decltype(ClientCounters::staleness)> == kStalenessBuckets);
+
 CoreStatistics ClientCore::statistics() const {
   static constexpr const char* kStates[] = {"idle", "asking", "opening", "open", "closing"};
-  const JournalCounters& journal = impl_->journal.counters;
-  const LaneCounters lanes = impl_->lanes.counters();
   CoreStatistics statistics;
-  statistics.bytes_pushed = journal.bytes_pushed;
-  statistics.bytes_pulled = journal.bytes_pulled;
-  statistics.pushes = journal.pushes;
-  statistics.pulls = journal.pulls;
-  statistics.records_resent = journal.resent;
-  statistics.staged_bytes = journal.staged_bytes;
-  statistics.direct_bytes = journal.direct_bytes;
-  statistics.referenced_bytes = journal.referenced_bytes;
-  statistics.rail_moves = journal.rail_moves;
+  static_cast<ClientCounters&>(statistics) = impl_->journal.counters;
   statistics.tables = impl_->journal.tables.size();
-  statistics.staleness = journal.staleness;
+  const LaneCounters lanes = impl_->lanes.counters();
   statistics.lanes_opened = lanes.opened;
   statistics.lanes_lost = lanes.lost;
   statistics.credit_stalls = lanes.credit_stalls;

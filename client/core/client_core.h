@@ -15,7 +15,6 @@
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +39,7 @@
 #include "rdma/memory/memory.h"
 #include "rdma/selection/transports.h"
 #include "rdma/transport.h"
+#include "verbena/client_counters.h"
 #include "verbena/v1/cluster.pb.h"
 
 namespace verbena::client {
@@ -79,17 +79,8 @@ struct ScanResult {
   uint64_t next = 0;        // the cursor of the next record; no keys: the end of the partition
 };
 
-struct CoreStatistics {
-  uint64_t bytes_pushed = 0, bytes_pulled = 0;
-  uint64_t pushes = 0, pulls = 0;  // records; one per chunk, or for rows one per lane and filled
-                                   // slot
-  uint64_t records_resent = 0, lanes_opened = 0, lanes_lost = 0;
-  uint64_t credit_stalls = 0;
-  uint64_t staged_bytes = 0, direct_bytes = 0;
-  uint64_t referenced_bytes = 0;
-  uint64_t rail_moves = 0;  // moves of a table's partitions from one rail to another
-  uint64_t tables = 0;      // in use, or dropped and not released yet
-  std::array<uint64_t, kStalenessBuckets> staleness = {};  // pulls of ssp tables
+struct CoreStatistics : ClientCounters {
+  uint64_t tables = 0;  // in use, or dropped and not released yet
   struct Lane {
     uint64_t server = 0;
     uint32_t shard = 0;

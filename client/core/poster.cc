@@ -308,7 +308,7 @@ bool Poster::Send(Stream* stream, PendingRequest* entry, rdma::WorkerLane::Reque
   entry->revision = journal_.session->view().revision();
   stream->posted.PushBack(entry);
   RailMoves::CountLoad(*stream, *entry);
-  if (++entry->posts > 1) ++journal_.counters.resent;
+  if (++entry->posts > 1) ++journal_.counters.records_resent;
   return true;
 }
 

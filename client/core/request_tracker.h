@@ -39,7 +39,6 @@
 #ifndef VERBENA_CLIENT_CORE_REQUEST_TRACKER_H_
 #define VERBENA_CLIENT_CORE_REQUEST_TRACKER_H_
 
-#include <array>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -60,14 +59,9 @@
 #include "client/core/tables.h"
 #include "client/operations/operations.h"
 #include "client/staging/staging.h"
+#include "verbena/client_counters.h"
 
 namespace verbena::client {
-
-struct JournalCounters {
-  uint64_t bytes_pushed = 0, bytes_pulled = 0, pushes = 0, pulls = 0;
-  uint64_t resent = 0, staged_bytes = 0, direct_bytes = 0, referenced_bytes = 0, rail_moves = 0;
-  std::array<uint64_t, kStalenessBuckets> staleness = {};
-};
 
 class RequestTracker final : public LaneListener {
  public:
@@ -116,7 +110,7 @@ class RequestTracker final : public LaneListener {
   int64_t now = 0;          // read once a turn
   bool closed = false;      // EndAll() was called: no record is resent
   uint64_t turn_bytes = 0;  // decoded or copied in this turn
-  JournalCounters counters;
+  ClientCounters counters;  // without those of lanes
   KeyScratch key_scratch;
 
   // ---- the parts ----

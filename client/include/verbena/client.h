@@ -59,6 +59,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "verbena/client_counters.h"
 #include "verbena/export.h"
 #include "verbena/half.h"
 #include "verbena/memory_kind.h"
@@ -302,24 +303,7 @@ class VERBENA_EXPORT RowScan {
 };
 
 // Counters of a client since it connected, and its current lanes.
-struct ClientStatistics {
-  uint64_t bytes_pushed = 0;    // of gradients, and of keys of rows; resent ones are not counted
-  uint64_t bytes_pulled = 0;    // of received parameters and rows
-  uint64_t pushes = 0;          // push requests: one for each chunk, or for each slot of rows
-  uint64_t pulls = 0;           // pull requests: one for each chunk, or for each slot of rows
-  uint64_t records_resent = 0;  // requests that were sent again after a lost lane or a refusal
-  uint64_t lanes_opened = 0;    // to all servers and shards
-  uint64_t lanes_lost = 0;      // lanes that ended before the client was closed
-  uint64_t credit_stalls = 0;   // times a request waited for a slot or an operation
-  uint64_t staged_bytes = 0;    // copied through staging: GPU memory, rows, memory without shm
-  // Part of bytes_pushed that servers read in place (shm, allocated regions).
-  uint64_t referenced_bytes = 0;
-  // Pushed and pulled bytes of GPU memory that the RDMA device accessed itself (GPUDirect).
-  uint64_t direct_bytes = 0;
-  uint64_t rail_moves = 0;  // times a partition of a table moved from one rail to another
-  // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
-  // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
-  std::vector<uint64_t> staleness;
+struct ClientStatistics : ClientCounters {
   // A connection to a shard.
   struct Lane {
     uint64_t server = 0;    // the server's incarnation
