@@ -287,7 +287,7 @@ ReplyStatus Engine::Impl::CopyDense(const Copied& c) {
   // Another apply was made here: this is no replica any more.
   if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
   Source sum = reinterpret_cast<const float*>(c.data.data());
-  sum.assigns = c.header.assigned > 0;
+  sum.assigns = c.header.assigned > 0 && !failpoints().replicate_as_gradients;
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
   const StepScale scale = {c.header.gradient_scale, c.header.trust};
   if (!table->Apply(index, sources, c.header.divisor, scale, /*force=*/true)) {
@@ -336,7 +336,8 @@ ReplyStatus Engine::Impl::CopyRows(const Copied& c) {
   for (size_t i = 0; i < copied_rows.size(); ++i) {
     if (copied_rows[i] == RowStore::kNone) continue;  // comes later, as it is then
     Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
-    sum.assigns = i >= copied_rows.size() - c.header.assigned;
+    sum.assigns =
+        i >= copied_rows.size() - c.header.assigned && !failpoints().replicate_as_gradients;
     table->ApplyRow(copied_rows[i], {&sum, 1}, c.header.divisor);
   }
   table->EndApply();
