@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "shard/engine_core.h"
+#include "shard/failpoints.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
