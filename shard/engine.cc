@@ -149,6 +149,7 @@ std::vector<TableStatistics> Engine::tables() const {
     const PartitionedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), impl_->StepOf(table)});
+    impl_->FillOptimizer(state, &tables.back());
     tables.back().restoring = state.restore != nullptr;
     tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {

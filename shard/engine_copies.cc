@@ -240,6 +240,12 @@ ReplyStatus Engine::Impl::Copy(const Copied& c) {
     case ReplicaKind::kMakeRows:
       status = MakeRows(c);
       break;
+    case ReplicaKind::kOptimizer:
+      if (!c.state->table->optimizer().AddEncoded(c.slice, c.header.count, c.data,
+                                                  c.header.version)) {
+        status = ReplyStatus::kMalformed;
+      }
+      break;
     case ReplicaKind::kReset:
       c.state->table->SetVersions(c.slice, 0);
       c.marks->workers.clear();

@@ -179,6 +179,22 @@ struct Engine::Impl {
   void FollowRoom();
   // Whether a request that pushes to these groups of an async or ssp table has to wait for room.
   bool LacksRoom(const TableState& state, absl::Span<const Group> groups);
+  bool LacksLogRoom(const TableState& state, absl::Span<const Group> groups);
+
+  // ---- engine_optimizer.cc ----
+  // One group of a SetOptimizer().
+  struct SliceChange {
+    uint64_t worker;
+    const Members::Member& member;
+    const Group& group;
+    absl::Span<const NamedValue> values;
+    TableState* state;
+    uint32_t slice;
+  };
+  bool BeginOptimizerRecord(const SliceChange& change, uint64_t sequence, uint64_t least,
+                            ReplicaLog::Append* told);
+  ReplyStatus ChangeSlice(const SliceChange& change, uint64_t* from);
+  void FillOptimizer(const TableState& state, TableStatistics* statistics) const;
   // Handles results of the cold store, and requests that waited for them.
   void RunCold();
   void LoseRow(const ColdIo::Failure& failure);
@@ -396,6 +412,10 @@ struct Engine::Impl {
   std::vector<uint64_t> copied_keys;  // scratch for records to replicas
   std::vector<uint32_t> copied_rows;
 };
+
+// Fills a record with all changes of a slice's optimizer, for a learner. False: no memory.
+bool FillChanges(const TableOptimizer& optimizer, uint32_t slice, BufferPool* pool,
+                 ReplicaLog::Append* told);
 
 // The more informative status of two groups.
 ReplyStatus Worse(ReplyStatus a, ReplyStatus b);

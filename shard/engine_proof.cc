@@ -124,6 +124,7 @@ uint64_t Engine::Impl::ProveLocalPartition(uint32_t partition, const TableState&
                                            uint32_t slice) {
   ReplicaLog::Append proof = HeaderFor(ReplicaKind::kProvePartition, partition, state);
   if (!AddMarks(state, slice, &proof)) return 0;
+  proof.header.digest = state.table->optimizer().Digest(slice);
   if (const EmbeddingTable* table = state.rows.table.get()) {
     proof.header.version = table->slice(slice).version;
     proof.header.applies = table->slice(slice).applies;
@@ -240,6 +241,7 @@ ReplyStatus Engine::Impl::CheckChunk(const Copied& c) {
 
 ReplyStatus Engine::Impl::CheckLocalPartition(const Copied& c) {
   if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
+  if (c.state->table->optimizer().Digest(c.slice) != c.header.digest) return ReplyStatus::kDataLoss;
   if (const EmbeddingTable* table = c.state->rows.table.get()) {
     const EmbeddingTable::LocalPartition& slice = table->slice(c.slice);
     if (slice.version != c.header.version || slice.applies != c.header.applies ||

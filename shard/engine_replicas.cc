@@ -244,7 +244,12 @@ bool Engine::Impl::ReplicateLocalPartition(uint32_t partition, const TableState&
   if (!AtLastRecord(partition, state, slice)) return false;
   ReplicaLog::Append told = HeaderFor(ReplicaKind::kBeginPartition, partition, state);
   told.header.flags = kReplicaToCome;
-  if (!AddMarks(state, slice, &told)) return false;
+  ReplicaLog::Append changes = HeaderFor(ReplicaKind::kOptimizer, partition, state);
+  if (!FillChanges(state.table->optimizer(), slice, &pool, &changes)) return false;
+  if (!AddMarks(state, slice, &told)) {
+    pool.ReturnScratch(changes.data);
+    return false;
+  }
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     told.header.version = rows->slice(slice).version;
     told.header.applies = rows->slice(slice).applies;
@@ -255,6 +260,7 @@ bool Engine::Impl::ReplicateLocalPartition(uint32_t partition, const TableState&
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     sent.rows_end = sent.rows_made = rows->rows_in(slice);
   }
+  if (changes.header.count > 0) c.told = log.Add(std::move(changes));
   return true;
 }
 

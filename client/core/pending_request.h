@@ -26,6 +26,7 @@ struct TableState;
 struct Stream;
 struct TableLane;
 struct Operation;
+struct OptimizerUpdate;
 struct ScanResult;
 class DeviceStaging;
 class RequestHandler;
@@ -157,13 +158,14 @@ struct Operation {
     kLookup,
     kScan,
     kLookupBags,
-    kPrefetch
+    kPrefetch,
+    kSetOptimizer
   };
   // Name in errors and profilers.
   const char* name() const {
-    constexpr const char* kNames[] = {"push",     "pull",           "push-pull",
-                                      "end-step", "push of rows",   "lookup",
-                                      "scan",     "lookup of bags", "prefetch"};
+    constexpr const char* kNames[] = {
+        "push",   "pull", "push-pull",      "end-step", "push of rows",
+        "lookup", "scan", "lookup of bags", "prefetch", "change of the optimizer"};
     return kNames[static_cast<int>(kind)];
   }
 
@@ -194,6 +196,7 @@ struct Operation {
   std::unique_ptr<BagCall> bags;                 // for a lookup of bags; from Operations::NewBags()
   float* sums = nullptr;                         // destination of its sums, in blocks[1]
   std::shared_ptr<ScanResult> scan;              // for a scan
+  std::shared_ptr<OptimizerUpdate> change;       // for a change of the optimizer
   PendingRequestList entries;
   Links<Operation> timer_links, finished_links;
 };

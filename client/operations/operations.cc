@@ -62,6 +62,10 @@ constexpr Traits kPrefetch = {.type = RecordType::kPrefetch,
                               .counted = Counted::kPulls,
                               .buffers = Buffers::kPacked,
                               .leaves = Leaves::kOperations};
+constexpr Traits kSetOptimizer = {.type = RecordType::kSetOptimizer,
+                                  .queue = Queue::kOrdered,
+                                  .counted = Counted::kOrdered,
+                                  .in_any_step = true};
 
 }  // namespace
 
@@ -76,7 +80,8 @@ Requests::Requests(RequestTracker* journal)
       scan(kScan, journal),
       norms(kNorms, journal),
       totals(kTotals, journal),
-      prefetch(kPrefetch, journal) {}
+      prefetch(kPrefetch, journal),
+      set_optimizer(kSetOptimizer, journal) {}
 
 std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
 

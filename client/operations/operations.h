@@ -13,6 +13,7 @@
 #include "client/operations/push.h"
 #include "client/operations/push_rows.h"
 #include "client/operations/scan.h"
+#include "client/operations/set_optimizer.h"
 #include "client/operations/totals.h"
 
 namespace verbena::client {
@@ -31,6 +32,7 @@ struct Requests {
   NormsRequests norms;
   TotalsRequests totals;
   PrefetchRequests prefetch;
+  SetOptimizerRequests set_optimizer;
 };
 
 }  // namespace verbena::client

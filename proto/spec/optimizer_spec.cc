@@ -14,8 +14,6 @@ namespace {
 
 // Bounds the size of a table's specification, and of the values that errors print.
 constexpr int kMaxBoundaries = 1024;
-// A lower limit is near the smallest f32: a mistake rather than an intention.
-constexpr double kLeastClip = 1e-30;
 
 absl::Status Bad(const std::string& field, const std::string& value, const std::string& allowed) {
   return absl::InvalidArgumentError(
@@ -166,6 +164,16 @@ std::string ParameterOf(const v1::Optimizer& optimizer, const std::string& name)
   return it == optimizer.parameters().end() ? "not set" : Number(it->second);
 }
 
+// Without the values that SetOptimizer may change.
+v1::Optimizer WithoutValues(v1::Optimizer optimizer) {
+  optimizer.clear_changed();
+  optimizer.clear_parameters();
+  if (optimizer.schedule().kind() != v1::Schedule::PIECEWISE) optimizer.clear_rate();
+  if (optimizer.clip_value() > 0) optimizer.set_clip_value(1);
+  if (optimizer.clip_chunk_norm() > 0) optimizer.set_clip_chunk_norm(1);
+  return optimizer;
+}
+
 }  // namespace
 
 absl::Status NormalizeOptimizer(v1::Optimizer* optimizer) {
@@ -199,6 +207,10 @@ bool NeedsStepNorms(const v1::Optimizer& optimizer) {
 
 std::optional<FieldDifference> FirstDifference(const v1::Optimizer& first,
                                                const v1::Optimizer& second) {
+  // The other one has the values from before.
+  if (first.changed() || second.changed()) {
+    return FirstDifference(WithoutValues(first), WithoutValues(second));
+  }
   const auto left = Fields(first);
   const auto right = Fields(second);
   for (size_t i = 0; i < left.size(); ++i) {

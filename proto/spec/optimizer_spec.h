@@ -17,6 +17,9 @@ namespace verbena {
 // kind of schedule does not use must not be set.
 absl::Status NormalizeOptimizer(v1::Optimizer* optimizer);
 
+// Lower limit of a clip setting: near the smallest f32, so less is a mistake rather than intended.
+inline constexpr double kLeastClip = 1e-30;
+
 // Whether a step needs the norms of a whole table's weights and update, for LAMB's trust ratio.
 bool NeedsTrustRatio(const v1::Optimizer& optimizer);
 // Whether a step commits in two phases because its norm covers several chunks (record.h: kNorms).
@@ -28,7 +31,8 @@ struct FieldDifference {
   std::string second;
 };
 
-// The first difference of two normalized messages; empty: they are equal.
+// The first difference of two normalized messages; empty: they are equal. If values of one were
+// changed while its table lived (changed), values that can be changed are not compared.
 std::optional<FieldDifference> FirstDifference(const v1::Optimizer& first,
                                                const v1::Optimizer& second);
 
