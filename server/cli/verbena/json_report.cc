@@ -40,12 +40,14 @@ JsonArray Tables(const ClusterState& state) {
   JsonArray tables;
   for (const v1::Table& table : state.view.tables()) {
     const v1::TableSpec& spec = table.spec();
+    const v1::Optimizer in_force = OptimizerOf(table, state);
     JsonWriter optimizer;
-    optimizer.Add("name", spec.optimizer().name());
-    optimizer.Add("rate", spec.optimizer().rate());
+    optimizer.Add("name", in_force.name());
+    optimizer.Add("rate", in_force.rate());
+    optimizer.Add("changed", in_force.changed());
     // A protobuf map has no order.
-    const std::map<std::string, double> sorted(spec.optimizer().parameters().begin(),
-                                               spec.optimizer().parameters().end());
+    const std::map<std::string, double> sorted(in_force.parameters().begin(),
+                                               in_force.parameters().end());
     JsonWriter parameters;
     for (const auto& [name, value] : sorted) parameters.Add(name, value);
     optimizer.Add("parameters", parameters);

@@ -1,9 +1,11 @@
 #include "server/cli/verbena/table_command.h"
 
+#include "server/cli/verbena/table_set.h"
+
 namespace verbena::cli {
 
-std::vector<CLI::App*> AddTableActions(CLI::App* /*command*/, TableAction* /*chosen*/) {
-  return {};
+std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen) {
+  return {AddTableSet(command, chosen)};
 }
 
 absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,
