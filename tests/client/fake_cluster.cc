@@ -263,6 +263,14 @@ FakeCluster::CallPtr FakeCluster::EndStep(uint32_t table, int64_t timeout_ns) {
   return Track([&](auto done) { return core->EndStep(table, now() + timeout_ns, done); });
 }
 
+FakeCluster::CallPtr FakeCluster::SetOptimizer(uint32_t table,
+                                               std::shared_ptr<client::OptimizerUpdate> change,
+                                               int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->SetOptimizer(table, std::move(change), now() + timeout_ns, done);
+  });
+}
+
 client::ClientCore::Slice FakeCluster::Memory(uint32_t table, float value) {
   uint64_t elements = 0;
   for (const v1::Table& t : view.tables()) {

@@ -140,6 +140,37 @@ TEST_CASE("norms and totals are of one step and one kind") {
   }
 }
 
+TEST_CASE("a change of the optimizer has whole values, whose names are names") {
+  RecordHeader h = PushHeader(0);
+  h.type = RecordType::kSetOptimizer;
+  h.dtype = ElementType::kNone;
+  const auto check = [&](uint16_t groups, uint32_t bytes) {
+    h.group_count = groups;
+    h.payload_bytes = bytes;
+    Slot slot;
+    slot.Put(h, std::vector<Group>(groups, GroupOf(0)));
+    const absl::Status status = slot.Check();
+    return status.ok() ? "accepted" : Message(status);
+  };
+  CHECK(check(1, 0) == "accepted");
+  CHECK(check(kMaxSetOptimizerGroups, kMaxNamedValues * sizeof(NamedValue)) == "accepted");
+  CHECK_THAT(check(kMaxSetOptimizerGroups + 1, 32), Contains("group_count is 97; allowed: 1..96"));
+  CHECK_THAT(check(1, 33), Contains("payload_bytes is 33; allowed: 32 for each of at most 16"));
+  CHECK_THAT(check(1, 17 * 32), Contains("payload_bytes is 544; allowed: 32 for each"));
+  std::vector<NamedValue> values;
+  const auto copy = [&](const std::string& name) {
+    NamedValue value = {};
+    name.copy(value.name, sizeof(value.name));
+    return CopyNamedValues({reinterpret_cast<const std::byte*>(&value), sizeof(value)}, &values);
+  };
+  CHECK(copy("beta1").ok());
+  CHECK(copy(std::string(24, 'x')).ok());
+  for (const std::string& name : {std::string(), std::string("Rate"), std::string("a b"),
+                                  std::string("a\0b", 3), std::string("\xff")}) {
+    CHECK_THAT(Message(copy(name)), Contains("values[0].name is no name; allowed: lower-case"));
+  }
+}
+
 TEST_CASE("what a server replicates says where its part belongs") {
   RecordHeader h = PushHeader(0);
   h.type = RecordType::kReplicate;
