@@ -19,6 +19,7 @@ struct Failpoints {
   Failpoint forget_changed_rows;      // a committed save forgets the rows that changed during it
   Failpoint checkpoint_what_changes;  // an apply keeps nothing for a save that has not written it
   Failpoint forget_cold_changes;      // a row that changes while it is written counts as written
+  Failpoint replicate_as_gradients;   // a replica takes new parameters for a gradient
   Failpoint replicate_from_slot;      // a copy is sent what is in the worker's slot by then
   Failpoint unbounded_log;            // applies do not wait for the log; catch-up waits for it
   Failpoint unbounded_notes;          // what views change is added to the log whatever is in it

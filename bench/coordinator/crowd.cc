@@ -35,10 +35,10 @@ absl::StatusOr<Response> Call(
 
 }  // namespace
 
-absl::Status TimedStore::Save(const server::CoordinatorState& state,
-                              const server::StateChange& change) {
+absl::Status TimedStore::SaveAll(const server::CoordinatorState& state,
+                                 absl::Span<const server::StateChange> changes) {
   const int64_t began = clock_.NowNanos();
-  absl::Status status = store_->Save(state, change);
+  absl::Status status = store_->SaveAll(state, changes);
   nanos_ += clock_.NowNanos() - began;
   return status;
 }
@@ -140,27 +140,40 @@ absl::Status Crowd::MakeTables() {
   return absl::OkStatus();
 }
 
+// As many calls as wait for the coordinator while it handles others.
+absl::Status Crowd::JoinSome(int count) {
+  absl::Status status;
+  coordinator_->BeginGroup();
+  for (int i = 0; i < count; ++i) {
+    v1::JoinWorkerRequest request;
+    request.set_request_id(NewId());
+    request.set_job("job");
+    request.set_name(absl::StrCat("host-", members_.size() + static_cast<size_t>(i)));
+    request.set_expected_workers(static_cast<uint32_t>(options_.workers));
+    request.set_rank(-1);
+    coordinator_->JoinWorker(request, [&](absl::StatusOr<v1::JoinWorkerResponse> joined) {
+      status.Update(joined.status());
+      if (!joined.ok()) return;
+      buffer_.clear();
+      joined->SerializeToString(&buffer_);
+      auto member = std::make_unique<Member>();
+      member->incarnation = joined->incarnation();
+      member->seen = SeenOf(joined->view());
+      members_.push_back(std::move(member));
+    });
+  }
+  coordinator_->EndGroup();
+  return status;
+}
+
 absl::Status Crowd::JoinWorkers() {
   WatchAll();
   const int64_t began = clock_.NowNanos();
   const double saving = store_->seconds();
-  for (int i = 0; i < options_.workers; ++i) {
-    v1::JoinWorkerRequest request;
-    request.set_request_id(NewId());
-    request.set_job("job");
-    request.set_name(absl::StrCat("host-", i));
-    request.set_expected_workers(static_cast<uint32_t>(options_.workers));
-    request.set_rank(-1);
-    absl::StatusOr<v1::JoinWorkerResponse> joined = absl::InternalError("no answer");
-    coordinator_->JoinWorker(
-        request, [&](absl::StatusOr<v1::JoinWorkerResponse> r) { joined = std::move(r); });
-    if (!joined.ok()) return joined.status();
-    buffer_.clear();
-    joined->SerializeToString(&buffer_);
-    auto member = std::make_unique<Member>();
-    member->incarnation = joined->incarnation();
-    member->seen = SeenOf(joined->view());
-    members_.push_back(std::move(member));
+  for (int joined = 0; joined < options_.workers; joined += options_.joins_together) {
+    const absl::Status status =
+        JoinSome(std::min(options_.joins_together, options_.workers - joined));
+    if (!status.ok()) return status;
     coordinator_->RunOnce();
     for (const auto& m : members_) {
       while (!m->watching) Watch(m.get());

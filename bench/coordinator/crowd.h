@@ -24,8 +24,8 @@ class TimedStore final : public server::Store {
  public:
   explicit TimedStore(std::unique_ptr<server::Store> store) : store_(std::move(store)) {}
   absl::StatusOr<server::CoordinatorState> Load() override { return store_->Load(); }
-  absl::Status Save(const server::CoordinatorState& state,
-                    const server::StateChange& change) override;
+  absl::Status SaveAll(const server::CoordinatorState& state,
+                       absl::Span<const server::StateChange> changes) override;
   double seconds() const { return static_cast<double>(nanos_) / 1e9; }
 
  private:
@@ -39,11 +39,13 @@ struct CrowdOptions {
   int workers = 1000;
   int tables = 20;
   int partitions = 256;
+  // A job's workers start at once, so the coordinator finds several calls whenever it looks.
+  int joins_together = 16;
   std::string directory;  // of the coordinator's state; empty: in memory, nothing is made durable
 };
 
 struct CrowdFigures {
-  double joins_s = 0;              // all workers, one after the other, while all watch
+  double joins_s = 0;              // all workers, joins_together at a time, while all watch
   double joins_saving_s = 0;       // of that, making the changes durable
   std::vector<double> changes_ms;  // each change of configurations, with all answers serialized
   double change_bytes = 0;         // of the answers to one change, to all members
@@ -66,6 +68,7 @@ class Crowd {
   absl::Status Start();
   absl::Status JoinServers();
   absl::Status MakeTables();
+  absl::Status JoinSome(int count);
   absl::Status JoinWorkers();
   absl::Status ChangeConfigurations();
   absl::Status BeatHearts();

@@ -1,7 +1,8 @@
 // Cost of a change for the coordinator's thread, by the number of members that watch the view.
 // Every answer is serialized and every change is durable.
 //
-//     coordinator [--workers 100,1000,10000] [--servers N] [--directory DIR] [--json FILE]
+//     coordinator [--workers 100,1000,10000] [--servers N] [--joins-together N] [--directory DIR]
+//     [--json FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -41,9 +42,12 @@ void AddRow(Report* report, int workers, const char* name, const char* unit, dou
 }
 
 absl::Status Measure(const Settings& settings, Report* report) {
-  std::printf("coordinator: %d servers, %d tables, %d partitions, 2 copies, state in %s\n",
-              settings.crowd.servers, settings.crowd.tables, settings.crowd.partitions,
-              settings.durable ? settings.crowd.directory.c_str() : "memory");
+  std::printf(
+      "coordinator: %d servers, %d tables, %d partitions, 2 copies, %d joins together, "
+      "state in %s\n",
+      settings.crowd.servers, settings.crowd.tables, settings.crowd.partitions,
+      settings.crowd.joins_together,
+      settings.durable ? settings.crowd.directory.c_str() : "memory");
   double change_before = 0, joins_before = 0;
   for (const int workers : settings.workers) {
     CrowdOptions options = settings.crowd;
@@ -97,6 +101,10 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--partitions", settings.crowd.partitions, "partitions")
       ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--joins-together", settings.crowd.joins_together,
+                 "calls of workers that wait for the coordinator together")
+      ->check(CLI::Range(1, 128))
       ->capture_default_str();
   app.add_option("--directory", settings.crowd.directory, "where the coordinator's state is")
       ->capture_default_str();

@@ -1,8 +1,8 @@
 // The cost of a GPU for a worker: bytes through page-locked staging, in chunks as the client moves
 // them, beside one cuMemcpyAsync of page-locked memory a transfer; whole pushes and pulls of its
-// memory beside the same; kernels beside the bandwidth of its memory.
+// memory beside the same.
 //
-//     gpu --verbenad PROGRAM [--device N] [--size BYTES,...] [--elements N] [--case NAME]
+//     gpu --verbenad PROGRAM [--device N] [--size BYTES,...] [--case NAME]
 //         [--json FILE]
 //
 // Every figure is the median of interleaved runs (ours, limit, ours, limit, ...).
@@ -19,7 +19,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "bench/gpu/kernels.h"
 #include "bench/gpu/servers.h"
 #include "bench/gpu/staging.h"
 #include "bench/report.h"
@@ -31,7 +30,6 @@ namespace {
 struct Settings {
   int device = 0;
   std::vector<uint64_t> sizes = {1 << 18, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  uint64_t elements = uint64_t{64} << 20;
   std::vector<std::string> cases;
   std::string json;
   int runs = 7;
@@ -108,25 +106,11 @@ absl::Status Servers(const Settings& settings, std::shared_ptr<rdma::Device> dev
   return absl::OkStatus();
 }
 
-absl::Status Kernels(const Settings& settings, std::shared_ptr<rdma::Device> device,
-                     Report* report) {
-  auto world = KernelWorld::Make(std::move(device), settings.elements);
-  if (!world.ok()) return world.status();
-  for (const std::string& name : KernelWorld::Names()) {
-    const absl::Status status = AddRow(
-        settings, absl::StrCat(name, " of a copy in memory"),
-        [&] { return (*world)->Run(name, settings.milliseconds); },
-        [&] { return (*world)->Copy(settings.milliseconds); }, report);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
 struct Case {
   const char* name;
   absl::Status (*run)(const Settings&, std::shared_ptr<rdma::Device>, Report*);
 };
-constexpr Case kCases[] = {{"staging", Staging}, {"servers", Servers}, {"kernels", Kernels}};
+constexpr Case kCases[] = {{"staging", Staging}, {"servers", Servers}};
 
 int Run(const Settings& settings) {
   auto device = rdma::OpenCudaDevice(settings.device);
@@ -136,10 +120,9 @@ int Run(const Settings& settings) {
   }
   std::printf(
       "gpu: %s, %d interleaved runs of %d ms, medians; GB = 10^9 bytes; staging in chunks of %s, "
-      "%d shards, kernels on %llu elements\n",
+      "%d shards\n",
       (*device)->name().c_str(), settings.runs, settings.milliseconds,
-      SizeName(StagingWorld::kChunk).c_str(), settings.shards,
-      static_cast<unsigned long long>(settings.elements));
+      SizeName(StagingWorld::kChunk).c_str(), settings.shards);
   Report report;
   for (const Case& c : kCases) {
     const bool wanted =
@@ -160,16 +143,14 @@ int Run(const Settings& settings) {
 
 int main(int argc, char** argv) {
   verbena::bench::Settings settings;
-  CLI::App app{"Cost of a GPU for a worker: staging, and kernels"};
+  CLI::App app{"Cost of a GPU for a worker: its staging"};
   app.add_option("--device", settings.device, "GPU, as CUDA counts them")->capture_default_str();
   app.add_option("--size", settings.sizes, "bytes of a transfer")
       ->delimiter(',')
       ->check(CLI::Range(uint64_t{4}, uint64_t{1} << 33));
-  app.add_option("--elements", settings.elements, "numbers that a kernel is given")
-      ->check(CLI::Range(uint64_t{1024}, uint64_t{1} << 32));
-  app.add_option("--case", settings.cases, "staging, servers, kernels (default: all)")
+  app.add_option("--case", settings.cases, "staging, servers (default: all)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"staging", "servers", "kernels"}));
+      ->check(CLI::IsMember({"staging", "servers"}));
   app.add_option("--runs", settings.runs, "of each figure")->check(CLI::Range(1, 1000));
   app.add_option("--milliseconds", settings.milliseconds, "of a run")->check(CLI::Range(1, 60'000));
   app.add_option("--json", settings.json, "write the rows to this file");

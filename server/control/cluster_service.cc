@@ -78,14 +78,12 @@ void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, cons
         Scope scope = ScopeOf(copy, IndexLookup(*coordinator));
         absl::StatusOr<Principal> who = gate->Judge(coordinator->access(), caller, method, scope);
         if (!who.ok()) return answer(who.status());
-        // Calls that are audited are answered before run() returns, and have a revision of their
-        // own if they change something. Opening a table that exists does not, for example.
-        const uint64_t before = coordinator->view().revision();
         run(coordinator, copy, *who,
             [machine, gate, caller, who = *who, method, about = std::move(scope.about), coordinator,
-             before, answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
-              const bool changed = coordinator->view().revision() != before;
-              gate->Ended(caller, who, method, about, result.status(), changed);
+             answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
+              // Opening a table that exists changes nothing, for example.
+              gate->Ended(caller, who, method, about, result.status(),
+                          coordinator->answers_change());
               // Before the answer: a new token may be used at once.
               machine->PublishAccess();
               const v1::AccessRules* rules = coordinator->access();

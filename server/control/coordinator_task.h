@@ -22,6 +22,7 @@
 #include "server/executor/driver.h"
 #include "server/executor/fair_queue.h"
 #include "server/executor/inbox.h"
+#include "server/nanoseconds.h"
 
 namespace verbena::server {
 
@@ -56,9 +57,9 @@ class CoordinatorTask final : public Machine {
   }
 
   bool RunOnce() override {
-    // One call a turn: heartbeats, which are in the inbox, wait for no more than one.
+    // Heartbeats, which are in the inbox, wait for no more than one group.
     bool worked = inbox_.RunOnce();
-    worked |= calls_.RunOne();
+    worked |= RunCalls();
     worked |= coordinator_->RunOnce();
     for (; polls_beyond_ < coordinator_->polls_beyond(); ++polls_beyond_) {
       CountExceeded(Budget::kWaitingPolls);
@@ -96,6 +97,22 @@ class CoordinatorTask final : public Machine {
   int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
 
  private:
+  // Calls that wait are a group, whose changes are saved in one write: with many of them, as when a
+  // thousand workers join, that takes most of the time.
+  static constexpr int kMostInGroup = 128;
+  static constexpr int64_t kGroupNanos = 2 * kNanosPerMilli;
+
+  bool RunCalls() {
+    if (calls_.empty()) return false;
+    const int64_t began = clock_.NowNanos();
+    coordinator_->BeginGroup();
+    int calls = 0;
+    while (calls < kMostInGroup && clock_.NowNanos() - began < kGroupNanos && calls_.RunOne()) {
+      ++calls;
+    }
+    coordinator_->EndGroup();
+    return calls > 0;
+  }
   static bool SameTokens(const v1::AccessRules& a, const v1::AccessRules& b) {
     return std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(), b.tokens().end(),
                       [](const v1::Token& x, const v1::Token& y) {

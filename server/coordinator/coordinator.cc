@@ -70,99 +70,6 @@ absl::Status Coordinator::Impl::OtherCluster(const v1::Seen& seen, uint64_t inca
       seen.cluster_id(), ", or, if that is lost, restart the servers, which makes them empty"));
 }
 
-// ---- changes ----
-
-void Coordinator::Impl::BeginChange() {
-  undo = {std::nullopt, state.next_incarnation, state.next_table, bars};
-  editor.Begin();
-}
-
-void Coordinator::Impl::UndoChange() {
-  editor.Undo();
-  if (undo.access) state.access = *std::move(undo.access);
-  state.next_incarnation = undo.next_incarnation;
-  state.next_table = undo.next_table;
-  bars = std::move(undo.bars);
-}
-
-absl::Status Coordinator::Impl::EndChange(CoordinatorState::Answered* answered, Extent extent) {
-  FollowServers(&editor);
-  AddLearners(bars, Now(), &editor);
-  ViewEditor::Change change = editor.Describe();
-  const bool whole = extent == Extent::kWhole;
-  if (whole) change.described = false;
-  StateChange saved;
-  saved.view = whole ? nullptr : &change.view;
-  saved.gone_members = change.gone_members;
-  saved.access = whole || undo.access.has_value() || ends_unsaved;
-  saved.answered = answered;
-  if (absl::Status status = store->Save(state, saved); !status.ok()) {
-    UndoChange();
-    return status;
-  }
-  editor.Commit();
-  if (answered != nullptr) KeepAnswer(*answered);
-  if (!change.view.removed_tables().empty()) bars.Freed(Now());
-  changes.Add(change, state.view);
-  if (!change.described || saved.access) change.concern.everyone = true;
-  polls.Changed(change.concern);
-  if (whole || change.servers) {
-    FollowView();
-  } else {
-    FollowChange(change);
-  }
-  if (saved.access) FollowTokens();
-  return absl::OkStatus();
-}
-
-void Coordinator::Impl::GrantLease(uint64_t incarnation) {
-  // Members that were cut off by a restart look for the coordinator for a while.
-  const int64_t found_by = in_office_since_ns + options.find_again_ns;
-  if (!leases.Has(incarnation)) {
-    leases.Grant(incarnation, std::max(Now(), found_by) + LeaseNanos());
-  }
-}
-
-void Coordinator::Impl::FollowChange(const ViewEditor::Change& change) {
-  for (const uint64_t gone : change.gone_members) leases.End(gone);
-  for (const v1::JobChange& job : change.view.jobs()) {
-    for (const v1::Worker& member : job.members()) GrantLease(member.incarnation());
-  }
-  for (const uint32_t table : change.view.removed_tables()) restores.End(table);
-  for (const v1::Table& table : change.view.tables()) {
-    if (!table.restoring()) {
-      restores.End(table.id());
-    } else if (!restores.Has(table.id())) {
-      restores.Grant(table.id(), Now() + RestoreLeaseNanos());
-    }
-  }
-}
-
-// Every member that is alive in the view has a lease, and no other; so has each table that is being
-// restored.
-void Coordinator::Impl::FollowView() {
-  std::set<uint64_t> alive;
-  for (const v1::Server& server : state.view.servers()) {
-    if (server.state() == v1::Server::ALIVE) alive.insert(server.incarnation());
-  }
-  for (const v1::Job& job : state.view.jobs()) {
-    for (const v1::Worker& member : job.members()) alive.insert(member.incarnation());
-  }
-  leases.Retain(alive);
-  std::erase_if(unheard, [&](uint64_t server) { return !alive.contains(server); });
-  std::erase_if(heard, [&](const auto& h) { return FindServer(h.first, state.view) == nullptr; });
-  std::erase_if(left, [&](uint64_t server) { return FindServer(server, state.view) == nullptr; });
-  for (const uint64_t incarnation : alive) GrantLease(incarnation);
-  std::set<uint64_t> restoring;
-  for (const v1::Table& table : state.view.tables()) {
-    if (table.restoring()) restoring.insert(table.id());
-  }
-  restores.Retain(restoring);
-  for (const uint64_t table : restoring) {
-    if (!restores.Has(table)) restores.Grant(table, Now() + RestoreLeaseNanos());
-  }
-}
-
 bool Coordinator::Impl::WasHeard(uint64_t server) const {
   const auto it = heard.find(server);
   if (it == heard.end() || turns.Late(Now()) || Now() - it->second > LeaseNanos() / 2) return false;
@@ -178,23 +85,6 @@ bool Coordinator::Impl::HasUnheardFollower(uint64_t server) const {
              return IsAlive(r.server(), state.view) && !WasHeard(r.server());
            });
   });
-}
-
-const CoordinatorState::Answered* Coordinator::Impl::FindAnswer(
-    const std::string& request_id) const {
-  const auto it = answer_numbers.find(request_id);
-  return it == answer_numbers.end() ? nullptr : &state.answered[it->second - first_answer];
-}
-
-void Coordinator::Impl::KeepAnswer(const CoordinatorState::Answered& answered) {
-  answer_numbers[answered.request_id] = first_answer + state.answered.size();
-  state.answered.push_back(answered);
-  if (state.answered.size() <= kAnswersKept) return;
-  const auto oldest = answer_numbers.find(state.answered.front().request_id);
-  if (oldest != answer_numbers.end() && oldest->second == first_answer)
-    answer_numbers.erase(oldest);
-  state.answered.pop_front();
-  ++first_answer;
 }
 
 bool Coordinator::Impl::AcceptsState() const {
@@ -482,6 +372,7 @@ void Coordinator::Impl::AnswerPolls() {
   const int64_t began = Now();
   int64_t now = began;
   bool published = false;
+  unpublished = false;
   // Replies may call the coordinator again.
   while (std::optional<ViewPolls::Poll> poll = polls.Take(now)) {
     published |= poll->known != state.view.revision();

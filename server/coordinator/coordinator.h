@@ -9,17 +9,18 @@
 //  1. Incarnations and table ids increase and are never reused, also across restarts. Each term
 //     begins at a random distance from the ids of the loaded state. So two starts from copies of
 //     one state give out different ids, even if they never communicate.
-//  2. A reply is given only after Store::Save() of the state that it describes has succeeded.
+//  2. A reply is given only after Store::SaveAll() of the state that it describes has succeeded.
 //  3. Taking office (construction on an existing store) raises the term and renews all leases.
 //  4. A repeated request_id gets its earlier reply (a view in it is the current one).
 //  5. A table's partition is lost only when a new incarnation joins under the name of the server
 //     with its only replica, or an operator removes that server.
 //  6. A change that cannot be saved has not happened: it is undone and its caller gets the error.
+//     The same holds for all changes of a group.
 //  7. An expired or revoked token is refused from that moment on, whether or not this can be saved.
 //  8. Time in which the coordinator itself did not run (stopped, starved, suspended, in a slow
-//     Save()) counts against no lease. RunOnce() is due eight times a lease. A run that is late by
-//     a quarter of a lease or more extends all leases by the pause before any ends. A run that is
-//     late by a sixteenth or more extends them by its delay (turns.h). If every turn is late,
+//     SaveAll()) counts against no lease. RunOnce() is due eight times a lease. A run that is late
+//     by a quarter of a lease or more extends all leases by the pause before any ends. A run that
+//     is late by a sixteenth or more extends them by its delay (turns.h). If every turn is late,
 //     leases still advance by an eighth of a lease each turn.
 //  9. A member that has seen a newer state proves that an old state was restored
 //     (proto/control/cluster_history.h). From then on nothing is decided and every call is refused.
@@ -119,8 +120,17 @@ class Coordinator {
                                                              const Clock* clock, Store* store);
   ~Coordinator();
 
-  // Replies run inside these calls or inside RunOnce(), after the state is consistent again, so
-  // they may call the coordinator. Replies that are pending at its destruction are dropped.
+  // Changes of calls until EndGroup() are saved together, in one write: all or, if that fails,
+  // none. Once there is a change, all replies wait for it. A change of tokens is saved at once,
+  // with those before it. RunOnce() ends the group, too.
+  void BeginGroup();
+  void EndGroup();
+  // In a reply: whether this call made a change.
+  bool answers_change() const;
+
+  // Replies run inside these calls or inside EndGroup() or RunOnce(), after the state is consistent
+  // again, so they may call the coordinator. Replies that are pending at its destruction are
+  // dropped.
   //
   // ALREADY_EXISTS when a server of that name is alive at another address: replacing it would lose
   // its data. At the same address it can only be a restart, faster than the lease.

@@ -72,31 +72,34 @@ void Coordinator::Impl::Mutate(const char* method, const Request& request, Reply
   }
   CoordinatorState::Answered answered{request.request_id(), Fingerprint(method, request), ""};
   if (const CoordinatorState::Answered* before = FindAnswer(request.request_id())) {
-    Repeat<Response>(*before, answered.method, std::move(reply));
+    WhenSaved([this, before = *before, fingerprint = answered.method,
+               reply = std::move(reply)](const absl::Status& saved) mutable {
+      if (!saved.ok()) return reply(saved);
+      Repeat<Response>(before, fingerprint, std::move(reply));
+    });
     return;
   }
   if (absl::Status status = MayChange(request); !status.ok()) return reply(std::move(status));
   BeginChange();
   Response response;
-  const absl::StatusOr<Effect> effect = apply(&response);
-  if (!effect.ok() || *effect == Effect::kNone) {
-    UndoChange();
-    if (!effect.ok()) {
-      reply(effect.status());
-      return;
-    }
-    SetRevision(state.view, &response);  // no revision was made
-  } else {
-    SetRevision(state.view, &response);
+  absl::StatusOr<Effect> effect = apply(&response);
+  const bool changed = effect.ok() && *effect == Effect::kChanged;
+  if (!changed) UndoChange();
+  SetRevision(state.view, &response);
+  if (changed) {
     answered.response = response.SerializeAsString();
-    if (absl::Status saved = EndChange(&answered); !saved.ok()) {
-      reply(std::move(saved));
-      return;
-    }
+    if (absl::Status saved = EndChange(&answered); !saved.ok()) return reply(std::move(saved));
   }
-  SetView(state.view, &response);
-  reply(std::move(response));
-  AnswerPolls();
+  WhenSaved([this, changed, status = effect.status(), response = std::move(response),
+             reply = std::move(reply)](const absl::Status& saved) mutable {
+    if (!saved.ok()) return reply(saved);
+    if (!status.ok()) return reply(std::move(status));
+    SetView(state.view, &response);
+    answers_change = changed;
+    reply(std::move(response));
+    answers_change = false;
+  });
+  if (!grouping) AnswerPolls();
 }
 
 Coordinator::Coordinator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -134,6 +137,11 @@ void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request, const std::st
 void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
                             Reply<v1::HeartbeatResponse> reply) {
   Impl& impl = *impl_;
+  if (!impl.staged.empty()) {
+    return impl.PutOff([this, request, reply = std::move(reply)]() mutable {
+      Heartbeat(request, std::move(reply));
+    });
+  }
   const uint64_t incarnation = request.incarnation();
   if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), incarnation);
       !status.ok()) {
@@ -208,6 +216,11 @@ void Coordinator::FinishRestore(const v1::FinishRestoreRequest& request,
 
 void Coordinator::RenewRestore(const v1::RenewRestoreRequest& request,
                                Reply<v1::RenewRestoreResponse> reply) {
+  if (!impl_->staged.empty()) {
+    return impl_->PutOff([this, request, reply = std::move(reply)]() mutable {
+      RenewRestore(request, std::move(reply));
+    });
+  }
   if (!impl_->refusal.ok()) return reply(impl_->refusal);
   v1::RenewRestoreResponse response;
   for (const uint32_t id : request.tables()) {
@@ -261,6 +274,11 @@ void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
 void Coordinator::GetView(const v1::GetViewRequest& request, const std::string& caller,
                           Reply<v1::GetViewResponse> reply) {
   Impl& impl = *impl_;
+  if (!impl.staged.empty()) {
+    return impl.PutOff([this, request, caller, reply = std::move(reply)]() mutable {
+      GetView(request, caller, std::move(reply));
+    });
+  }
   if (absl::Status status = impl.CheckSeen(request.seen(), request.server(), request.incarnation());
       !status.ok()) {
     return reply(std::move(status));
@@ -311,7 +329,13 @@ void Coordinator::CreateToken(const v1::CreateTokenRequest& request,
                 });
 }
 
-void Coordinator::ListTokens(const v1::ListTokensRequest&, Reply<v1::ListTokensResponse> reply) {
+void Coordinator::ListTokens(const v1::ListTokensRequest& request,
+                             Reply<v1::ListTokensResponse> reply) {
+  if (!impl_->staged.empty()) {
+    return impl_->PutOff([this, request, reply = std::move(reply)]() mutable {
+      ListTokens(request, std::move(reply));
+    });
+  }
   if (!impl_->refusal.ok()) return reply(impl_->refusal);
   v1::ListTokensResponse response;
   *response.mutable_tokens() = impl_->access.tokens();
@@ -335,8 +359,18 @@ void Coordinator::RevokeToken(const v1::RevokeTokenRequest& request,
       });
 }
 
+void Coordinator::BeginGroup() { impl_->grouping = true; }
+
+void Coordinator::EndGroup() {
+  Impl& impl = *impl_;
+  impl.grouping = false;
+  impl.Flush().IgnoreError();  // each call has it
+  if (impl.unpublished) impl.AnswerPolls();
+}
+
 bool Coordinator::RunOnce() {
   Impl& impl = *impl_;
+  EndGroup();
   if (!impl.refusal.ok()) return false;
   const int64_t now = impl.Now();
   const int64_t pause_ns = impl.turns.Begin(now);
@@ -368,6 +402,8 @@ int64_t Coordinator::NextTimerNanos() const {
 const absl::Status& Coordinator::status() const { return impl_->refusal; }
 
 uint64_t Coordinator::polls_beyond() const { return impl_->polls_beyond; }
+
+bool Coordinator::answers_change() const { return impl_->answers_change; }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }
 

@@ -1,11 +1,12 @@
-// The inside of a Coordinator, for the files that make it up: coordinator.cc (changes, time,
-// polls), coordinator_calls.cc (calls).
+// The inside of a Coordinator, for the files that make it up: coordinator.cc (start, time, polls),
+// coordinator_changes.cc (changes), coordinator_calls.cc (calls).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
 #define VERBENA_SERVER_COORDINATOR_COORDINATOR_IMPL_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/configurations.h"
@@ -36,12 +38,28 @@ struct Coordinator::Impl {
     LearnerBars bars;
   };
 
+  // kWhole: it changed something that no record of the editor describes.
+  enum class Extent { kRecorded, kWhole };
+  // A change that is made, and not in the store yet.
+  struct Staged {
+    Undo undo;
+    ViewEditor::Change change;
+    Extent extent;
+    bool access;  // tokens are different
+    std::optional<CoordinatorState::Answered> answered;
+  };
+
   CoordinatorOptions options;
   const Clock* clock;
   Store* store;
   CoordinatorState state;
   ViewEditor editor{&state.view, &state.ended_generation};  // all changes of the view
   Undo undo;                                                // of the change that has begun
+  bool grouping = false;                                    // between BeginGroup() and EndGroup()
+  std::deque<Staged> staged;                                // oldest first
+  // In their order; they get what became of `staged`.
+  std::vector<absl::AnyInvocable<void(const absl::Status& saved)>> waiting;
+  bool answers_change = false;  // see Coordinator::answers_change()
   // The answers of `state`, by request id. The oldest has the number `first_answer`.
   absl::flat_hash_map<std::string, uint64_t> answer_numbers;
   uint64_t first_answer = 0;
@@ -58,6 +76,7 @@ struct Coordinator::Impl {
   int64_t paused_ns = -1;             // when the last pause of the coordinator was found; -1: none
   ViewChanges changes;
   ViewPolls polls;
+  bool unpublished = false;  // there was a change since polls were answered
   uint64_t polls_beyond = 0;
   int64_t in_office_since_ns = 0;
   // Servers, alive in the state that was loaded, of which any may prove it an old one: they have
@@ -103,9 +122,20 @@ struct Coordinator::Impl {
   void BeginChange();
   void KeepAccess() { undo.access = state.access; }  // before tokens are changed
   void UndoChange();
-  // kWhole: it changed something that no record of the editor describes.
-  enum class Extent { kRecorded, kWhole };
-  absl::Status EndChange(CoordinatorState::Answered* answered, Extent extent = Extent::kRecorded);
+  void UndoBeside(Undo* before);  // all but the view
+  // Stages the change, and saves it unless a group is open that may go on.
+  absl::Status EndChange(const CoordinatorState::Answered* answered,
+                         Extent extent = Extent::kRecorded);
+  // Saves all that is staged, or undoes it.
+  absl::Status SaveStaged();
+  // The same, and runs all that waits for it.
+  absl::Status Flush();
+  void OnSaved(const Staged& made);
+  // Now, or once what is staged is saved or undone.
+  void WhenSaved(absl::AnyInvocable<void(const absl::Status& saved)> then);
+  // Runs `call`, which changes nothing, after what is staged: it would show changes that may be
+  // undone.
+  void PutOff(absl::AnyInvocable<void()> call);
   void FollowView();
   // The same, by the difference.
   void FollowChange(const ViewEditor::Change& change);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -192,9 +193,11 @@ struct SqliteStore::Impl {
   absl::Status LoadState(int version, std::string* view, Ids* loaded);
   absl::Status PrepareAll();
   int WriteTerms(const Terms& terms);
-  int WriteAnswer(const CoordinatorState::Answered& answered, const Ids& next);
+  int WriteAnswer(const CoordinatorState::Answered& answered, Ids* next);
+  // One of the changes: its answer and its entries.
+  int WriteChange(const CoordinatorState& state, const StateChange& change, Ids* next);
   int WriteAll(const CoordinatorState& state, const std::string* next_tokens,
-               const StateChange& change, Ids* next);
+               absl::Span<const StateChange> changes, Ids* next);
   // The one row of such a table; *content as it is in the file.
   absl::Status LoadRow(const char* table, std::string* content, google::protobuf::Message* into);
   absl::Status LoadAnswers(std::deque<CoordinatorState::Answered>* answered);
@@ -425,8 +428,10 @@ int SqliteStore::Impl::WriteTerms(const Terms& terms) {
   return WriteRow(&write_terms, history.SerializeAsString());
 }
 
-int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, const Ids& next) {
-  const int64_t number = next.end_answer - 1;
+int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, Ids* next) {
+  const int64_t number = next->end_answer++;
+  const auto kept = static_cast<int64_t>(kAnswersKept);
+  next->first_answer = std::max(next->first_answer, next->end_answer - kept);
   add_answer.BindInt(1, number);
   add_answer.BindBlob(2, answered.request_id);
   add_answer.BindBlob(3, answered.method);
@@ -435,42 +440,46 @@ int SqliteStore::Impl::WriteAnswer(const CoordinatorState::Answered& answered, c
   int code = add_answer.Step();
   add_answer.Reset();
   if (code != SQLITE_DONE) return code;
-  forget_answers.BindInt(1, next.first_answer);
+  forget_answers.BindInt(1, next->first_answer);
   code = forget_answers.Step();
   forget_answers.Reset();
   return code;
 }
 
 // Adds its changes of the entries to next->entries_sum.
+int SqliteStore::Impl::WriteChange(const CoordinatorState& state, const StateChange& change,
+                                   Ids* next) {
+  const int code = change.answered != nullptr ? WriteAnswer(*change.answered, next) : SQLITE_DONE;
+  if (code != SQLITE_DONE) return code;
+  return change.view == nullptr
+             ? entries.WriteAll(state.view, &next->entries_sum)
+             : entries.Write(*change.view, change.gone_members, &next->entries_sum);
+}
+
 int SqliteStore::Impl::WriteAll(const CoordinatorState& state, const std::string* next_tokens,
-                                const StateChange& change, Ids* next) {
+                                absl::Span<const StateChange> changes, Ids* next) {
   int code = db.Execute("BEGIN IMMEDIATE");
   if (code != SQLITE_OK) return code;
-  code = change.answered != nullptr ? WriteAnswer(*change.answered, *next) : SQLITE_DONE;
-  if (code == SQLITE_DONE) code = WriteTerms(state.terms);
-  if (code == SQLITE_DONE) {
-    code = change.view == nullptr
-               ? entries.WriteAll(state.view, &next->entries_sum)
-               : entries.Write(*change.view, change.gone_members, &next->entries_sum);
+  code = WriteTerms(state.terms);
+  for (const StateChange& change : changes) {
+    if (code == SQLITE_DONE) code = WriteChange(state, change, next);
   }
   if (code == SQLITE_DONE) code = WriteState(&write_state, WithoutEntries(state.view), *next);
   if (code == SQLITE_DONE && next_tokens != nullptr) code = WriteRow(&write_tokens, *next_tokens);
   return code == SQLITE_DONE ? db.Execute("COMMIT") : code;
 }
 
-absl::Status SqliteStore::Save(const CoordinatorState& state, const StateChange& change) {
+absl::Status SqliteStore::SaveAll(const CoordinatorState& state,
+                                  absl::Span<const StateChange> changes) {
   Impl& impl = *impl_;
   Ids next = impl.ids;
   next.next_incarnation = static_cast<int64_t>(state.next_incarnation);
   next.next_table = state.next_table;
   next.ended_generation = state.ended_generation;
-  if (change.answered != nullptr) {
-    ++next.end_answer;
-    const auto kept = static_cast<int64_t>(kAnswersKept);
-    if (next.end_answer - next.first_answer > kept) next.first_answer = next.end_answer - kept;
-  }
-  std::string tokens = change.access ? state.access.SerializeAsString() : impl.tokens;
-  const int code = impl.WriteAll(state, tokens != impl.tokens ? &tokens : nullptr, change, &next);
+  const bool access = std::any_of(changes.begin(), changes.end(),
+                                  [](const StateChange& change) { return change.access; });
+  std::string tokens = access ? state.access.SerializeAsString() : impl.tokens;
+  const int code = impl.WriteAll(state, tokens != impl.tokens ? &tokens : nullptr, changes, &next);
   if (code == SQLITE_OK) {
     impl.ids = next;
     impl.tokens = std::move(tokens);

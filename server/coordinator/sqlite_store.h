@@ -1,17 +1,18 @@
-// The coordinator's state in DIR/coordinator.db (SQLite): durable at each Save().
+// The coordinator's state in DIR/coordinator.db (SQLite): durable at each SaveAll().
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
 //  1. One process at a time: DIR/LOCK is locked (flock) and holds the owner's pid.
-//  2. A change that a crash interrupts is either wholly there or not at all; a change whose Save()
-//     returned is there.
+//  2. The changes of a SaveAll() that a crash interrupts are either all there or not at all; once
+//  it
+//     has returned they are there.
 //  3. A file that is not exactly as written is DATA_LOSS, never an older or emptier state. The
 //     database appears under its name complete (made aside, renamed). Its one state row and its one
 //     row of tokens always exist, every row carries a checksum, and the state row lists the
 //     existing answers.
-//  4. The write-ahead log is copied into the database after every Save(): damage to the log cannot
-//     undo an acknowledged change.
+//  4. The write-ahead log is copied into the database after every SaveAll(): damage to the log
+//     cannot undo an acknowledged change.
 #ifndef VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
 #define VERBENA_SERVER_COORDINATOR_SQLITE_STORE_H_
 
@@ -36,7 +37,8 @@ class SqliteStore final : public Store {
 
   absl::StatusOr<CoordinatorState> Load() override;
   // UNAVAILABLE when it could not be written (disk full, for one); nothing has changed then.
-  absl::Status Save(const CoordinatorState& state, const StateChange& change) override;
+  absl::Status SaveAll(const CoordinatorState& state,
+                       absl::Span<const StateChange> changes) override;
   // Rows of tables, jobs and members that were written and removed since Open().
   uint64_t entries_written() const;
 

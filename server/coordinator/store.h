@@ -50,19 +50,26 @@ class Store {
   virtual ~Store() = default;
   // An empty state when there is none yet. DATA_LOSS with the file's name when it is corrupt.
   virtual absl::StatusOr<CoordinatorState> Load() = 0;
-  // Durable when it returns. Writes the parts in `change`, and always servers, partitions, settings
-  // and ids.
-  virtual absl::Status Save(const CoordinatorState& state, const StateChange& change) = 0;
+  // Makes several changes, oldest first, durable at once: all or, after an error, none. `state` is
+  // that after the last one. Writes the parts in them, and always servers, partitions, settings and
+  // ids.
+  virtual absl::Status SaveAll(const CoordinatorState& state,
+                               absl::Span<const StateChange> changes) = 0;
+  absl::Status Save(const CoordinatorState& state, const StateChange& change) {
+    return SaveAll(state, {&change, 1});
+  }
 };
 
-// Makes *kept, which is the state before the change, equal to `state`.
+// Applies the next of the changes that lead to `state` to *kept, which is equal to `state` after
+// the last one.
 void FollowChange(const CoordinatorState& state, const StateChange& change, CoordinatorState* kept);
 
 class MemoryStore final : public Store {
  public:
   absl::StatusOr<CoordinatorState> Load() override { return state_; }
-  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
-    FollowChange(state, change, &state_);
+  absl::Status SaveAll(const CoordinatorState& state,
+                       absl::Span<const StateChange> changes) override {
+    for (const StateChange& change : changes) FollowChange(state, change, &state_);
     return absl::OkStatus();
   }
 

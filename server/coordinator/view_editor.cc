@@ -148,23 +148,14 @@ int ViewEditor::PlaceOfJob(const v1::Job* job) const {
 // ---- changes ------------------------------------------------------------------------------------
 
 void ViewEditor::Begin() {
-  ForgetRecords();
-  old_revision_ = view_->revision();
-  old_ended_generation_ = *ended_generation_;
+  old_ = {};
+  old_.revision = view_->revision();
+  old_.ended_generation = *ended_generation_;
   view_->set_revision(view_->revision() + 1);
 }
 
-void ViewEditor::ForgetRecords() {
-  old_tables_.clear();
-  job_order_.clear();
-  old_jobs_.clear();
-  job_moves_.clear();
-  old_partitions_.clear();
-  old_servers_.reset();
-}
-
 void ViewEditor::AddTable(const v1::Table& table) {
-  old_tables_.try_emplace(table.id());
+  old_.tables.try_emplace(table.id());
   v1::Table* added = view_->add_tables();
   *added = table;
   IndexTable(*added);
@@ -172,7 +163,7 @@ void ViewEditor::AddTable(const v1::Table& table) {
 
 v1::Table* ViewEditor::EditTable(uint32_t id) {
   v1::Table* table = view_->mutable_tables(PlaceOfTable(id));
-  const auto [it, is_new] = old_tables_.try_emplace(id);
+  const auto [it, is_new] = old_.tables.try_emplace(id);
   if (is_new) it->second = *table;
   return table;
 }
@@ -190,7 +181,7 @@ void ViewEditor::RemoveTable(uint32_t id) {
   const int place = PlaceOfTable(id);
   if (place < 0) return;
   const std::string job = view_->tables(place).spec().job();
-  const auto [it, is_new] = old_tables_.try_emplace(id);
+  const auto [it, is_new] = old_.tables.try_emplace(id);
   if (is_new) it->second = view_->tables(place);
   EraseTable(place);
   RemoveIfEnded(job);
@@ -202,10 +193,10 @@ void ViewEditor::EraseTable(int place) {
 }
 
 ViewEditor::OldJob& ViewEditor::Record(const v1::Job& job) {
-  const auto [it, is_new] = old_jobs_.try_emplace(job.name());
+  const auto [it, is_new] = old_.jobs.try_emplace(job.name());
   if (is_new) {
     it->second.header = HeaderOf(job);
-    job_order_.push_back(job.name());
+    old_.job_order.push_back(job.name());
   }
   return it->second;
 }
@@ -215,9 +206,9 @@ void ViewEditor::AddJob(const std::string& name) {
   job->set_name(name);
   job->set_generation(VERBENA_FAILPOINT(server, reuse_generations) ? 1 : *ended_generation_ + 1);
   jobs_[name] = job;
-  if (!old_jobs_.try_emplace(name).second) std::erase(job_order_, name);
-  job_order_.push_back(name);
-  job_moves_.push_back({std::nullopt, name});
+  if (!old_.jobs.try_emplace(name).second) std::erase(old_.job_order, name);
+  old_.job_order.push_back(name);
+  old_.job_moves.push_back({std::nullopt, name});
 }
 
 v1::Job* ViewEditor::EditJob(const std::string& name) {
@@ -255,7 +246,7 @@ void ViewEditor::RemoveIfEnded(const std::string& name) {
   if (!TablesOf(name).empty()) return;
   Record(*job).removed = true;
   const int place = PlaceOfJob(job);
-  job_moves_.push_back({place, name});
+  old_.job_moves.push_back({place, name});
   // A generation that no worker has joined may be used again.
   const uint32_t unused = job->expected_workers() == 0 ? 1 : 0;
   *ended_generation_ = std::max(*ended_generation_, job->generation() - unused);
@@ -269,12 +260,12 @@ void ViewEditor::EraseJob(int place) {
 
 v1::Partition* ViewEditor::EditPartition(int id) {
   v1::Partition* partition = view_->mutable_partitions(id);
-  old_partitions_.try_emplace(id, *partition);
+  old_.partitions.try_emplace(id, *partition);
   return partition;
 }
 
 ViewEditor::Servers* ViewEditor::EditServers() {
-  if (!old_servers_) old_servers_ = view_->servers();
+  if (!old_.servers) old_.servers = view_->servers();
   return view_->mutable_servers();
 }
 
@@ -283,16 +274,24 @@ ViewEditor::Servers* ViewEditor::EditServers() {
 void ViewEditor::Undo() {
   UndoTables();
   UndoJobs();
-  for (auto& [id, partition] : old_partitions_) view_->mutable_partitions(id)->Swap(&partition);
-  if (old_servers_) view_->mutable_servers()->Swap(&*old_servers_);
-  view_->set_revision(old_revision_);
-  *ended_generation_ = old_ended_generation_;
-  ForgetRecords();
+  for (auto& [id, partition] : old_.partitions) view_->mutable_partitions(id)->Swap(&partition);
+  if (old_.servers) view_->mutable_servers()->Swap(&*old_.servers);
+  view_->set_revision(old_.revision);
+  *ended_generation_ = old_.ended_generation;
+  old_ = {};
+}
+
+void ViewEditor::UndoHeld() {
+  while (!held_.empty()) {
+    old_ = std::move(held_.back());
+    held_.pop_back();
+    Undo();
+  }
 }
 
 void ViewEditor::UndoTables() {
   auto* tables = view_->mutable_tables();
-  for (auto& [id, old] : old_tables_) {
+  for (auto& [id, old] : old_.tables) {
     const int place = PlaceOfTable(id);
     if (place >= 0) EraseTable(place);
     if (!old) continue;
@@ -308,8 +307,8 @@ void ViewEditor::UndoTables() {
 
 void ViewEditor::UndoJobs() {
   // Places are those of the moment: the last move first.
-  for (auto move = job_moves_.rbegin(); move != job_moves_.rend(); ++move) UndoMove(*move);
-  for (auto& [name, old] : old_jobs_) {
+  for (auto move = old_.job_moves.rbegin(); move != old_.job_moves.rend(); ++move) UndoMove(*move);
+  for (auto& [name, old] : old_.jobs) {
     if (old.header) UndoJob(name, &old);
   }
 }
@@ -390,7 +389,7 @@ void ViewEditor::DescribeServers(Change* change) const {
   v1::ClusterView from, to;
   from.add_terms()->set_id(1);
   to.add_terms()->set_id(1);
-  *from.mutable_servers() = *old_servers_;
+  *from.mutable_servers() = *old_.servers;
   *to.mutable_servers() = view_->servers();
   std::optional<v1::ViewChange> servers = ViewChangeOf(from, to);
   change->described = servers.has_value();
@@ -403,11 +402,11 @@ void ViewEditor::DescribeServers(Change* change) const {
 
 ViewEditor::Change ViewEditor::Describe() const {
   Change change;
-  change.view.set_base_revision(old_revision_);
+  change.view.set_base_revision(old_.revision);
   change.view.set_revision(view_->revision());
   change.view.set_term_id(TermId(*view_));
   Concern& concern = change.concern;
-  for (const auto& [id, old] : old_tables_) {
+  for (const auto& [id, old] : old_.tables) {
     const v1::Table* table = FindTable(id);
     concern.everyone |= (table != nullptr && table->lost_partitions_size() > 0) ||
                         (old && old->lost_partitions_size() > 0);
@@ -417,22 +416,24 @@ ViewEditor::Change ViewEditor::Describe() const {
       change.view.add_removed_tables(id);
     }
   }
-  for (const std::string& name : job_order_) {
-    const OldJob& old = old_jobs_.at(name);
+  for (const std::string& name : old_.job_order) {
+    const OldJob& old = old_.jobs.at(name);
     AddJobChange(name, old, &change.view);
     if (ConcernsMembers(name, old)) concern.jobs.insert(name);
     for (const v1::Worker& worker : old.removed_members) {
       change.gone_members.push_back(worker.incarnation());
     }
   }
-  for (const auto& [id, partition] : old_partitions_) {
+  for (const auto& [id, partition] : old_.partitions) {
     *change.view.add_partitions() = view_->partitions(id);
   }
-  if (old_servers_) DescribeServers(&change);
-  concern.everyone |= change.servers || !old_partitions_.empty();
+  if (old_.servers) DescribeServers(&change);
+  concern.everyone |= change.servers || !old_.partitions.empty();
   return change;
 }
 
-void ViewEditor::Commit() { ForgetRecords(); }
+void ViewEditor::Hold() { held_.push_back(std::exchange(old_, {})); }
+
+void ViewEditor::Commit() { held_.clear(); }
 
 }  // namespace verbena::server

@@ -4,9 +4,10 @@
 // **Thread safety**: one owner thread.
 //
 // **Invariants**
-//  1. The view is changed through its editor only, between Begin() and Commit() or Undo().
+//  1. The view is changed through its editor only, between Begin() and Hold() or Undo().
 //  2. Undo() restores exactly the view of Begin(), the order of entries included; and Describe()
 //     leads from that to the view of now. Also where a job has ended and begun again meanwhile.
+//     UndoHeld() restores the view of the first Begin() since Commit().
 //  3. Tables are in the order of their ids, which is that of their creation.
 //  4. A job has an entry while it has members, tables or limits. The generation of a new entry is
 //     greater than those of all removed entries, so no generation of a name is used twice.
@@ -74,7 +75,9 @@ class ViewEditor {
   void Begin();  // the view has the next revision now
   void Undo();
   Change Describe() const;
-  void Commit();  // it can no longer be undone
+  void Hold();      // it is complete, and may still be undone by UndoHeld()
+  void UndoHeld();  // all changes that are held
+  void Commit();    // changes that are held can no longer be undone
 
   void AddTable(const v1::Table& table);  // its id is greater than all others
   // Without a change of its id, name and job. Pointers stay valid until the table is removed.
@@ -111,6 +114,19 @@ class ViewEditor {
     const v1::Table* restoring = nullptr;
   };
 
+  // Values that a change has replaced.
+  struct Old {
+    uint64_t revision = 0;
+    uint32_t ended_generation = 0;
+    std::map<uint32_t, std::optional<v1::Table>> tables;  // none: it is new
+    // In which jobs were touched first; those with new entries in the order of these.
+    std::vector<std::string> job_order;
+    absl::flat_hash_map<std::string, OldJob> jobs;
+    std::vector<JobMove> job_moves;  // in the order in which they were made
+    std::map<int, v1::Partition> partitions;
+    std::optional<Servers> servers;
+  };
+
   int PlaceOfTable(uint32_t id) const;  // -1: it is not there
   int PlaceOfJob(const v1::Job* job) const;
   v1::Job* FindMutableJob(const std::string& name);
@@ -126,7 +142,6 @@ class ViewEditor {
   void AddJobChange(const std::string& name, const OldJob& old, v1::ViewChange* change) const;
   bool ConcernsMembers(const std::string& name, const OldJob& old) const;
   void DescribeServers(Change* change) const;
-  void ForgetRecords();
 
   v1::ClusterView* const view_;
   uint32_t* const ended_generation_;
@@ -137,16 +152,8 @@ class ViewEditor {
   absl::flat_hash_map<std::string, v1::Job*> jobs_;
   absl::flat_hash_map<uint64_t, v1::Job*> job_of_member_;
 
-  // Values that the current change has replaced.
-  uint64_t old_revision_ = 0;
-  uint32_t old_ended_generation_ = 0;
-  std::map<uint32_t, std::optional<v1::Table>> old_tables_;  // none: it is new
-  // In which jobs were touched first; those with new entries in the order of these.
-  std::vector<std::string> job_order_;
-  absl::flat_hash_map<std::string, OldJob> old_jobs_;
-  std::vector<JobMove> job_moves_;  // in the order in which they were made
-  std::map<int, v1::Partition> old_partitions_;
-  std::optional<Servers> old_servers_;
+  Old old_;                // of the current change
+  std::vector<Old> held_;  // of those before it that are not committed, oldest first
 };
 
 }  // namespace verbena::server

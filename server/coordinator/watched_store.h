@@ -25,8 +25,9 @@ class WatchedStore final : public Store {
       : store_(std::move(store)), say_(std::move(say)) {}
 
   absl::StatusOr<CoordinatorState> Load() override { return store_->Load(); }
-  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
-    absl::Status saved = store_->Save(state, change);
+  absl::Status SaveAll(const CoordinatorState& state,
+                       absl::Span<const StateChange> changes) override {
+    absl::Status saved = store_->SaveAll(state, changes);
     // Relaxed: single values that a scrape reads, which order nothing else.
     if (!saved.ok()) failures_.fetch_add(1, std::memory_order_relaxed);
     if (failing_.exchange(!saved.ok(), std::memory_order_relaxed) == saved.ok()) {
@@ -44,8 +45,8 @@ class WatchedStore final : public Store {
  private:
   const std::unique_ptr<Store> store_;
   const Say say_;
-  std::atomic<uint64_t> failures_ = 0;  // of Save()
-  std::atomic<bool> failing_ = false;   // the last Save()
+  std::atomic<uint64_t> failures_ = 0;  // of SaveAll()
+  std::atomic<bool> failing_ = false;   // the last SaveAll()
 };
 
 }  // namespace verbena::server

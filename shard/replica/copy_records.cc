@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "shard/engine_core.h"
+#include "shard/failpoints.h"
 #include "shard/table/row_reader.h"
 
 namespace verbena::shard {
@@ -96,7 +97,7 @@ ReplyStatus CopyRecords::CopyDense(const Copied& c) {
   // Another apply was made here: this is no replica any more.
   if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
   Source sum = reinterpret_cast<const float*>(c.data.data());
-  sum.assigns = c.header.assigned > 0;
+  sum.assigns = c.header.assigned > 0 && !VERBENA_FAILPOINT(shard, replicate_as_gradients);
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
   const StepScale scale = {c.header.gradient_scale, c.header.trust};
   if (!table->Apply(index, sources, c.header.divisor, scale, /*force=*/true)) {
@@ -145,7 +146,8 @@ ReplyStatus CopyRecords::CopyRows(const Copied& c) {
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (rows_[i] == RowStore::kNone) continue;  // comes later, as it is then
     Source sum = reinterpret_cast<const float*>(rest + i * table->row_bytes());
-    sum.assigns = i >= rows_.size() - c.header.assigned;
+    sum.assigns =
+        i >= rows_.size() - c.header.assigned && !VERBENA_FAILPOINT(shard, replicate_as_gradients);
     table->ApplyRow(rows_[i], {&sum, 1}, c.header.divisor);
   }
   table->EndApply();

@@ -94,7 +94,6 @@ void Jobs::UpdateJob(const std::string& name, const v1::Job* job) {
 }
 
 absl::Status Jobs::Follow(const v1::ClusterView& view, const ViewDifference& what) {
-  changed_.clear();
   for (const v1::Server& s : view.servers()) {
     newest_member_ = std::max(newest_member_, s.incarnation());
   }
@@ -109,6 +108,11 @@ absl::Status Jobs::Follow(const v1::ClusterView& view, const ViewDifference& wha
     for (const std::string& name : what.jobs) UpdateJob(name, FindJobNamed(name, view));
   }
   return refused_jobs_.empty() ? absl::OkStatus() : refused_jobs_.begin()->second;
+}
+
+void Jobs::EndChanges() {
+  for (JobState* job : changed_) job->change = Members::Change::kNone;
+  changed_.clear();
 }
 
 // Jobs that the view has no more and no table names; accounts that nothing is left of.

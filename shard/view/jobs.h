@@ -42,8 +42,9 @@ class Jobs {
   void MayLeave(const std::string& name) { leaving_.insert(name); }
   // Drops jobs that the view has no more and no table names, and accounts that nothing is left of.
   void Forget(const ViewDifference& what);
-  // Those whose members the view being applied has changed.
+  // Those whose members the view being applied has changed, until everything has followed it.
   const std::vector<JobState*>& changed() const { return changed_; }
+  void EndChanges();
 
   bool IsMember(uint64_t incarnation) const;  // of any job
   // May read the tables of all jobs.

@@ -104,7 +104,7 @@ absl::Status ViewFollower::Apply(const v1::ClusterView& view,
     first.Update(core_.placement.Follow(view, followed));
     core_.replicas.FollowView(view, what, followed);
   }
-  for (JobState* job : core_.jobs.changed()) job->change = Members::Change::kNone;
+  core_.jobs.EndChanges();
   core_.jobs.Forget(what);
   core_.RetryBlocked();
   return first;

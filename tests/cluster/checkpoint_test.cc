@@ -118,17 +118,17 @@ TEST_CASE("failpoint: commit a checkpoint whose files are not synced") {
 }
 
 TEST_CASE("failpoint: a restore that fails drops the table that has the name") {
-  Failpoint(&server::failpoints().drop_by_name);
+  Planted failpoint(&server::failpoints().drop_by_name);
   CHECK_THAT(FirstFinding({}, 40), Catch::Contains("none has taken its place"));
 }
 
 TEST_CASE("failpoint: a table is dropped before what replaces it is loaded") {
-  Failpoint(&server::failpoints().replace_at_once);
+  Planted failpoint(&server::failpoints().replace_at_once);
   CHECK_THAT(FirstFinding({}, 20), Catch::Contains("none has taken its place"));
 }
 
 TEST_CASE("failpoint: an apply keeps nothing for a save") {
-  Failpoint(&shard::failpoints().checkpoint_what_changes);
+  Planted failpoint(&shard::failpoints().checkpoint_what_changes);
   CheckpointOptions options;
   options.faults = false;
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
@@ -136,7 +136,7 @@ TEST_CASE("failpoint: an apply keeps nothing for a save") {
 
 // The chain lacks what was changed while the checkpoint was written that the increment is based on.
 TEST_CASE("failpoint: an increment forgets what changed during the save of its base") {
-  Failpoint(&shard::failpoints().forget_changed_rows);
+  Planted failpoint(&shard::failpoints().forget_changed_rows);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -144,7 +144,7 @@ TEST_CASE("failpoint: an increment forgets what changed during the save of its b
 }
 
 TEST_CASE("failpoint: compaction leaves out what increments have") {
-  Failpoint(&checkpoint::failpoints().compact_oldest);
+  Planted failpoint(&checkpoint::failpoints().compact_oldest);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;
@@ -152,7 +152,7 @@ TEST_CASE("failpoint: compaction leaves out what increments have") {
 }
 
 TEST_CASE("failpoint: what a kept checkpoint is based on is removed") {
-  Failpoint(&checkpoint::failpoints().prune_bases);
+  Planted failpoint(&checkpoint::failpoints().prune_bases);
   CheckpointOptions options;
   options.faults = false;
   options.increments = true;

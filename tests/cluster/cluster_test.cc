@@ -187,17 +187,17 @@ TEST_CASE(
 }
 
 TEST_CASE("failpoint: act on the sender's completion") {
-  Failpoint(&rdma::failpoints().act_on_send_completion);
+  Planted failpoint(&rdma::failpoints().act_on_send_completion);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("failpoint: hand the buffer back at the deadline without closing the lane") {
-  Failpoint(&client::failpoints().release_buffer_at_deadline);
+  Planted failpoint(&client::failpoints().release_buffer_at_deadline);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("failpoint: send records again before their old lane is dead") {
-  Failpoint(&rdma::failpoints().replay_before_dead);
+  Planted failpoint(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   options.connection_loss = 0.03;
@@ -206,7 +206,7 @@ TEST_CASE("failpoint: send records again before their old lane is dead") {
 }
 
 TEST_CASE("failpoint: send records again on another rail before the lane of theirs is dead") {
-  Failpoint(&rdma::failpoints().replay_before_dead);
+  Planted failpoint(&rdma::failpoints().replay_before_dead);
   ScenarioOptions options;
   options.rails = 2;
   options.connection_loss = 0.03;
@@ -214,19 +214,19 @@ TEST_CASE("failpoint: send records again on another rail before the lane of thei
 }
 
 TEST_CASE("failpoint: answer a pull before the push that it names") {
-  Failpoint(&shard::failpoints().pull_early);
+  Planted failpoint(&shard::failpoints().pull_early);
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("had been acknowledged"));
 }
 
 TEST_CASE("failpoint: return a reply or a credit before the receive is reposted") {
-  Failpoint(&rdma::failpoints().reply_before_receive);
+  Planted failpoint(&rdma::failpoints().reply_before_receive);
   CHECK_FALSE(FirstFinding(ScenarioOptions(), 300).empty());
 }
 
 TEST_CASE("failpoint: never ask whether a quiet lane's server is still there") {
-  Failpoint(&rdma::failpoints().never_probe);
+  Planted failpoint(&rdma::failpoints().never_probe);
   ScenarioOptions options;
   options.connection_loss = 0.01;
   options.missed_loss = 0.9;
@@ -234,7 +234,7 @@ TEST_CASE("failpoint: never ask whether a quiet lane's server is still there") {
 }
 
 TEST_CASE("failpoint: wait for a write that does not end") {
-  Failpoint(&rdma::failpoints().trust_writes);
+  Planted failpoint(&rdma::failpoints().trust_writes);
   CHECK_THAT(FirstFinding(ScenarioOptions(), 300), Catch::Contains("did not go on"));
 }
 

@@ -53,18 +53,18 @@ TEST_CASE(
 }
 
 TEST_CASE("failpoint: acknowledge a push before its copy has it") {
-  Failpoint(&shard::failpoints().acknowledge_early);
+  Planted failpoint(&shard::failpoints().acknowledge_early);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
 TEST_CASE("failpoint: take requests of any epoch") {
-  Failpoint(&shard::failpoints().ignore_epoch);
+  Planted failpoint(&shard::failpoints().ignore_epoch);
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
 // The old primary wakes with a pull in its inbox, and answers what its copy's pushes have outdated.
 TEST_CASE("failpoint: answer pulls without a lease") {
-  Failpoint(&shard::failpoints().read_without_lease);
+  Planted failpoint(&shard::failpoints().read_without_lease);
   CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 300),
              Catch::Contains("had been acknowledged"));
 }

@@ -18,7 +18,7 @@
 namespace verbena::test {
 
 struct StoreFaults {
-  int64_t checkpoint_ns = 0;      // how long each Save() blocks the coordinator; 0: not at all
+  int64_t checkpoint_ns = 0;      // how long each SaveAll() blocks the coordinator; 0: not at all
   bool fail_checkpoints = false;  // UNAVAILABLE, as on a full disk
 };
 
@@ -33,11 +33,13 @@ class SimStore final : public server::Store {
   void set_state(server::CoordinatorState state) { state_ = std::move(state); }
 
   absl::StatusOr<server::CoordinatorState> Load() override { return state_; }
-  absl::Status Save(const server::CoordinatorState& state,
-                    const server::StateChange& change) override {
+  absl::Status SaveAll(const server::CoordinatorState& state,
+                       absl::Span<const server::StateChange> changes) override {
     if (faults_.checkpoint_ns > 0) block_(faults_.checkpoint_ns);
     if (faults_.fail_checkpoints) return absl::UnavailableError("the simulated disk is full");
-    server::FollowChange(state, change, &state_);
+    for (const server::StateChange& change : changes) {
+      server::FollowChange(state, change, &state_);
+    }
     return absl::OkStatus();
   }
 

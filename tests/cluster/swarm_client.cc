@@ -270,6 +270,13 @@ std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push)
   return {drawn.begin(), drawn.end()};
 }
 
+bool SwarmClient::MayAssign(const SwarmTable& table, const Operation& operation) const {
+  return std::all_of(operation.units.begin(), operation.units.end(), [&](uint32_t unit) {
+    // Pushes in flight would be acknowledged, though the assignment hides them.
+    return !pushing_.contains({table.id(), unit}) && table.MayAssign(unit);
+  });
+}
+
 void SwarmClient::BeginOn(SwarmTable* table) {
   if (!observer_ && !table->exact() && table->complete() && world_->Chance(0.1)) {
     return SetOptimizer(table);
@@ -281,6 +288,10 @@ void SwarmClient::BeginOn(SwarmTable* table) {
                                             table->spec().consistency() == v1::CONSISTENCY_ASYNC);
   operation->units = DrawUnits(*table, operation->pushes);
   if (operation->units.empty()) return;
+  // Drawn from nothing, so that other seeds' worlds stay as they are.
+  constexpr uint32_t kAssignEvery = 6;
+  operation->assigns = operation->pushes && !operation->pulls && ++pushes_ % kAssignEvery == 0 &&
+                       MayAssign(*table, *operation);
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -338,11 +349,20 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
     if (table->steps() == nullptr) {
       operation->least.back() += static_cast<double>(operation->amount);
     }
-    if (operation->pushes) table->Attempt(unit, operation->amount);
+    if (operation->assigns) {
+      const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
+      operation->values_to_be.push_back(value);
+      operation->gains.push_back(gain);
+    } else if (operation->pushes) {
+      table->Attempt(unit, operation->amount);
+      operation->gains.push_back(operation->amount);
+    }
+    if (operation->pushes) ++pushing_[{table->id(), unit}];
     if (operation->pushes && table->steps() != nullptr) {
       table->steps()->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
     }
   }
+  if (operation->assigns) FillAssigned(*table, operation.get());
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
   const absl::StatusOr<client::OperationId> id = Issue(*table, operation);
@@ -373,7 +393,7 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
     operation->values = *rdma::MemoryBlock::AllocatePrivate(elements * table.parameter_bytes(),
                                                             rdma::kSharedPages, "swarm values");
   }
-  if (!operation->pushes) return;
+  if (!operation->pushes || operation->assigns) return;
   const uint32_t bytes = table.gradient_bytes();
   operation->gradient =
       *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm gradient");
@@ -381,6 +401,22 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
       std::bit_cast<uint32_t>(-static_cast<float>(operation->amount)) >> (bytes == 2 ? 16 : 0);
   for (uint64_t e = 0; e < elements; ++e) {
     std::memcpy(operation->gradient->data() + e * bytes, &bits, bytes);
+  }
+}
+
+void SwarmClient::FillAssigned(const SwarmTable& table, Operation* operation) {
+  uint64_t elements = 0;
+  for (const uint32_t unit : operation->units) elements += table.elements(unit);
+  const uint32_t bytes = table.parameter_bytes();
+  operation->gradient =
+      *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm parameters");
+  std::byte* to = operation->gradient->data();
+  for (size_t i = 0; i < operation->units.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(operation->values_to_be[i])) >>
+                      (bytes == 2 ? 16 : 0);
+    for (uint64_t e = 0; e < table.elements(operation->units[i]); ++e, to += bytes) {
+      std::memcpy(to, &bits, bytes);
+    }
   }
 }
 
@@ -393,7 +429,8 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
     std::vector<uint64_t> keys;
     for (const uint32_t unit : operation->units) keys.push_back(table.units()[unit].key);
     if (operation->pushes) {
-      return core.PushRows(table.id(), keys, {operation->gradient, 0}, deadline, done);
+      return core.PushRows(table.id(), keys, {operation->gradient, 0}, deadline, done, nullptr,
+                           operation->write());
     }
     return Lookup(table, operation, keys);
   }
@@ -405,7 +442,9 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
   if (operation->pushes && operation->pulls) {
     return core.PushPull(table.id(), gradient, values, deadline, done);
   }
-  if (operation->pushes) return core.Push(table.id(), gradient, deadline, done);
+  if (operation->pushes) {
+    return core.Push(table.id(), gradient, deadline, done, nullptr, operation->write());
+  }
   return core.Pull(table.id(), values, std::nullopt, deadline, done);
 }
 
@@ -473,6 +512,10 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
   if (std::exchange(operation->done, true)) {
     world_->Violation(absl::StrCat(Describe(), ": an operation ended twice"));
   }
+  for (const uint32_t unit : operation->units) {
+    const auto pushing = pushing_.find({operation->table, unit});
+    if (operation->pushes && --pushing->second == 0) pushing_.erase(pushing);
+  }
   for (const auto& block : {operation->gradient, operation->values}) {
     if (block != nullptr) unsettled_.emplace_back(operation->id, block);
   }
@@ -500,7 +543,7 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
   if (operation.pushes) {
     ++world_->result->pushes;
     for (size_t i = 0; i < operation.units.size(); ++i) {
-      table->Acknowledge(operation.units[i], operation.amount, operation.lives[i]);
+      table->Acknowledge(operation.units[i], operation.gains[i], operation.lives[i]);
     }
   }
   if (operation.pulls) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "client/operations/operations.h"
 #include "tests/cluster/swarm_stepper.h"
 #include "tests/cluster/swarm_world.h"
 
@@ -54,20 +55,25 @@ class SwarmClient {
     client::OperationId id = 0;
     uint32_t table = 0;
     bool pushes = false, pulls = false;
-    bool ends = false;   // the step of a sync table
-    bool whole = false;  // all units
-    bool bags = false;   // a lookup of bags of one row each
+    bool assigns = false;  // what it pushes is new parameters
+    bool ends = false;     // the step of a sync table
+    bool whole = false;    // all units
+    bool bags = false;     // a lookup of bags of one row each
     bool done = false;
     bool known_lost = false;  // by the client's own view one of the units was, when it began
     uint64_t revision = 0;    // of the client's view then
     int64_t amount = 0;       // of a push
     uint64_t step = 0;        // of a sync table
-    std::optional<uint64_t> version;  // that a pull of a worker shows of a sync table
-    std::vector<uint32_t> units;      // in the order of the buffers
-    std::vector<uint32_t> lives;      // of the units' partitions, when it began
-    std::vector<double> least;        // of a pull
+    std::optional<uint64_t> version;    // that a pull of a worker shows of a sync table
+    std::vector<uint32_t> units;        // in the order of the buffers
+    std::vector<uint32_t> lives;        // of the units' partitions, when it began
+    std::vector<double> least;          // of a pull
+    std::vector<int64_t> values_to_be;  // of an assignment, by unit
+    std::vector<int64_t> gains;         // by unit: what is acknowledged with it
     std::shared_ptr<rdma::MemoryBlock> gradient, values;
     int64_t began_ns = 0, deadline_ns = 0;
+
+    client::Write write() const { return assigns ? client::Write::kAssign : client::Write::kPush; }
   };
   struct Used {
     bool pushed = false, pulled = false;
@@ -86,8 +92,12 @@ class SwarmClient {
   }
   // Counts what the operation pushes, and issues it. False: nothing of it was begun.
   bool Start(SwarmTable* table, const std::shared_ptr<Operation>& operation);
+  // Whether this push may be an assignment of its units: the model has one value that is right,
+  // whatever becomes of earlier pushes.
+  bool MayAssign(const SwarmTable& table, const Operation& operation) const;
   std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
   void Fill(const SwarmTable& table, Operation* operation);
+  void FillAssigned(const SwarmTable& table, Operation* operation);
   absl::StatusOr<client::OperationId> Issue(const SwarmTable& table,
                                             const std::shared_ptr<Operation>& operation);
   absl::StatusOr<client::OperationId> Lookup(const SwarmTable& table,
@@ -131,9 +141,11 @@ class SwarmClient {
   Phase phase_ = Phase::kStart;
   bool leaving_ = false, excused_ = false, reads_all_ = false;
   int64_t next_at_ = 0;
-  uint32_t calls_ = 0;       // to the coordinator
-  uint32_t operations_ = 0;  // on tables
-  uint32_t waiting_ = 0;     // of them, those that wait for steps of other workers
+  uint32_t calls_ = 0;                                         // to the coordinator
+  uint32_t operations_ = 0;                                    // on tables
+  uint32_t pushes_ = 0;                                        // begun
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> pushing_;  // in flight, by table and unit
+  uint32_t waiting_ = 0;  // of them, those that wait for steps of other workers
   std::set<uint32_t> opened_;
   std::set<std::string> opening_;
   uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open

@@ -209,6 +209,7 @@ std::vector<PlantedFault> PlantedFaults() {
        {"acknowledged pushes"},
        {F::kCutLearners}},
       {"ignore_epoch", {&shard.ignore_epoch}, 5, {"was changed by server"}},
+      {"replicate_as_gradients", {&shard.replicate_as_gradients}, 2, content},
       {"replicate_from_slot", {&shard.replicate_from_slot}, 2, {"not recovered"}},
   };
 }

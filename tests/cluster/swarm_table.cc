@@ -279,6 +279,22 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
   return "";
 }
 
+bool SwarmTable::MayAssign(uint32_t unit) const {
+  constexpr int64_t kUnsureAtMost = 1000;
+  const Unit& u = units_[unit];
+  const int64_t unsure = u.attempted - u.acknowledged;
+  const int64_t most = spec_.dtype() == v1::DTYPE_BF16 ? std::min<int64_t>(most_, 200) : most_;
+  return exact_ && steps_ == nullptr && !restoring_ && unsure < kUnsureAtMost &&
+         u.attempted + unsure + 3 < most;
+}
+
+std::pair<int64_t, int64_t> SwarmTable::AttemptAssign(uint32_t unit, int64_t amount) {
+  Unit& u = units_[unit];
+  const int64_t value = u.attempted + amount, gain = value - u.acknowledged;
+  u.attempted += gain;
+  return {value, gain};
+}
+
 std::string SwarmTable::CheckSaved(uint32_t unit, float value, double least, uint32_t life) const {
   const Unit& u = units_[unit];
   if (!exact_ || life != lives_[u.partition] || lost(u.partition)) return "";

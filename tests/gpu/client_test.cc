@@ -8,12 +8,21 @@
 #include "tests/gpu/gpu.h"
 #include "tests/gpu/held_stream.h"
 #include "tests/support/cluster.h"
-#include "worker/cuda/device_kernels.h"
+#include "worker/cuda/kernel_module.h"
+#include "worker/cuda/kernel_types.h"
 
 namespace verbena::test {
 namespace {
 
 constexpr uint64_t kElements = 5'000'001;
+
+// to[i] += row[i], for f32.
+absl::Status AddRow(const worker::KernelModule& kernels, const std::byte* row, std::byte* to,
+                    uint32_t elements, uintptr_t stream) {
+  uint32_t rows = 1;
+  void* parameters[] = {&row, &to, &rows, &elements};
+  return kernels.Launch(worker::kColumnSums, 64, stream, parameters);
+}
 
 struct ClientWorld {
   explicit ClientWorld(const std::string& transport) {
@@ -62,15 +71,13 @@ TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lo
 // "held": compute-sanitizer does one thing after another on the GPU, which then waits for ever.
 TEST_CASE("a push comes after what its stream holds, and neither waits for the other", "[held]") {
   ClientWorld w("shm");
-  const auto kernels = Value(worker::DeviceKernels::Load(w.gpu.device()));
+  const auto kernels = Value(worker::KernelModule::Load(w.gpu.device()));
   const uintptr_t stream = w.gpu.MakeStream();
   const std::vector<float> zeros(kElements, 0.0f);
   w.gpu.Write(w.gradient.data(), zeros.data(), w.gradient.size());
   const auto ones = w.gpu.Upload(std::vector<float>(kElements, 1.0f));
   const auto add = [&](std::byte* to) {
-    auto* const out = reinterpret_cast<float*>(to);
-    const float* const inputs[] = {out, reinterpret_cast<const float*>(ones->data())};
-    Good(kernels->Sum(inputs, out, kElements, stream));
+    Good(AddRow(*kernels, ones->data(), to, kElements, stream));
   };
   const auto other = w.gpu.Upload(zeros);
   // The imitation computes while it is asked: client_device_api_test holds its stream back instead.
@@ -137,11 +144,10 @@ TEST_CASE("a GPU that is lost ends its calls with the cause, and memory of the h
           "[.][lost]") {
   ClientWorld w("shm");
   REQUIRE_FALSE(w.gpu.imitated());
-  const auto kernels = Value(worker::DeviceKernels::Load(w.gpu.device()));
-  auto* const nowhere = reinterpret_cast<float*>(uintptr_t{64});
-  const float* const inputs[] = {nowhere, nowhere};
+  const auto kernels = Value(worker::KernelModule::Load(w.gpu.device()));
+  auto* const nowhere = reinterpret_cast<std::byte*>(uintptr_t{64});
   const uintptr_t stream = w.gpu.MakeStream();
-  Good(kernels->Sum(inputs, nowhere, 1024, stream));
+  Good(AddRow(*kernels, nowhere, nowhere, 1024, stream));
   PushOptions options;
   options.stream = reinterpret_cast<void*>(stream);
   const absl::Status status =

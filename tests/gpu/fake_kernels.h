@@ -1,5 +1,5 @@
 // The worker's GPU kernels, for the imitated driver (tests/rdma/fake_cuda): the logic of
-// worker/cuda/elements.h on the host, over copies of the imitated device's memory.
+// worker/cuda/text_elements.h on the host, over copies of the imitated device's memory.
 //
 // libfake_cuda_kernels.so is the imitated driver with these kernels in place from the start, for
 // programs that know nothing of an imitation.
@@ -13,8 +13,6 @@ namespace verbena::worker {
 // To be called again after fake_cuda_reset(). A kernel that accesses memory that does not exist
 // loses its device, as on a GPU (CUDA_ERROR_ILLEGAL_ADDRESS).
 void DefineFakeKernels();
-// Those of the text model alone (worker/cuda/text_elements.h).
-void DefineFakeTextKernels();
 
 }  // namespace verbena::worker
 

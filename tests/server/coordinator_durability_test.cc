@@ -175,6 +175,107 @@ TEST_CASE("a change that cannot be saved has not happened") {
   REQUIRE(c.Call(&Coordinator::JoinServer, join).ok());
 }
 
+// Joins of servers and workers, a table, and calls that change nothing or are refused.
+struct GroupOfCalls {
+  explicit GroupOfCalls(TestCoordinator* coordinator) : c(*coordinator) {
+    server = c.ServerRequest("b");
+    table.set_request_id(c.NewId());
+    *table.mutable_spec() = c.Spec("new", 64);
+    for (int i = 0; i < 5; ++i) workers.push_back(c.WorkerRequest("crowd", 5));
+    wrong = c.ServerRequest("a", 1, "elsewhere:1");  // it is alive
+  }
+  void Start() {
+    joined = c.Start(&Coordinator::JoinServer, server);
+    for (const auto& worker : workers) answers.push_back(c.Start(&Coordinator::JoinWorker, worker));
+    answers.push_back(c.Start(&Coordinator::JoinWorker, workers[0]));  // repeated
+    refused = c.Start(&Coordinator::JoinServer, wrong);
+    made = c.Start(&Coordinator::CreateTable, table);
+    seen = c.Poll(0, 0);
+  }
+  template <typename Check>
+  void ForAll(const Check& check) const {
+    check(*joined), check(*refused), check(*made);
+    for (const auto& answer : answers) check(*answer);
+  }
+
+  TestCoordinator& c;
+  v1::JoinServerRequest server, wrong;
+  v1::CreateTableRequest table;
+  std::vector<v1::JoinWorkerRequest> workers;
+  Answer<v1::JoinServerResponse> joined, refused;
+  Answer<v1::CreateTableResponse> made;
+  std::vector<Answer<v1::JoinWorkerResponse>> answers;
+  Answer<v1::GetViewResponse> seen;
+};
+
+TEST_CASE("the changes of a group are saved in one write, and answered after it") {
+  FaultyStore store;
+  TestCoordinator c({.partitions = 16}, &store);
+  c.JoinServer("a");
+  GroupOfCalls group(&c);
+  const int saves = store.saves;
+  c->BeginGroup();
+  group.Start();
+  CHECK(store.saves == saves);
+  group.ForAll([](const auto& answer) { CHECK_FALSE(answer.has_value()); });
+  CHECK_FALSE(group.seen->has_value());
+  c->EndGroup();
+  CHECK(store.saves == saves + 1);
+  REQUIRE(group.joined->value().ok());
+  REQUIRE(group.made->value().ok());
+  CHECK(group.refused->value().status().code() == absl::StatusCode::kAlreadyExists);
+  for (const auto& answer : group.answers) REQUIRE(answer->value().ok());
+  CHECK(group.answers[5]->value()->incarnation() == group.answers[0]->value()->incarnation());
+  CHECK(c.Job("crowd").members_size() == 5);
+  CHECK(group.seen->value()->view().SerializeAsString() == c.view().SerializeAsString());
+  CHECK(store.Load()->view.SerializeAsString() == c.view().SerializeAsString());
+  // Each has a lease, and its answer survives a restart.
+  REQUIRE(c.Heartbeat(group.answers[4]->value()->incarnation()).ok());
+  c.Restart();
+  CHECK(c.Call(&Coordinator::JoinWorker, group.workers[2])->incarnation() ==
+        group.answers[2]->value()->incarnation());
+}
+
+TEST_CASE("a group that cannot be saved has not happened, for any of its calls") {
+  FaultyStore store;
+  TestCoordinator c({.partitions = 16}, &store);
+  c.JoinServer("a");
+  const std::string before = c.view().SerializeAsString();
+  GroupOfCalls group(&c);
+  c->BeginGroup();
+  group.Start();
+  store.full = true;
+  c->EndGroup();
+  group.ForAll([](const auto& answer) {
+    REQUIRE(answer.has_value());
+    CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
+  });
+  CHECK(c.view().SerializeAsString() == before);
+  CHECK(group.seen->value()->view().SerializeAsString() == before);
+  store.full = false;
+  GroupOfCalls again = group;
+  again.Start();
+  CHECK(again.joined->value().ok());
+  CHECK(again.made->value().ok());
+  CHECK(c.Job("crowd").members_size() == 5);
+  CHECK(store.Load()->view.SerializeAsString() == c.view().SerializeAsString());
+}
+
+TEST_CASE("a crash before a group is saved loses all of it, of which nothing was answered") {
+  FaultyStore store;
+  TestCoordinator c({.partitions = 16}, &store);
+  c.JoinServer("a");
+  GroupOfCalls group(&c);
+  c->BeginGroup();
+  group.Start();
+  c.Restart();
+  group.ForAll([](const auto& answer) { CHECK_FALSE(answer.has_value()); });
+  CHECK(c.view().servers_size() == 1);
+  CHECK(c.view().jobs().empty());
+  CHECK(c.view().tables().empty());
+  REQUIRE(c.Call(&Coordinator::JoinServer, group.server).ok());
+}
+
 TEST_CASE("regression: a slow write of the store ends no lease") {
   for (const bool bug : {false, true}) {
     FaultyStore store;

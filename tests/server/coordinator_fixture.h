@@ -49,14 +49,15 @@ class ManualClock final : public Clock {
 class FaultyStore final : public Store {
  public:
   absl::StatusOr<CoordinatorState> Load() override { return inner_.Load(); }
-  absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
+  absl::Status SaveAll(const CoordinatorState& state,
+                       absl::Span<const StateChange> changes) override {
     if (slow_ms > 0) clock->StallMs(slow_ms);
     if (full) return absl::UnavailableError("the disk is full");
     ++saves;
-    return inner_.Save(state, change);
+    return inner_.SaveAll(state, changes);
   }
   bool full = false;
-  int64_t slow_ms = 0;  // how long each Save() takes, by *clock
+  int64_t slow_ms = 0;  // how long each SaveAll() takes, by *clock
   ManualClock* clock = nullptr;
   int saves = 0;
 

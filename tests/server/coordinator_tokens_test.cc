@@ -87,6 +87,24 @@ TEST_CASE("a token is made, listed without its hash, revoked; the workers that s
       Contains("--operator-token-file"));
 }
 
+TEST_CASE("a token that is revoked in a group of calls is refused from that call on") {
+  TestCoordinator c(WithTokens());
+  REQUIRE(c.Call(&Coordinator::CreateToken, Request("0123456789ab")).ok());
+  const auto poll = c.Poll(c.view().revision(), 1000);
+  c->BeginGroup();
+  const auto before = c.Start(&Coordinator::JoinServer, c.ServerRequest("a"));
+  CHECK_FALSE(before->has_value());
+  const auto revoked = c.Start(&Coordinator::RevokeToken, Revoke("0123456789ab"));
+  // Calls are authorized by these rules.
+  CHECK(Find(c, "0123456789ab")->revoked());
+  REQUIRE(before->has_value());
+  CHECK(before->value().ok());
+  REQUIRE(revoked->has_value());
+  CHECK(revoked->value().ok());
+  c->EndGroup();
+  CHECK(poll->has_value());  // a server's: it hears of that at once
+}
+
 TEST_CASE("a token ends when its time is over, by the coordinator's clock, also across a restart") {
   TestCoordinator c(WithTokens());
   REQUIRE(c.Call(&Coordinator::CreateToken, Request("0123456789ab", 100)).ok());

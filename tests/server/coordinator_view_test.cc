@@ -144,9 +144,11 @@ TEST_CASE("what is saved and undone by its changes is exactly the coordinator's 
 TEST_CASE("regression: a change describes and saves what it changes, however much there is") {
   struct Counting final : Store {
     absl::StatusOr<CoordinatorState> Load() override { return inner.Load(); }
-    absl::Status Save(const CoordinatorState& state, const StateChange& change) override {
-      bytes = change.view == nullptr ? SIZE_MAX : change.view->ByteSizeLong();
-      return inner.Save(state, change);
+    absl::Status SaveAll(const CoordinatorState& state,
+                         absl::Span<const StateChange> changes) override {
+      REQUIRE(changes.size() == 1);
+      bytes = changes[0].view == nullptr ? SIZE_MAX : changes[0].view->ByteSizeLong();
+      return inner.SaveAll(state, changes);
     }
     MemoryStore inner;
     size_t bytes = 0;

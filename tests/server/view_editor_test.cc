@@ -54,6 +54,7 @@ TEST_CASE("regression: a job that ends and begins again in one change is undone 
   e.editor.AddMember("a", Member(1, 0));
   e.editor.AddMember("job", Member(2, 0));
   e.editor.AddMember("z", Member(3, 0));
+  e.editor.Hold();
   e.editor.Commit();
   const std::string before = e.view.SerializeAsString();
   v1::ClusterView followed = e.view;
@@ -157,10 +158,46 @@ TEST_CASE("any change is undone without a trace, and described exactly") {
       REQUIRE(followed.SerializeAsString() == e.view.SerializeAsString());
       CheckIndex(e);
       if (random() % 2 == 0) {
+        e.editor.Hold();
         e.editor.Commit();
         continue;
       }
       e.editor.Undo();
+      REQUIRE(e.view.SerializeAsString() == before);
+      REQUIRE(e.ended_generation == ended_before);
+      CheckIndex(e);
+    }
+  }
+}
+
+TEST_CASE("changes that are held are undone together, each described from the one before") {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    Edited e;
+    RandomChanges changes(&e, seed);
+    std::mt19937 random(seed);
+    for (int round = 0; round < 20; ++round) {
+      const std::string before = e.view.SerializeAsString();
+      const uint32_t ended_before = e.ended_generation;
+      v1::ClusterView followed = e.view;
+      for (uint32_t held = random() % 5; held > 0; --held) {
+        e.editor.Begin();
+        for (uint32_t i = random() % 8 + 1; i > 0; --i) changes.Edit();
+        // One that its caller withdraws leaves those before it.
+        if (random() % 4 == 0) {
+          e.editor.Undo();
+          continue;
+        }
+        REQUIRE(ApplyViewChange(e.editor.Describe().view, &followed));
+        e.editor.Hold();
+      }
+      REQUIRE(followed.SerializeAsString() == e.view.SerializeAsString());
+      CheckIndex(e);
+      if (random() % 2 == 0) {
+        e.editor.Commit();
+        continue;
+      }
+      e.editor.UndoHeld();
       REQUIRE(e.view.SerializeAsString() == before);
       REQUIRE(e.ended_generation == ended_before);
       CheckIndex(e);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "shard/failpoints.h"
 #include "tests/shard/replica_cluster.h"
 #include "tests/shard/row_fixture.h"
 
@@ -235,6 +236,19 @@ std::string Finding(const ReplicaPlan& plan) {
   if (cluster.Contents() != expected) return "primaries have something else";
   cluster.PromoteAll();
   return cluster.Contents() != expected ? "replicas have something else" : cluster.error;
+}
+
+TEST_CASE("planted: a replica that takes assigned parameters for gradients is found") {
+  const bool rows = GENERATE(false, true);
+  std::string found;
+  failpoints().replicate_as_gradients = true;
+  for (uint32_t seed = 1; seed <= 10 && found.empty(); ++seed) {
+    ReplicaPlan plan = MakeReplicaPlan(seed, rows, v1::CONSISTENCY_ASYNC);
+    plan.assigns = true;
+    found = Finding(plan);
+  }
+  failpoints().replicate_as_gradients = false;
+  CHECK(found != "");
 }
 
 TEST_CASE("replicas: assignments are there once, in their order, whoever dies") {

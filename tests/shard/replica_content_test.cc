@@ -479,19 +479,19 @@ TEST_CASE("regression: an apply that a follower was told and that cannot be made
 }
 
 TEST_CASE("failpoint: what cannot be applied when a job begins anew is forgotten") {
-  const Failpoint(&Failpoints::forget_unapplied);
+  const Planted failpoint(&Failpoints::forget_unapplied);
   CHECK_FALSE(KnowsThatReplicaDiffers());
 }
 
 TEST_CASE("failpoint: a learner is sent a row without an apply it was told before") {
-  const Failpoint(&Failpoints::cursor_before_apply);
+  const Planted failpoint(&Failpoints::cursor_before_apply);
   const bool skip_proof = GENERATE(false, true);
   const Planted unproved(&Failpoints::skip_proof, skip_proof);
   CHECK_FALSE(PassesAppliesThatWait());
 }
 
 TEST_CASE("failpoint: rows of a table made under a learner stay to come") {
-  const Failpoint(&Failpoints::rows_never_come);
+  const Planted failpoint(&Failpoints::rows_never_come);
   Pair pair(OnePartition(AnyConsistency()));
   CreateUnderLearner(&pair);
   SECTION("the proof finds it") {
@@ -576,7 +576,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
   pair.Admit();
   REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  const Failpoint(&Failpoints::hurry_audit, hurry);
+  const Planted failpoint(&Failpoints::hurry_audit, hurry);
   REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
   pair.Take();
   std::vector<ReplicaRecord> more;
@@ -595,7 +595,7 @@ TEST_CASE("regression: a follower that has not answered the audit gets no more o
 TEST_CASE("the audit finds a follower without rows") {
   Pair pair(OnePartition(AnyConsistency()));
   {
-    const Failpoint(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
+    const Planted failpoint(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
     CreateUnderLearner(&pair);
     pair.Push({5, 6});
     REQUIRE(pair.Ship() == ReplyStatus::kOk);

@@ -248,5 +248,23 @@ TEST_CASE("regression: a table that had no memory is served once there is some, 
   CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
 }
 
+// A job that the last view ended is gone, too: nothing may look at it.
+TEST_CASE("regression: a retry for memory looks at no job that the last view changed") {
+  ManyTables f;
+  f.allocator.limit = f.allocator.used + 64;
+  *f.view.add_tables() = f.MakeTable(kTable + 200, "large");
+  v1::Job* const other = f.view.add_jobs();
+  *other = *f.job();
+  other->set_name("other");
+  CHECK(absl::IsResourceExhausted(f.Apply()));
+  f.view.mutable_jobs()->RemoveLast();
+  f.Depart(0);
+  CHECK(absl::IsResourceExhausted(f.applied));
+  const uint64_t followed = f.engine->counters().tables_followed;
+  absl::Status applied;
+  CHECK_FALSE(f.engine->RetryStarved(f.view, &applied));
+  CHECK(f.engine->counters().tables_followed == followed);
+}
+
 }  // namespace
 }  // namespace verbena::shard

@@ -170,7 +170,7 @@ absl::Status TextDevice::Forward(const TextParameters& parameters) {
       on_.p,        parameters.c2, parameters.skip, batch_.added ? on_.add : nullptr,
       on_.contexts, on_.targets,   on_.losses,      rows,
       context};
-  return Launch(kTextSoftmax, uint64_t{rows} * kThreadsPerTile, softmax);
+  return Launch(kTextSoftmax, uint64_t{rows} * kThreadsPerRow, softmax);
 }
 
 absl::Status TextDevice::Backward(const TextParameters& parameters, const TextGradient& gradient,
