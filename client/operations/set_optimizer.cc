@@ -44,8 +44,10 @@ void SetOptimizerRequests::Add(Operation* operation) {
 
 bool SetOptimizerRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
-  absl::Span<const NamedValue> values;
+  std::vector<NamedValue> values;
   if (Live(*entry)) values = entry->operation->change->values;
+  static_assert(kRecordAlignment == 2 * sizeof(NamedValue));
+  if (values.size() % 2 != 0) values.push_back({});
   const auto bytes = static_cast<uint32_t>(values.size() * sizeof(NamedValue));
   if (!tracker_.poster.Fits(stream, entry, bytes)) return false;
   const bool numbers = Numbers(*table);

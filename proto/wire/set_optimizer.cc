@@ -47,6 +47,11 @@ absl::Status CopyNamedValues(absl::Span<const std::byte> payload, std::vector<Na
   if (values->empty()) return absl::OkStatus();
   std::memcpy(values->data(), payload.data(), values->size() * sizeof(NamedValue));
   wire::CopiedOut(values->data());
+  // Zeros to a multiple of kRecordAlignment.
+  constexpr NamedValue kZeros = {};
+  if (values->size() % 2 == 0 && std::memcmp(&values->back(), &kZeros, sizeof(kZeros)) == 0) {
+    values->pop_back();
+  }
   for (size_t i = 0; i < values->size(); ++i) {
     if (IsName((*values)[i].name)) continue;
     return wire::InvalidField(wire::kRecord, absl::StrCat("values[", i, "].name"), "no name",
