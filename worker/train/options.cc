@@ -79,7 +79,8 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
   app->add_flag("--checksum", o->checksum,
                 "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");
-  app->add_flag("--log-steps", o->log_steps, "Print a line on standard error after each step of a worker");
+  app->add_flag("--log-steps", o->log_steps,
+                "Print a line on standard error after each step of a worker");
   app->add_flag("--count-models", o->count_models,
                 "text: print only the bits per byte of counting models of order 0, 1 and 2 "
                 "(interpolated, Witten-Bell) on the same bytes; needs no cluster");
