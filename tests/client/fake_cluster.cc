@@ -87,14 +87,14 @@ FakeCluster::FakeCluster(const Options& options)
   job->set_expected_workers(options.expected_workers);
   v1::Worker* worker = job->add_members();
   worker->set_incarnation(100);
-  worker->set_rank(0);
+  worker->set_rank(options.observer ? -1 : 0);
 
   control.Serve("JoinWorker",
                 [this](auto&, auto&, auto* response, int64_t) -> std::optional<absl::Status> {
                   if (!coordinator_answers) return absl::UnavailableError("refused");
                   auto* join = static_cast<v1::JoinWorkerResponse*>(response);
                   join->set_incarnation(100);
-                  join->set_rank(0);
+                  join->set_rank(options_.observer ? -1 : 0);
                   join->set_lease_ms(2000);
                   *join->mutable_view() = view;
                   return absl::OkStatus();

@@ -87,6 +87,8 @@ TEST_CASE("set optimizer: after a push to the open step it is for the next one")
 
 TEST_CASE("set optimizer: sync: it is sent again over the next lane, before the pushes") {
   OptimizerCluster cluster(v1::CONSISTENCY_SYNC);
+  // Opens the lane.
+  Good(&cluster, cluster.Pull(cluster.table, cluster.Memory(cluster.table, 0)));
   cluster.servers[0]->silent = true;
   auto change = cluster.Set({{"rate", 0.5}});
   auto push = cluster.Push(cluster.table, cluster.Memory(cluster.table, 1));
@@ -114,6 +116,8 @@ TEST_CASE("set optimizer: async: its sequences are among those of the pushes") {
 
 TEST_CASE("set optimizer: async: one whose call is over only settles its sequence") {
   OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
+  // Opens the lane.
+  Good(&cluster, cluster.Pull(cluster.table, cluster.Memory(cluster.table, 0)));
   cluster.servers[0]->silent = true;
   auto change = cluster.Set({{"rate", 0.5}}, 300 * kMilli);
   REQUIRE(cluster.Wait(change));
