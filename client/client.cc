@@ -1,11 +1,13 @@
 #include "verbena/client.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
 #include "client/operations/operations.h"
+#include "proto/spec/optimizer_values.h"
 #include "proto/spec/table_spec.h"
 #include "rdma/memory/cuda/cuda_device.h"
 
@@ -262,6 +264,28 @@ Ticket Client::EndStep(const Table& table, const PushOptions& options) {
         if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
         return core.EndStep(table.id(), impl_->Deadline(options.timeout), std::move(done));
       });
+  return ticket;
+}
+
+Ticket Client::SetOptimizer(const Table& table, const OptimizerChange& change,
+                            const OptimizerOptions& options) {
+  auto update = std::make_shared<client::OptimizerUpdate>();
+  if (change.rate.has_value()) update->values.push_back(MakeNamedValue("rate", *change.rate));
+  for (const auto& [name, value] : change.parameters) {
+    update->values.push_back(MakeNamedValue(name, value));
+  }
+  Ticket ticket;
+  ticket.state_ = impl_->Launch([&](ClientCore& core,
+                                    ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+    if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+    if (options.in_force != nullptr) {
+      done = [update, in_force = options.in_force, then = std::move(done)](absl::Status status) {
+        if (status.ok()) *in_force = {update->first, update->last};
+        then(std::move(status));
+      };
+    }
+    return core.SetOptimizer(table.id(), update, impl_->Deadline(options.timeout), std::move(done));
+  });
   return ticket;
 }
 

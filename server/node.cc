@@ -156,6 +156,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.replicas = options.replicas;
   coordinator_options.min_replicas = options.min_replicas;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
+  coordinator_options.changeable_values = shard::ChangeableValues;
   coordinator_options.tokens = tokens.operator_token.has_value();
   coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;

@@ -24,6 +24,20 @@ uint64_t StepOf(const EngineCore& e, const PartitionedTable& table) {
   return least == UINT64_MAX ? 0 : least;
 }
 
+void FillOptimizer(const EngineCore& e, const PartitionedTable& table,
+                   TableStatistics* statistics) {
+  for (uint32_t s = 0; s < table.slices(); ++s) {
+    if (!table.ready(s) || !e.partitions[table.life(s).partition].ours) continue;
+    if (table.optimizer().Count(s) == 0) continue;
+    uint64_t changes = 0;
+    v1::Optimizer spec = table.optimizer().SpecAt(s, table.version(s), &changes);
+    if (changes <= statistics->optimizer_changes) continue;
+    statistics->optimizer_changes = changes;
+    statistics->optimizer_from = table.optimizer().LastFrom(s);
+    statistics->optimizer = std::move(spec);
+  }
+}
+
 }  // namespace
 
 bool Engine::TakeRoom() {
@@ -110,6 +124,7 @@ std::vector<TableStatistics> Engine::tables() const {
     const PartitionedTable& table = *state.table;
     tables.push_back({id, table.spec().name(), table.parameter_bytes(), table.row_count(),
                       table.counters(), StepOf(*core_, table)});
+    FillOptimizer(*core_, table, &tables.back());
     tables.back().restoring = state.restore != nullptr;
     tables.back().unserved = std::string(state.unserved.message());
     if (const EmbeddingTable* rows = state.rows.table.get()) {

@@ -319,6 +319,10 @@ struct TableStatistics {
   uint64_t sampled_keys = 0;
   bool restoring = false;     // another table may have its name
   std::string unserved = {};  // why slices of it are not here; empty: all are
+  // Changes of the optimizer's values: that slice's with most, and the specification as of them.
+  uint64_t optimizer_changes = 0;
+  uint64_t optimizer_from = 0;  // step from which the last one is in force
+  v1::Optimizer optimizer = {};
 };
 
 // A job on this shard.
@@ -396,6 +400,11 @@ class Engine {
   // on to the next kind. A partition that has received totals of that kind answers kDuplicate;
   // kWrongStep: these totals cannot contain all of its parts.
   GroupsOutcome Totals(const GroupsRequest& request, const NormTotals& totals);
+  // Changes values of the optimizer of the groups' slices; none: the group only takes its sequence.
+  // answer.version: the least step from which they are in force (sync; else 0); answer.detail: the
+  // greatest such step less that. kOutOfRange: a value that the table does not have, or out of its
+  // range.
+  GroupsOutcome SetOptimizer(const GroupsRequest& request, absl::Span<const NamedValue> values);
 
   // Whether requests that were answered no_room may be tried again: there is room, or a view has
   // changed their result. Call it after everything else that may make room, TakeEvents() last.

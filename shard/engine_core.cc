@@ -149,7 +149,10 @@ ReplyStatus EngineCore::FindKeys(const TableState& state, const Group& group,
 
 // A sync push does not make a record; its step's commit does, and waits for room itself.
 bool EngineCore::LacksRoom(const TableState& state, absl::Span<const Group> groups) {
-  if (state.table->spec().consistency() == v1::CONSISTENCY_SYNC) return false;
+  return state.table->spec().consistency() != v1::CONSISTENCY_SYNC && LacksLogRoom(state, groups);
+}
+
+bool EngineCore::LacksLogRoom(const TableState& state, absl::Span<const Group> groups) {
   return std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
     return g.partition < partitions.size() && log.mode(g.partition) != ReplicaLog::Mode::kAlone &&
            log.Replicated(g.partition, state.table->id()) && !log.HasRoom(g.partition);

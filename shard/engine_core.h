@@ -15,7 +15,7 @@
 //     cold_events   rows that are not in memory                           cold_events.h
 //
 // Requests of workers are in engine_requests.cc (dense tables, steps), engine_rows.cc (embedding
-// tables) and engine_norms.cc (steps in two phases).
+// tables), engine_norms.cc (steps in two phases) and engine_optimizer.cc (changes of optimizers).
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_ENGINE_CORE_H_
@@ -74,6 +74,8 @@ struct EngineCore {
   }
   // Whether a request that pushes to these groups of an async or ssp table has to wait for room.
   bool LacksRoom(const TableState& state, absl::Span<const Group> groups);
+  // The same for a request that makes a record in a table of any consistency.
+  bool LacksLogRoom(const TableState& state, absl::Span<const Group> groups);
 
   // ---- answers ----
   GroupsOutcome RefuseGroups(size_t groups, ReplyStatus status);

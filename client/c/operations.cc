@@ -92,6 +92,25 @@ verbena_status verbena_end_step(verbena_client* client, const verbena_table* tab
       [&](Timeout timeout) { return client->client->EndStep(table->table, {.timeout = timeout}); });
 }
 
+verbena_status verbena_set_optimizer(verbena_client* client, const verbena_table* table,
+                                     const double* rate, const verbena_parameter* parameters,
+                                     size_t parameter_count, int64_t timeout_ms,
+                                     verbena_ticket** ticket) {
+  return Begin("verbena_set_optimizer", timeout_ms, ticket,
+               {{"client", client},
+                {"table", table},
+                {"parameters", parameter_count > 0 ? static_cast<const void*>(parameters) : table}},
+               [&](Timeout timeout) {
+                 verbena::OptimizerChange change;
+                 if (rate != nullptr) change.rate = *rate;
+                 for (size_t i = 0; i < parameter_count; ++i) {
+                   const char* name = parameters[i].name;
+                   change.parameters[name == nullptr ? "" : name] = parameters[i].value;
+                 }
+                 return client->client->SetOptimizer(table->table, change, {.timeout = timeout});
+               });
+}
+
 verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_t timeout_ms) {
   constexpr char kCall[] = "verbena_ticket_wait";
   return Guarded([&]() -> absl::Status {

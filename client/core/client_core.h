@@ -15,6 +15,7 @@
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -71,6 +72,19 @@ struct CoreOptions {
 };
 
 using OperationId = uint64_t;
+
+// New values for a table's optimizer, and the steps from which they are in force.
+struct OptimizerUpdate {
+  std::vector<NamedValue> values;
+  uint32_t number = 0;  // of this client's changes of the table
+  uint64_t first = UINT64_MAX, last = 0;
+
+  // The partitions of a reply have them from such steps on.
+  void InForce(uint64_t version, uint32_t more) {
+    first = std::min(first, version);
+    last = std::max(last, version + more);
+  }
+};
 
 // The result of one record of a scan.
 struct ScanResult {
@@ -167,6 +181,10 @@ class ClientCore {
   absl::StatusOr<OperationId> LookupBags(uint32_t table, const BagKeys& bags, const Rows& sums,
                                          std::optional<uint64_t> min_version, int64_t deadline_ns,
                                          Done done, std::unique_ptr<KeySort> sorted = nullptr);
+  // Sends new values of the table's optimizer to all partitions. *change gets the steps from which
+  // they are in force.
+  absl::StatusOr<OperationId> SetOptimizer(uint32_t table, std::shared_ptr<OptimizerUpdate> change,
+                                           int64_t deadline_ns, Done done);
   // Prefetch: announces to the servers that rows of these keys will be looked up soon.
   absl::StatusOr<OperationId> Prefetch(uint32_t table, absl::Span<const uint64_t> keys,
                                        int64_t deadline_ns, Done done,

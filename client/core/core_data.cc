@@ -1,9 +1,11 @@
 // Calls on dense tables and the end of a step: checks them and passes them to the request tracker.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/core/client_core_impl.h"
+#include "proto/spec/optimizer_values.h"
 #include "proto/spec/table_spec.h"
 
 namespace verbena::client {
@@ -281,6 +283,36 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
     return c.operations.IdOf(**operation);
   }
   if (state->sync) c.tracker.commits.WaitForCommit(*operation, 0, 0, state->step);
+  return c.Started(*operation);
+}
+
+absl::StatusOr<OperationId> ClientCore::SetOptimizer(uint32_t table,
+                                                     std::shared_ptr<OptimizerUpdate> change,
+                                                     int64_t deadline_ns, Done done) {
+  Impl& c = *impl_;
+  // An observer may, if its token may write.
+  auto found = c.CheckTable("change of the optimizer", table, false);
+  if (!found.ok()) return found.status();
+  TableState* state = *found;
+  const auto& allowed = state->info.optimizer_values();
+  const absl::Status valid = CheckOptimizerValues(
+      std::vector<const v1::OptimizerValue*>(allowed.pointer_begin(), allowed.pointer_end()),
+      change->values);
+  if (!valid.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer \"", state->info.spec().optimizer().name(), "\" of table '",
+                     state->name(), "': ", valid.message()));
+  }
+  auto operation =
+      c.Start(c.tracker.requests.set_optimizer.name(), state, deadline_ns, std::move(done));
+  if (!operation.ok()) return operation.status();
+  const absl::Status lost = c.tracker.tables.CheckLost(*state, 0, state->chunks());
+  if (!lost.ok()) {
+    c.tracker.settlement.End(*operation, lost);
+    return c.operations.IdOf(**operation);
+  }
+  (*operation)->change = std::move(change);
+  c.tracker.requests.set_optimizer.Add(*operation);
   return c.Started(*operation);
 }
 

@@ -265,7 +265,9 @@ absl::Status RefusalStatus(const PendingRequest& entry, ReplyStatus status) {
                        "', which this client is not a member of; connect as a worker of that job, "
                        "or as an observer whose token names no other job"));
     case ReplyStatus::kPermissionDenied:
-      return absl::PermissionDeniedError(what + "the server does not let this worker push");
+      return absl::PermissionDeniedError(what +
+                                         "the server does not let this client change the table (an "
+                                         "observer needs a token that may write)");
     default:
       break;
   }

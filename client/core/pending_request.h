@@ -27,6 +27,7 @@ struct TableState;
 struct Stream;
 struct TableLane;
 struct Operation;
+struct OptimizerUpdate;
 struct ScanResult;
 class DeviceStaging;
 class RequestHandler;
@@ -176,6 +177,7 @@ struct Operation {
   std::unique_ptr<BagCall> bags;                 // for a lookup of bags; from Operations::NewBags()
   float* sums = nullptr;                         // destination of its sums, in blocks[1]
   std::shared_ptr<ScanResult> scan;              // for a scan
+  std::shared_ptr<OptimizerUpdate> change;       // for a change of the optimizer
   PendingRequestList entries;
   Links<Operation> timer_links, finished_links;
 };

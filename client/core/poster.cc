@@ -110,7 +110,8 @@ bool Poster::PumpTable(Stream* stream, TableLane* lane) {
       worked = true;
       continue;
     }
-    if (Gated(*entry) || (entry->table->moving > 0 && tracker_.rails.Draining(*entry))) {
+    if (lane->changes_out > 0 || Gated(*entry) ||
+        (entry->table->moving > 0 && tracker_.rails.Draining(*entry))) {
       tracker_.staging.StopAwaiting(entry);
       break;
     }
@@ -145,7 +146,7 @@ PendingRequest* Poster::FrontOf(TableLane* lane) {
 // Its step's commit is known, and no operation waits for its reply.
 bool Poster::Pointless(PendingRequest* entry) const {
   const TableState& table = *entry->table;
-  if (!table.sync) return false;
+  if (!table.sync || TraitsOf(*entry).in_any_step) return false;
   if (PushesChunk(*entry)) {
     return entry->operation == nullptr && table.chunk_version[entry->chunk] > entry->step;
   }
@@ -157,7 +158,7 @@ bool Poster::Pointless(PendingRequest* entry) const {
 // Invariant 4 of client_core.h.
 bool Poster::Gated(const PendingRequest& entry) const {
   const TableState& table = *entry.table;
-  if (!table.sync) return false;
+  if (!table.sync || TraitsOf(entry).in_any_step) return false;
   if (PushesChunk(entry)) return table.chunk_version[entry.chunk] < entry.step;
   return std::any_of(entry.parts.begin(), entry.parts.end(),
                      [&](uint32_t part) { return table.parts[part].committed < entry.step; });

@@ -40,6 +40,8 @@ struct TableLane {
   // A record was returned to be resent: no record is posted before those posted after it are
   // answered too, so that all of them are sent in order.
   bool reordering = false;
+  // sync: changes of the optimizer, posted and unanswered. Other records wait for these.
+  uint32_t changes_out = 0;
   int64_t retry_at = 0;
   Backoff backoff;
   PendingRequestQueue ended;          // accepted end-steps without a known commit
@@ -82,16 +84,18 @@ struct TableState {
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
-  uint32_t entries = 0;     // number of entries in use that refer to it
-  bool copies = false;      // of any part
-  bool clipped = false;     // by the global norm of the job's step
-  bool trust = false;       // its optimizer has a trust ratio
-  uint32_t lost_parts = 0;  // parts without a remaining replica
-  uint32_t moving = 0;      // parts that are not on their pinned rail
-  uint32_t away = 0;        // parts that are `away`
-  uint32_t partitions = 0;  // of the cluster
-  uint32_t dim = 0;         // greater than 0: an embedding table
-  uint64_t step = 0;        // the open step: number of steps that this worker has ended
+  uint32_t entries = 0;      // number of entries in use that refer to it
+  bool copies = false;       // of any part
+  bool clipped = false;      // by the global norm of the job's step
+  bool trust = false;        // its optimizer has a trust ratio
+  uint32_t lost_parts = 0;   // parts without a remaining replica
+  uint32_t moving = 0;       // parts that are not on their pinned rail
+  uint32_t away = 0;         // parts that are `away`
+  uint32_t partitions = 0;   // of the cluster
+  uint32_t dim = 0;          // greater than 0: an embedding table
+  uint64_t step = 0;         // the open step: number of steps that this worker has ended
+  uint64_t pushed_step = 0;  // sync: step + 1 of the last push
+  uint32_t changes = 0;      // of the optimizer's values, by this client
   // ssp: the clock of the last end-step, and the highest least clock of all workers in a reply. The
   // next end-step continues from the greater one, because a new worker starts there. Until then
   // pulls send the old clock, because servers know no other clock of this worker.

@@ -76,6 +76,10 @@ constexpr Traits kPrefetch = {.type = RecordType::kPrefetch,
                               .counted = Counted::kPulls,
                               .buffers = Buffers::kPacked,
                               .leaves = Leaves::kOperations};
+constexpr Traits kSetOptimizer = {.type = RecordType::kSetOptimizer,
+                                  .queue = Queue::kOrdered,
+                                  .counted = Counted::kOrdered,
+                                  .in_any_step = true};
 
 }  // namespace
 
@@ -92,7 +96,8 @@ Requests::Requests(RequestTracker* tracker)
       scan(kScan, tracker),
       norms(kNorms, tracker),
       totals(kTotals, tracker),
-      prefetch(kPrefetch, tracker) {}
+      prefetch(kPrefetch, tracker),
+      set_optimizer(kSetOptimizer, tracker) {}
 
 std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
 

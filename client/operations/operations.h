@@ -15,6 +15,7 @@
 #include "client/operations/push.h"
 #include "client/operations/push_rows.h"
 #include "client/operations/scan.h"
+#include "client/operations/set_optimizer.h"
 #include "client/operations/totals.h"
 
 namespace verbena::client {
@@ -41,6 +42,7 @@ struct Requests {
   NormsRequests norms;
   TotalsRequests totals;
   PrefetchRequests prefetch;
+  SetOptimizerRequests set_optimizer;
 
   PushRequests& chunks_of(Write write) { return write == Write::kAssign ? assign : push; }
   PushRowsRequests& rows_of(Write write) {

@@ -30,7 +30,7 @@ PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byt
   entry->elements = table->layout.elements_of(chunk);
   entry->holds_buffer = true;
   ++operation->buffers;
-  if (table->sync) table->chunk_pushed[chunk] = operation->step + 1;
+  if (table->sync) table->pushed_step = table->chunk_pushed[chunk] = operation->step + 1;
   return entry;
 }
 

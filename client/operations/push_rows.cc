@@ -57,6 +57,7 @@ bool SettlesRows(ReplyStatus status) { return status == ReplyStatus::kNonFinite 
 }  // namespace
 
 void PushRowsRequests::Add(Operation* operation, size_t offset) {
+  if (operation->table->sync) operation->table->pushed_step = operation->step + 1;
   const uint32_t most = RowsInRecord(*operation->table, *tracker_.staging.packed());
   Cut({operation, offset, 0, most}, operation->plan->ranges());
 }

@@ -45,6 +45,7 @@ class RequestHandler {
     bool reads = false;        // waits for a version of the data that it returns
     bool awaits = false;       // waits for a commit, and returns no data; posted before pulls
     bool ends_step = false;
+    bool in_any_step = false;  // sync: it waits for no commit, and no commit makes it pointless
   };
 
   RequestHandler(const Traits& traits, RequestTracker* tracker)

@@ -34,7 +34,7 @@ bool Same(const v1::Server& a, const v1::Server& b) {
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
   return a.incarnation() == b.incarnation() && a.rank() == b.rank() && a.name() == b.name() &&
-         a.token() == b.token() && a.only_job() == b.only_job();
+         a.token() == b.token() && a.only_job() == b.only_job() && a.may_write() == b.may_write();
 }
 
 bool Same(const RepeatedPtrField<v1::Replica>& a, const RepeatedPtrField<v1::Replica>& b) {
@@ -50,7 +50,7 @@ bool Same(const v1::Partition& a, const v1::Partition& b) {
          Same(a.followers(), b.followers()) && Same(a.learners(), b.learners());
 }
 
-// A table's specification never changes.
+// A table's specification never changes, nor do the ranges of its optimizer's values.
 bool Same(const v1::Table& a, const v1::Table& b) {
   return a.id() == b.id() && a.restoring() == b.restoring() && a.replaces() == b.replaces() &&
          a.restored_steps() == b.restored_steps() && a.restorer() == b.restorer() &&

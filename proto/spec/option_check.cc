@@ -304,6 +304,17 @@ std::optional<FieldDifference> ParameterDifference(const TableOption& option,
   return std::nullopt;
 }
 
+// Without the values that SetOptimizer may change.
+v1::TableSpec WithoutValues(v1::TableSpec spec) {
+  v1::Optimizer& optimizer = *spec.mutable_optimizer();
+  optimizer.clear_changed();
+  optimizer.clear_parameters();
+  if (optimizer.schedule().kind() != v1::Schedule::PIECEWISE) optimizer.clear_rate();
+  if (optimizer.clip_value() > 0) optimizer.set_clip_value(1);
+  if (optimizer.clip_chunk_norm() > 0) optimizer.set_clip_chunk_norm(1);
+  return spec;
+}
+
 }  // namespace
 
 absl::Status NormalizeOptions(const std::string& prefix, v1::TableSpec* spec) {
@@ -317,6 +328,10 @@ absl::Status NormalizeOptions(const std::string& prefix, v1::TableSpec* spec) {
 
 std::optional<FieldDifference> FirstDifference(const v1::TableSpec& first,
                                                const v1::TableSpec& second) {
+  // The other one has the values from before.
+  if (first.optimizer().changed() || second.optimizer().changed()) {
+    return FirstDifference(WithoutValues(first), WithoutValues(second));
+  }
   for (const TableOption& option : TableOptions()) {
     if (FieldOf(option).is_map()) {
       if (auto difference = ParameterDifference(option, first, second)) return difference;

@@ -26,7 +26,8 @@ struct FieldDifference {
 };
 
 // The first difference of two specifications in the order of the options; empty: they are equal. An
-// option that is not set counts as its default.
+// option that is not set counts as its default. If values of one were changed while its table lived
+// (optimizer.changed), values that can be changed are not compared.
 std::optional<FieldDifference> FirstDifference(const v1::TableSpec& first,
                                                const v1::TableSpec& second);
 

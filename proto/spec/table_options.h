@@ -8,8 +8,9 @@
 // **Thread safety**: constants.
 //
 // Invariants:
-//  1. Every field has one descriptor (tests/proto/table_options_test.cc). Order: of checks, reports
-//     and differences. An option comes after those that its `when` names.
+//  1. Every field has one descriptor, but optimizer.changed, which restores set
+//     (tests/proto/table_options_test.cc). Order: of checks, reports and differences. An option
+//     comes after those that its `when` names.
 #ifndef VERBENA_PROTO_SPEC_TABLE_OPTIONS_H_
 #define VERBENA_PROTO_SPEC_TABLE_OPTIONS_H_
 

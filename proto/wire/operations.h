@@ -60,10 +60,11 @@ absl::Status ValidateKeys(const RecordHeader& header, absl::Span<const Group> gr
 absl::Status ValidateLookupBags(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidateNorms(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidateTotals(const RecordHeader& header, absl::Span<const Group> groups);
+absl::Status ValidateSetOptimizer(const RecordHeader& header, absl::Span<const Group> groups);
 absl::Status ValidateReplicate(const RecordHeader& header, absl::Span<const Group> groups);
 
 // In the order of RecordType.
-inline constexpr std::array<OperationTraits, 15> kOperations = {{
+inline constexpr std::array<OperationTraits, 16> kOperations = {{
     {.type = RecordType::kPush,
      .name = "push",
      .elements = Elements::kGradients,
@@ -136,6 +137,11 @@ inline constexpr std::array<OperationTraits, 15> kOperations = {{
      .assigns = true,
      .replicated = true,
      .validate = ValidatePushRows},
+    {.type = RecordType::kSetOptimizer,
+     .name = "change of the optimizer",
+     .payload = true,
+     .replicated = true,
+     .validate = ValidateSetOptimizer},
 }};
 
 constexpr bool InOrder() {

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 6;
+inline constexpr uint16_t kWireVersion = 7;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -66,7 +66,21 @@ enum class RecordType : uint8_t {
   kAssign = 14,      // like kPush, with the same identity, but the payload is parameters, which
                      // replace those of the chunk
   kAssignRows = 15,  // like kPushRows, but the rows are parameters, which replace those of the keys
+  kSetOptimizer = 16,  // payload = NamedValues: new values of the table's optimizer for the listed
+                       // partitions; without a payload it only settles its sequences. version: the
+                       // least step from which they are in force (sync; 0: at once), detail: the
+                       // greatest such step less that
 };
+
+// A value of an optimizer: "rate", or a parameter.
+struct NamedValue {
+  char name[24];  // zeros after the name
+  double value;
+};
+static_assert(sizeof(NamedValue) == 32 && std::is_trivially_copyable_v<NamedValue>);
+inline constexpr uint32_t kMaxNamedValues = 16;
+// Groups of a kSetOptimizer: with kMaxNamedValues they fit the smallest slot.
+inline constexpr uint32_t kMaxSetOptimizerGroups = 96;
 
 // Kind of a norm. The numbers are squares of L2 norms.
 enum class NormKind : uint8_t {
@@ -162,8 +176,20 @@ enum class ReplicaKind : uint8_t {
                          // as in kBeginPartition
   kMakeRows = 14,        // `count` keys, zeros: from this record on the keys have rows with initial
                          // values, which are no longer "to come"
+  kOptimizer = 15,  // `count` changes of the slice's optimizer, each an OptimizerChangeHeader and
+                    // its values; those from `version` on or earlier are merged before
 };
-inline constexpr uint8_t kMaxReplicaKind = 14;
+inline constexpr uint8_t kMaxReplicaKind = 15;
+// A change of a slice's optimizer, in a kOptimizer.
+struct OptimizerChangeHeader {
+  uint64_t from;      // step from which it is in force; 0: at once
+  uint64_t worker;    // incarnation of the client that made it
+  uint64_t sequence;  // of the client's changes
+  uint64_t changes;   // that are merged in it
+  int32_t rank;       // of the worker; less than 0: not a worker's
+  uint32_t count;     // NamedValues that follow
+};
+static_assert(sizeof(OptimizerChangeHeader) == 40);
 // ReplicaHeader::flags.
 inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
 // kBeginPartition, kRows: rows of the slice that the replica lacks will be sent later, in their
@@ -192,7 +218,7 @@ struct ReplicaHeader {
   uint64_t since;            // Replica.since of the replica
   uint32_t stamp;            // kRows of a table with eviction: stamp of the rows, after the change
   uint32_t keep_from;        // kRows of a table with eviction: rows with lower stamps are dropped
-  uint64_t digest;           // kProveRows, kProveChunk
+  uint64_t digest;           // kProveRows, kProveChunk; kProvePartition: of the optimizer's changes
   uint64_t rows;             // kProvePartition: rows that a push has changed; dense: chunks
   uint32_t keep_hash;        // kRows of a table with eviction: rows with stamp keep_from and a
                              // lower hash are dropped too

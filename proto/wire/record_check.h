@@ -50,6 +50,10 @@ absl::Status CopyKeys(const Record& record, absl::Span<const std::byte> payload,
 absl::Status CopyBagUses(const Record& record, absl::Span<const std::byte> payload,
                          std::vector<BagUse>* uses);
 
+// The values of a kSetOptimizer that CopyRecord() has returned. INVALID_ARGUMENT: a name is not one
+// of a parameter: lower-case letters, digits and '_', then zeros.
+absl::Status CopyNamedValues(absl::Span<const std::byte> payload, std::vector<NamedValue>* values);
+
 // The totals that a kTotals record has which CopyRecord() has returned.
 TotalsPayload CopyTotals(absl::Span<const std::byte> payload);
 

@@ -32,10 +32,13 @@ absl::Status WorkerLane::Impl::CheckRequest(const Request& request) const {
                      error.ok() ? absl::string_view() : error.message()));
   }
   const size_t prefix = request.prefix.size();
-  if (prefix % kRecordAlignment != 0 || prefix > kRecordStagingBytes - PayloadOffset(kMaxGroups)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("record prefix of ", prefix, " bytes; allowed: a multiple of ",
-                     kRecordAlignment, " up to ", kRecordStagingBytes - PayloadOffset(kMaxGroups)));
+  // At most kMaxGroups: there would be no slot for more.
+  const size_t most =
+      kRecordStagingBytes - PayloadOffset(static_cast<uint32_t>(request.groups.size()));
+  if (prefix % kRecordAlignment != 0 || prefix > most) {
+    return absl::InvalidArgumentError(absl::StrCat("record prefix of ", prefix,
+                                                   " bytes; allowed: a multiple of ",
+                                                   kRecordAlignment, " up to ", most));
   }
   const Segment& payload = request.payload;
   if (payload.bytes == 0) return absl::OkStatus();

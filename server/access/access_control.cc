@@ -92,6 +92,9 @@ absl::Status Authorize(const Principal& who, const std::string& method, const Sc
   if (who.role == v1::ROLE_READ_ONLY && !scope.observes) {
     return Denied(who, method, "with such a token a worker is an observer, which only pulls");
   }
+  if (who.role == v1::ROLE_READ_ONLY && scope.writes) {
+    return Denied(who, method, "that observer joined with a token that may write; join with this");
+  }
   // Observers of all jobs may have such tokens: their holders have nothing to do with each other.
   if (who.role == v1::ROLE_READ_ONLY && !scope.ends_member_of.empty() &&
       scope.ends_member_of != who.token) {

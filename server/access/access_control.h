@@ -36,6 +36,7 @@ struct Scope {
   std::string ends_member_of = {};
   bool restores = false;        // the call makes a table that is to be restored
   bool reads_all_jobs = false;  // the call acts as an observer whose token named no job
+  bool writes = false;          // the call acts as an observer whose token may write
   std::string about = {};       // for messages: "table 'w' of job 'ads'"
 };
 

@@ -164,6 +164,7 @@ Scope ScopeOf(const v1::OpenLaneRequest& request, const ViewLookup& view) {
   Scope scope = ScopeOfIncarnation(request.incarnation(), view);
   const v1::Worker* member = MemberOf(request.incarnation(), view);
   scope.reads_all_jobs = member != nullptr && scope.observes && member->only_job().empty();
+  scope.writes = member != nullptr && scope.observes && member->may_write();
   return scope;
 }
 

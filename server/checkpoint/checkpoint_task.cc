@@ -298,6 +298,7 @@ absl::Status CheckpointTask::FillTable(size_t position) {
   out->set_id(table.id());
   const int partitions = view_.partitions_size();
   std::vector<bool> seen(static_cast<size_t>(partitions));
+  uint64_t changes = 0;
   for (int p = 0; p < partitions; ++p) {
     out->add_partition_versions(0);
     out->add_partition_applies(0);
@@ -315,6 +316,11 @@ absl::Status CheckpointTask::FillTable(size_t position) {
       out->set_partition_versions(p, said.version());
       out->set_partition_applies(p, said.applies());
       out->set_rows(out->rows() + said.rows());
+      // A change that some partitions do not have yet was not acknowledged: it may be contained.
+      if (said.optimizer_changes() > changes) {
+        changes = said.optimizer_changes();
+        *out->mutable_spec()->mutable_optimizer() = said.optimizer();
+      }
       // Its server did not know the changes since the base.
       const bool whole = manifest_.has_base() && table.spec().dim() > 0 && !said.incremental();
       if (whole) out->add_whole_partitions(said.partition());

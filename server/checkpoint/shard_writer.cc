@@ -135,6 +135,8 @@ absl::Status ShardWriter::WritePiece(const shard::CheckpointPiece& piece) {
     part->set_applies(piece.applies);
     part->set_incremental(piece.incremental);
     if (table->spec.dim() > 0) part->set_rows(piece.items);
+    if (piece.optimizer_changes > 0) *part->mutable_optimizer() = piece.optimizer;
+    part->set_optimizer_changes(piece.optimizer_changes);
     return absl::OkStatus();
   }
   result_.set_written_bytes(result_.written_bytes() + piece.bytes());

@@ -49,6 +49,9 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
     said->set_step(table.step);
     said->set_sampled_keys(table.sampled_keys);
     said->set_unserved(table.unserved);
+    if (table.optimizer_changes > 0) *said->mutable_optimizer() = table.optimizer;
+    said->set_optimizer_changes(table.optimizer_changes);
+    said->set_optimizer_from(table.optimizer_from);
     for (const shard::HotKey& key : table.hot_keys) {
       v1::HotKey* hot = said->add_hot_keys();
       hot->set_key(key.key);

@@ -197,11 +197,16 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
     if (absl::Status status = CheckName("worker name", named.name()); !status.ok()) return status;
   }
   const uint64_t incarnation = state->next_incarnation++;
-  std::string only_job;
+  v1::Worker member;
+  member.set_incarnation(incarnation);
+  member.set_token(token);
+  member.set_may_write(true);
   for (const v1::Token& known : state->access.tokens()) {
-    if (known.id() == token) only_job = known.job();
+    if (known.id() != token) continue;
+    member.set_only_job(known.job());
+    member.set_may_write(known.role() != v1::ROLE_READ_ONLY);
   }
-  const absl::StatusOr<int32_t> rank = AdmitWorker(named, incarnation, token, only_job, view);
+  const absl::StatusOr<int32_t> rank = AdmitWorker(named, std::move(member), view);
   if (!rank.ok()) return rank.status();
   response->set_incarnation(incarnation);
   response->set_rank(*rank);
@@ -253,6 +258,11 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
   if (view->view().tables_size() == 0) PlaceAllPartitions(view);
   table->set_id(state->next_table++);
   *table->mutable_spec() = *std::move(spec);
+  if (options.changeable_values) {
+    for (v1::OptimizerValue& value : options.changeable_values(table->spec().optimizer())) {
+      *table->add_optimizer_values() = std::move(value);
+    }
+  }
   table->set_restoring(request.restoring());
   if (request.restoring()) {
     table->set_restored_steps(request.restored_steps());

@@ -54,6 +54,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
@@ -85,6 +86,8 @@ struct CoordinatorOptions {
   uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
+  // The values of an optimizer that clients may change. Empty: none.
+  std::function<std::vector<v1::OptimizerValue>(const v1::Optimizer&)> changeable_values = {};
   // Memory that servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random

@@ -129,8 +129,7 @@ void StartGeneration(v1::Job* job) {
   job->set_expected_workers(0);
 }
 
-absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    const std::string& token, const std::string& only_job,
+absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, v1::Worker member,
                                     ViewEditor* view) {
   if (view->FindJob(request.job()) == nullptr) view->AddJob(request.job());
   int32_t rank = -1;
@@ -145,12 +144,9 @@ absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64
     auto* departed = job->mutable_departed_ranks();
     departed->erase(std::remove(departed->begin(), departed->end(), rank), departed->end());
   }
-  v1::Worker member;
-  member.set_incarnation(incarnation);
-  member.set_name(request.name().empty() ? absl::StrCat("worker-", incarnation) : request.name());
+  member.set_name(request.name().empty() ? absl::StrCat("worker-", member.incarnation())
+                                         : request.name());
   member.set_rank(rank);
-  member.set_token(token);
-  member.set_only_job(only_job);
   view->AddMember(request.job(), member);
   return rank;
 }

@@ -32,10 +32,9 @@ bool HasWorkers(const v1::Job& job);
 // For a job without workers: the next worker that joins begins a new run.
 void StartGeneration(v1::Job* job);
 
-// Adds the worker, which presented the token with this id, to its job (created if new). Returns its
-// rank; -1 for an observer. `only_job`: the job that the token is restricted to; empty: none.
-absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, uint64_t incarnation,
-                                    const std::string& token, const std::string& only_job,
+// Adds the worker to its job (created if new). `member` has all but its name and rank. Returns the
+// rank; -1 for an observer.
+absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, v1::Worker member,
                                     ViewEditor* view);
 
 // Removes it from its job. False when no job has it.

@@ -25,7 +25,7 @@ void ChunkCheckpoint::Start() {
     if (!has(slice, TableCheckpoint::State::kWaiting)) continue;
     const std::vector<uint32_t>& chunks = table_->slice(slice).chunks;
     untaken_[slice] = static_cast<uint32_t>(chunks.size());
-    if (!sync_) at(slice).state = TableCheckpoint::State::kOpen;
+    if (!sync_) Open(slice, *table_, step_);
     for (const uint32_t chunk : chunks) {
       records_[chunk].state = State::kWaiting;
       records_[chunk].slice = slice;
@@ -43,7 +43,7 @@ void ChunkCheckpoint::SetDue(uint32_t chunk) {
   r.applies = c.applies;
   due_.push_back(chunk);
   if (sync_ && table_->slice(r.slice).min_version >= step_) {
-    at(r.slice).state = TableCheckpoint::State::kOpen;
+    Open(r.slice, *table_, step_);
   }
 }
 

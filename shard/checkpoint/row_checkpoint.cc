@@ -51,7 +51,7 @@ void RowCheckpoint::Start() {
 void RowCheckpoint::SetDue(uint32_t slice) {
   LocalPartitionRows& s = rows_[slice];
   const EmbeddingTable::LocalPartition& from = table_->slice(slice);
-  at(slice).state = State::kOpen;
+  Open(slice, *table_, from.version);
   at(slice).version = from.version;
   at(slice).applies = from.applies;
   open_.push_back(slice);

@@ -43,6 +43,8 @@ bool TableCheckpoint::Take(CheckpointPiece* piece, HeldPiece* held) {
     piece->incremental = s.incremental;
     piece->items = s.items;
     piece->prefix = std::move(s.prefix);
+    piece->optimizer = std::move(s.optimizer);
+    piece->optimizer_changes = s.optimizer_changes;
     return true;
   }
   return false;

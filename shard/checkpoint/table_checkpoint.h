@@ -55,6 +55,8 @@ class TableCheckpoint {
     uint32_t pieces = 0;
     uint64_t items = 0;
     std::vector<SavedPrefix> prefix;
+    v1::Optimizer optimizer;
+    uint64_t optimizer_changes = 0;
   };
 
   virtual ~TableCheckpoint() = default;
@@ -90,6 +92,12 @@ class TableCheckpoint {
   LocalPartition& at(uint32_t slice) { return slices_[slice]; }
   bool has(uint32_t slice, State state) const {
     return slice < slices_.size() && slices_[slice].state == state;
+  }
+  // All of the slice is at the state to write.
+  void Open(uint32_t slice, const PartitionedTable& table, uint64_t step) {
+    LocalPartition& s = slices_[slice];
+    s.state = State::kOpen;
+    s.optimizer = table.optimizer().SpecAt(slice, step, &s.optimizer_changes);
   }
   // A piece of the slice, with `items` chunks or rows, is taken.
   void Fill(uint32_t slice, uint64_t items, CheckpointPiece* piece);

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/wire/record.h"
+#include "verbena/v1/table.pb.h"
 
 namespace verbena::shard {
 
@@ -86,6 +87,10 @@ struct CheckpointPiece {
   uint32_t pieces = 0;              // before this one
   uint64_t items = 0;               // chunks or rows in them
   std::vector<SavedPrefix> prefix;  // async and ssp
+  // The specification of the optimizer with the values of the next apply, and the number of changes
+  // of values since the table was created; 0: it is the table's.
+  v1::Optimizer optimizer;
+  uint64_t optimizer_changes = 0;
 
   uint64_t bytes() const {
     uint64_t bytes = keys.size() * sizeof(uint64_t) + row_applies.size() * sizeof(uint32_t) +

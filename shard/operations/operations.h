@@ -51,6 +51,7 @@ struct Outcome {
 struct Scratch {
   std::vector<uint64_t> keys;
   std::vector<BagUse> uses;
+  std::vector<NamedValue> values;
 };
 
 // Handles a request of an operation that workers send (wire::OperationTraits).
@@ -68,6 +69,7 @@ Outcome HandleScan(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandleNorms(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandleTotals(Engine* engine, const Request& request, Scratch* scratch);
 Outcome HandlePrefetch(Engine* engine, const Request& request, Scratch* scratch);
+Outcome HandleSetOptimizer(Engine* engine, const Request& request, Scratch* scratch);
 
 Outcome Malformed(absl::Status status);
 Outcome FromRead(const PullOutcome& outcome);

@@ -17,7 +17,7 @@ static_assert(kBlock >= kMaxRowElements, "a row-wise optimizer sees its row in o
 ApplyScalars Optimizer::Prepare(uint64_t step, uint64_t t) const {
   const double rate = terms_.schedule.RateAt(step);
   ApplyScalars scalars = Scalars(rate, t);
-  scalars.rate_changes = !terms_.schedule.constant();
+  scalars.rate_changes = terms_.changed || !terms_.schedule.constant();
   // Subtracted as decay * w: a factor of 1 - decay, rounded to f32, loses most of a small decay.
   scalars.decay = static_cast<float>(rate * terms_.decoupled_weight_decay);
   return scalars;

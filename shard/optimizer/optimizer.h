@@ -16,11 +16,13 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/wire/record.h"
 #include "shard/codec/isa.h"
 #include "shard/kernel/gradient.h"
 #include "shard/optimizer/schedule.h"
@@ -45,6 +47,7 @@ struct ApplyScalars {
 // Parameters of a specification that all optimizers share. Zero: none.
 struct CommonTerms {
   Schedule schedule;
+  bool changed = false;  // by SetOptimizer: applies before may have had another rate
   float clip_value = 0;
   double clip_chunk_norm = 0;
   double clip_global_norm = 0;
@@ -144,6 +147,12 @@ absl::Status CheckOptimizer(const v1::Optimizer& spec);
 // CheckOptimizer() for a table: a row-wise optimizer is refused for a dense table.
 absl::Status CheckTableOptimizer(const v1::TableSpec& spec);
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& spec);
+
+// The values of a table's optimizer that may be changed while the table lives: its rate, its
+// parameters, and the kind of clipping that it has. Each may be changed regardless of the others.
+std::vector<v1::OptimizerValue> ChangeableValues(const v1::Optimizer& spec);
+// Sets values that CheckOptimizerValues() allows.
+void ChangeOptimizer(absl::Span<const NamedValue> values, v1::Optimizer* spec);
 
 }  // namespace verbena::shard
 

@@ -1,11 +1,14 @@
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/spec/optimizer_spec.h"
+#include "proto/spec/optimizer_values.h"
 #include "proto/spec/spec_text.h"
+#include "proto/spec/table_options.h"
 #include "shard/optimizer/optimizer.h"
 
 // One line per optimizer: X(Name) stands for `OptimizerDefinition NameOptimizer()` in its own file.
@@ -131,6 +134,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& sp
   std::unique_ptr<Optimizer> optimizer = d.make(absl::MakeConstSpan(values).first(own));
   CommonTerms& terms = optimizer->terms_;
   terms.schedule = Schedule(spec.rate(), spec.schedule());
+  terms.changed = spec.changed();
   terms.clip_value = static_cast<float>(spec.clip_value());
   terms.clip_chunk_norm = spec.clip_chunk_norm();
   terms.clip_global_norm = spec.clip_global_norm();
@@ -148,6 +152,50 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(const v1::Optimizer& sp
       break;
   }
   return optimizer;
+}
+
+std::vector<v1::OptimizerValue> ChangeableValues(const v1::Optimizer& spec) {
+  std::vector<v1::OptimizerValue> values;
+  const auto add = [&](std::string_view name, double least, double greatest) {
+    v1::OptimizerValue& value = values.emplace_back();
+    value.set_name(std::string(name));
+    value.set_least(least);
+    value.set_greatest(greatest);
+  };
+  constexpr double kMost = std::numeric_limits<float>::max();
+  // A piecewise schedule lists its rates.
+  if (spec.schedule().kind() != v1::Schedule::PIECEWISE) {
+    add("rate", spec.schedule().floor(), kMost);
+  }
+  const absl::StatusOr<const OptimizerDefinition*> definition = Find(spec);
+  if (!definition.ok()) return values;
+  for (const ParameterDefinition& p : ParametersOf(**definition)) {
+    add(p.name, p.low, p.high);
+    values.back().set_above_least(p.low_open);
+    values.back().set_below_greatest(p.high_open);
+  }
+  const auto least_clip = [](std::string_view option) { return FindTableOption(option)->min; };
+  if (spec.clip_value() > 0) add("clip_value", least_clip("optimizer.clip_value"), kMost);
+  if (spec.clip_chunk_norm() > 0) {
+    add("clip_chunk_norm", least_clip("optimizer.clip_chunk_norm"), kMost);
+  }
+  return values;
+}
+
+void ChangeOptimizer(absl::Span<const NamedValue> values, v1::Optimizer* spec) {
+  spec->set_changed(true);
+  for (const NamedValue& v : values) {
+    const std::string name(NameOf(v));
+    if (name == "rate") {
+      spec->set_rate(v.value);
+    } else if (name == "clip_value") {
+      spec->set_clip_value(v.value);
+    } else if (name == "clip_chunk_norm") {
+      spec->set_clip_chunk_norm(v.value);
+    } else {
+      (*spec->mutable_parameters())[name] = v.value;
+    }
+  }
 }
 
 }  // namespace verbena::shard

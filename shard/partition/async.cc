@@ -38,6 +38,11 @@ class Async final : public DenseConsistency {
                    uint32_t chunk) override;
   ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
                       const Members::Member& member, uint32_t slice, uint32_t* detail) override;
+  ReplyStatus SetOptimizer(const Group& group, uint64_t worker, const Members::Member& member,
+                           uint32_t slice, uint64_t*) override {
+    uint32_t missing = 0;
+    return member.rank < 0 ? ReplyStatus::kOk : Take(group, worker, member, slice, &missing);
+  }
   bool Reached(uint32_t, uint64_t) const override { return true; }
   bool Readable(const Members::Member&, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
@@ -72,6 +77,7 @@ class Async final : public DenseConsistency {
     uint32_t divisor = 0;       // as in the record
     bool acknowledged = false;  // the follower has it
     bool held = false;          // at its apply its worker gets the completion, and its slot back
+    OptimizerPointer optimizer = nullptr;  // in force at the record
   };
   using Queue = std::vector<Queued>;
 
@@ -81,8 +87,11 @@ class Async final : public DenseConsistency {
   void ReplicateSettled(uint32_t slice, uint64_t worker, uint64_t sequence, uint64_t clock) {
     ReplicateMark(&sink_, table_, members_, slice, {worker, sequence, clock});
   }
+  // Takes the group's sequence, which carries no gradient.
+  ReplyStatus Take(const Group& group, uint64_t worker, const Members::Member& member,
+                   uint32_t slice, uint32_t* detail);
   bool Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
-             bool force = false);
+             bool force = false, OptimizerPointer optimizer = nullptr);
   // False: it waits for a buffer, or for the follower.
   bool Finish(Queued* push, bool force);
   void Enqueue(Queue* queue, const Queued& push);
@@ -114,8 +123,11 @@ void Async::Resize() {
 }
 
 bool Async::Apply(uint32_t chunk, uint64_t worker, const Source& gradient, uint32_t divisor,
-                  bool force) {
-  if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor), {}, force)) return false;
+                  bool force, OptimizerPointer optimizer) {
+  if (!table_.Apply(chunk, {&gradient, 1}, static_cast<float>(divisor), {}, force,
+                    std::move(optimizer))) {
+    return false;
+  }
   ++sink_.counters.applies;
   if (sink_.commit_observer) {
     const DenseTable::Chunk& c = table_.chunk(chunk);
@@ -169,6 +181,7 @@ Async::Replicating Async::Replicate(Queued* push) {
   push->gradient.data = sum;
   push->gradient.type = ElementType::kF32;
   push->record = log.Add(std::move(told));
+  push->optimizer = table_.optimizer().At(c.slice, c.version);
   push->acknowledged = mode == ReplicaLog::Mode::kForward;
   return Replicating::kReplicated;
 }
@@ -231,18 +244,24 @@ PushOutcome Async::Push(const PushRequest& request, const Members::Member& membe
   return {true, false, {}};
 }
 
-ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
-                           const Members::Member& member, uint32_t slice, uint32_t* detail) {
+ReplyStatus Async::Take(const Group& group, uint64_t worker, const Members::Member& member,
+                        uint32_t slice, uint32_t* detail) {
   const uint64_t untaken = Untaken(queues_[slice], worker);
   if (untaken > 0 && group.sequence > sequences_.last(slice, member.index)) {
     *detail = static_cast<uint32_t>(untaken);
     return ReplyStatus::kTooEarly;
   }
   const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
-  if (status == ReplyStatus::kOk) ReplicateSettled(slice, worker, group.sequence, clock);
   if (status == ReplyStatus::kDuplicate) {
     sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
   }
+  return status;
+}
+
+ReplyStatus Async::EndStep(const Group& group, uint64_t clock, uint64_t worker,
+                           const Members::Member& member, uint32_t slice, uint32_t* detail) {
+  const ReplyStatus status = Take(group, worker, member, slice, detail);
+  if (status == ReplyStatus::kOk) ReplicateSettled(slice, worker, group.sequence, clock);
   return status;
 }
 
@@ -289,7 +308,9 @@ bool Async::Finish(Queued* push, bool force) {
     if (!push->acknowledged && !force) return false;
     // Uses the push's divisor, not the current members: the job may have restarted since the record
     // was sent.
-    if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force)) return false;
+    if (!Apply(push->chunk, push->worker, push->gradient, push->divisor, force, push->optimizer)) {
+      return false;
+    }
     // Clear the record first: Replicate() must not count it as one that is still to be applied.
     sink_.log->Applied(PartitionOf(slice), std::exchange(push->record, 0));
   } else if (push->sequence != last + 1) {

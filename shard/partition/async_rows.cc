@@ -65,6 +65,15 @@ class AsyncRows final : public RowConsistency {
     if (counts && clocks_->EndStep(slice, member, clock)) Release(slice);
     return status;
   }
+  ReplyStatus SetOptimizer(const Group& group, uint64_t worker, const Members::Member& member,
+                           uint32_t slice, uint64_t*) override {
+    if (member.rank < 0) return ReplyStatus::kOk;
+    const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
+    if (status == ReplyStatus::kDuplicate) {
+      sink_.log->Join(table_.id(), PartitionOf(slice), worker, group.sequence);
+    }
+    return status;
+  }
   bool Reached(uint32_t, uint64_t) const override { return true; }
   bool Readable(uint64_t worker, uint32_t slice, uint64_t min_version,
                 Answer* answer) const override {
@@ -140,7 +149,7 @@ class AsyncRows final : public RowConsistency {
     });
   }
   void Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
-             const ApplyStamp& stamp);
+             const ApplyStamp& stamp, OptimizerPointer optimizer = nullptr);
 
   // A group that was sent to the replica.
   struct ReplicatedApply {
@@ -152,6 +161,7 @@ class AsyncRows final : public RowConsistency {
     bool acknowledged;  // the replica has it, or there is none
     bool end = false;   // of a step, at this clock: nothing is applied
     uint64_t clock = 0;
+    OptimizerPointer optimizer = nullptr;  // in force at the record
   };
   struct ReplicatedQueue {
     std::deque<ReplicatedApply> entries;
@@ -329,6 +339,7 @@ bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp&
                         AsyncDivisor(table_.spec(), members_),
                         stamp,
                         mode != ReplicaLog::Mode::kRequired};
+  entry.optimizer = table_.optimizer().At(slice, table_.slice(slice).version);
   entry.push.keys = {reinterpret_cast<const uint64_t*>(keys), count};
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   entry.push.guesses = {};
@@ -406,7 +417,7 @@ void AsyncRows::ApplyReplicated(uint32_t slice, bool now, bool ends) {
       if (member != nullptr && clocks_->EndStep(slice, *member, entry.clock)) Release(slice);
     } else if (!entry.end) {
       --told.applies;
-      Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp);
+      Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp, entry.optimizer);
     }
     sink_.log->Applied(PartitionOf(slice), entry.record);
   }
@@ -414,8 +425,8 @@ void AsyncRows::ApplyReplicated(uint32_t slice, bool now, bool ends) {
 }
 
 void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
-                      const ApplyStamp& stamp) {
-  table_.BeginApply(slice, stamp);
+                      const ApplyStamp& stamp, OptimizerPointer optimizer) {
+  table_.BeginApply(slice, stamp, std::move(optimizer));
   // Those that were guessed are there.
   const size_t guessed = push.guesses.size();
   for (size_t i = 0; i < push.keys.size(); ++i) {

@@ -5,6 +5,7 @@
 #ifndef VERBENA_SHARD_PARTITION_CONSISTENCY_H_
 #define VERBENA_SHARD_PARTITION_CONSISTENCY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,12 @@ class Consistency : public ReplicaLog::Owner {
   // missing, with kTooEarly.
   virtual ReplyStatus EndStep(const Group& group, uint64_t clock, uint64_t worker,
                               const Members::Member& member, uint32_t slice, uint32_t* detail) = 0;
+  // A change of the slice's optimizer by a member: takes its sequence. *from: sync: the step from
+  // which it is in force: that of the group, or, for a client that is no worker, the first that no
+  // chunk of the slice has begun to apply. Others: 0: at once.
+  virtual ReplyStatus SetOptimizer(const Group& group, uint64_t worker,
+                                   const Members::Member& member, uint32_t slice,
+                                   uint64_t* from) = 0;
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
 
@@ -87,6 +94,19 @@ void ReplicateMark(EngineContext* sink, const PartitionedTable& table, const Mem
 // The same for a change by a view, for which no room was reserved.
 void NoteMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
               uint32_t slice, const WorkerMark& mark);
+
+// SetOptimizer() of a sync table with so many ranks. open: the first step that no chunk of the
+// slice has begun to apply. Workers send changes for a step that they may push to, or for the one
+// after it; a slice may be one step behind others.
+inline ReplyStatus TakeStepOfChange(const Group& group, const Members::Member& member,
+                                    uint32_t ranks, uint64_t open, uint64_t* from) {
+  *from = open;
+  if (member.rank < 0) return ReplyStatus::kOk;
+  if (static_cast<uint32_t>(member.rank) >= ranks) return ReplyStatus::kPermissionDenied;
+  if (group.sequence > open + 2) return ReplyStatus::kWrongStep;
+  *from = std::max(group.sequence, open);
+  return ReplyStatus::kOk;
+}
 
 // The divisor of a mean when every push is an apply of its own.
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Members& members);

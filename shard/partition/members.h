@@ -18,8 +18,9 @@ class Members {
  public:
   static constexpr uint32_t kNoIndex = UINT32_MAX;
   struct Member {
-    int32_t rank;    // -1: an observer. async jobs: may be expected() or more (joined late)
-    uint32_t index;  // dense, reused after the worker is gone; kNoIndex: an observer
+    int32_t rank;            // -1: an observer. async jobs: may be expected() or more (joined late)
+    uint32_t index;          // dense, reused after the worker is gone; kNoIndex: an observer
+    bool may_write = false;  // an observer: may change values of optimizers
   };
 
   enum class Change : uint8_t {

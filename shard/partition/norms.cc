@@ -9,8 +9,8 @@ Norms::Norms(DenseTable* table, BufferPool* pool, EngineContext* sink)
     : table_(*table),
       pool_(*pool),
       sink_(*sink),
-      gradient_(table->optimizer().clip_global_norm() > 0),
-      trust_(table->optimizer().has_trust_ratio()) {
+      gradient_(table->optimizer().initial().clip_global_norm() > 0),
+      trust_(table->optimizer().initial().has_trust_ratio()) {
   Resize();
 }
 
@@ -83,7 +83,7 @@ ReplyStatus Norms::Replicate(uint32_t slice, uint64_t step, NormKind kind,
     Chunk& c = chunks_[i];
     if (table_.chunk(i).version != step || c.phase != Phase::kMeasured || c.kind != kind) continue;
     if (kind == NormKind::kGradient) {
-      c.scale.gradient = GradientScale(totals[0], table_.optimizer().clip_global_norm());
+      c.scale.gradient = GradientScale(totals[0], table_.optimizer().initial().clip_global_norm());
     } else {
       c.scale.trust = TrustRatio(totals[0], totals[1]);
     }

@@ -32,6 +32,10 @@ class Ssp final : public DenseConsistency {
     if (status == ReplyStatus::kOk && clocks_.EndStep(slice, member, clock)) Release(slice);
     return status;
   }
+  ReplyStatus SetOptimizer(const Group& group, uint64_t worker, const Members::Member& member,
+                           uint32_t slice, uint64_t* from) override {
+    return async_->SetOptimizer(group, worker, member, slice, from);
+  }
   bool Reached(uint32_t, uint64_t) const override { return true; }
   bool Readable(const Members::Member& member, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {

@@ -326,6 +326,15 @@ ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Members:
   return ReplyStatus::kOk;
 }
 
+uint64_t Sync::OpenStep(uint32_t slice) const {
+  uint64_t open = 0;
+  for (const uint32_t chunk : table_.slice(slice).chunks) {
+    const bool begun = chunks_[chunk].told != 0 || (norms_ != nullptr && !norms_->open(chunk));
+    open = std::max(open, table_.chunk(chunk).version + (begun ? 1 : 0));
+  }
+  return open;
+}
+
 std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts) {
   return std::make_unique<Sync>(parts);
 }

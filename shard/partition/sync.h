@@ -38,7 +38,7 @@ class Sync final : public DenseConsistency {
         sink_(*parts.sink),
         mean_(table_.spec().reduction() == v1::REDUCTION_MEAN),
         bookkeeping_(parts.pool, table_.account()) {
-    const Optimizer& optimizer = table_.optimizer();
+    const Optimizer& optimizer = table_.optimizer().initial();
     if (optimizer.clip_global_norm() > 0 || optimizer.has_trust_ratio()) {
       norms_ = std::make_unique<Norms>(&table_, &pool_, &sink_);
     }
@@ -53,6 +53,10 @@ class Sync final : public DenseConsistency {
                    uint32_t chunk) override;
   ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Members::Member& member,
                       uint32_t slice, uint32_t* detail) override;
+  ReplyStatus SetOptimizer(const Group& group, uint64_t, const Members::Member& member,
+                           uint32_t slice, uint64_t* from) override {
+    return TakeStepOfChange(group, member, ranks_, OpenStep(slice), from);
+  }
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).min_version >= min_version;
   }
@@ -113,6 +117,8 @@ class Sync final : public DenseConsistency {
   void Count(uint32_t chunk, uint32_t rank, int change);
   ReplyStatus Repeated(const Contribution& x, uint64_t worker) const;
 
+  // The first step that no chunk of the slice has begun to apply.
+  uint64_t OpenStep(uint32_t slice) const;
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);

@@ -43,6 +43,11 @@ class SyncRows final : public RowConsistency {
   Answer Push(const RowPush& push, const Members::Member& member, uint32_t slice) override;
   ReplyStatus EndStep(const Group& group, uint64_t, uint64_t worker, const Members::Member& member,
                       uint32_t slice, uint32_t* detail) override;
+  ReplyStatus SetOptimizer(const Group& group, uint64_t, const Members::Member& member,
+                           uint32_t slice, uint64_t* from) override {
+    const uint64_t open = table_.slice(slice).version + (slices_[slice].told != 0 ? 1 : 0);
+    return TakeStepOfChange(group, member, ranks_, open, from);
+  }
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).version >= min_version;
   }

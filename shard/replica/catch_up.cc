@@ -66,7 +66,12 @@ bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& stat
   if (!core_.records.AtLastRecord(partition, state, slice)) return false;
   ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, partition, state);
   told.header.flags = kReplicaToCome;
-  if (!core_.records.AddMarks(state, slice, &told)) return false;
+  ReplicaLog::Append changes = core_.records.HeaderFor(ReplicaKind::kOptimizer, partition, state);
+  if (!core_.records.AddChanges(state, slice, &changes)) return false;
+  if (!core_.records.AddMarks(state, slice, &told)) {
+    core_.pool.ReturnScratch(changes.data);
+    return false;
+  }
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     told.header.version = rows->slice(slice).version;
     told.header.applies = rows->slice(slice).applies;
@@ -77,6 +82,7 @@ bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& stat
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     sent.rows_end = sent.rows_made = rows->rows_in(slice);
   }
+  if (changes.header.count > 0) c.told = core_.log.Add(std::move(changes));
   return true;
 }
 

@@ -44,6 +44,12 @@ ReplyStatus CopyRecords::Apply(const Copied& c) {
     case ReplicaKind::kMakeRows:
       status = MakeRows(c);
       break;
+    case ReplicaKind::kOptimizer:
+      if (!c.state->table->optimizer().AddEncoded(c.slice, c.header.count, c.data,
+                                                  c.header.version)) {
+        status = ReplyStatus::kMalformed;
+      }
+      break;
     case ReplicaKind::kReset:
       c.state->table->SetVersions(c.slice, 0);
       c.marks->workers.clear();
@@ -244,6 +250,7 @@ ReplyStatus CopyRecords::CheckChunk(const Copied& c) {
 
 ReplyStatus CopyRecords::CheckLocalPartition(const Copied& c) {
   if (c.data.size() != c.header.count * sizeof(WorkerMark)) return ReplyStatus::kMalformed;
+  if (c.state->table->optimizer().Digest(c.slice) != c.header.digest) return ReplyStatus::kDataLoss;
   if (const EmbeddingTable* table = c.state->rows.table.get()) {
     const EmbeddingTable::LocalPartition& slice = table->slice(c.slice);
     if (slice.version != c.header.version || slice.applies != c.header.applies ||

@@ -115,6 +115,7 @@ uint64_t Proofs::ProveLocalPartition(uint32_t partition, const TableState& state
   ReplicaLog::Append proof =
       core_.records.HeaderFor(ReplicaKind::kProvePartition, partition, state);
   if (!core_.records.AddMarks(state, slice, &proof)) return 0;
+  proof.header.digest = state.table->optimizer().Digest(slice);
   if (const EmbeddingTable* table = state.rows.table.get()) {
     proof.header.version = table->slice(slice).version;
     proof.header.applies = table->slice(slice).applies;

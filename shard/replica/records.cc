@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "shard/engine_core.h"
 #include "shard/table/row_reader.h"
@@ -79,6 +80,18 @@ uint64_t ReplicaRecords::AddRows(uint32_t partition, const TableState& state, ui
     std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
   }
   return core_.log.Add(std::move(told));
+}
+
+bool ReplicaRecords::AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* told) {
+  const TableOptimizer& optimizer = state.table->optimizer();
+  const std::vector<std::byte> data = optimizer.Encode(slice);
+  if (data.empty()) return true;
+  told->data = core_.pool.TakeScratch(data.size());
+  if (told->data.data == nullptr) return false;
+  std::memcpy(told->data.data, data.data(), data.size());
+  told->header.count = optimizer.Count(slice);
+  told->header.total_bytes = static_cast<uint32_t>(data.size());
+  return true;
 }
 
 size_t ReplicaRecords::RowsOfRecord(const EmbeddingTable& table) const {

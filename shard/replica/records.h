@@ -43,6 +43,9 @@ class ReplicaRecords {
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
                    absl::Span<const uint32_t> rows);
+  // Fills a record with all changes of the slice's optimizer; header.count 0: there are none.
+  // False: no memory.
+  bool AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
   size_t RowsOfRecord(const EmbeddingTable& table) const;
   // Whether unanswered records that are not of workers have reached their limit.
   bool BehindOnCopies(uint32_t partition) const;

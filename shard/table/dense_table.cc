@@ -64,9 +64,8 @@ absl::StatusOr<std::unique_ptr<DenseTable>> DenseTable::Create(const v1::Table& 
 
 DenseTable::DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
                        JobAccount* account, std::unique_ptr<Optimizer> optimizer)
-    : PartitionedTable(table, partitions, account),
+    : PartitionedTable(table, partitions, account, std::move(optimizer)),
       layout_(LayoutOf(table.spec())),
-      optimizer_(std::move(optimizer)),
       pool_(pool),
       type_(ParameterType(table.spec())),
       pull_type_(PullType(table.spec())),
@@ -218,6 +217,7 @@ bool DenseTable::AcquirePart(absl::Span<const Placement> placement, bool copies,
 }
 
 void DenseTable::SetVersions(uint32_t slice, uint64_t version) {
+  if (version == 0) optimizer().Restart(slice);
   for (const uint32_t index : slices_[slice].chunks) chunks_[index].version = version;
   FindLeast(&slices_[slice]);
 }
@@ -234,7 +234,7 @@ float* DenseTable::State(const Chunk& chunk) const {
 
 float* DenseTable::Weights(const Chunk& chunk) const {
   if (!has_master()) return Floats(pool_->buffer(chunk.parameters));
-  return State(chunk) + optimizer_->state_arrays() * (array_bytes_ / sizeof(float));
+  return State(chunk) + state_arrays() * (array_bytes_ / sizeof(float));
 }
 
 ChunkView DenseTable::Pin(uint32_t index) {
@@ -268,8 +268,9 @@ void DenseTable::ForgetEncoded(Chunk* chunk) {
   chunk->encoded = kNoPin;
 }
 
-ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const StepScale& scale) const {
-  ApplyScalars scalars = optimizer_->Prepare(chunk.applies + 1);
+ApplyScalars DenseTable::ScalarsOf(const Chunk& chunk, const Optimizer& optimizer,
+                                   const StepScale& scale) {
+  ApplyScalars scalars = optimizer.Prepare(chunk.applies + 1);
   scalars.gradient_scale = scale.gradient;
   scalars.trust = scale.trust;
   return scalars;
@@ -282,19 +283,21 @@ double DenseTable::SquaredGradient(uint32_t index, absl::Span<const Source> sour
 }
 
 TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
-                                    float gradient_scale) const {
+                                    float gradient_scale) {
   if (Assigns(Effective(sources))) return {};  // no gradient is applied
   const Chunk& c = chunks_[index];
-  return shard::MeasureTrust(BestIsa(), *optimizer_, ScalarsOf(c, {gradient_scale, 1}), sources,
+  const Optimizer& with = *optimizer().At(c.slice, c.version);
+  return shard::MeasureTrust(BestIsa(), with, ScalarsOf(c, with, {gradient_scale, 1}), sources,
                              divisor, Weights(c), State(c), array_bytes_ / sizeof(float),
                              c.elements);
 }
 
 bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divisor,
-                       const StepScale& scale, bool force) {
+                       const StepScale& scale, bool force, OptimizerPointer with) {
   Chunk& c = chunks_[index];
+  if (with == nullptr) with = optimizer().At(c.slice, c.version);
   const absl::Span<const Source> sources = Effective(all);
-  const bool content = !sources.empty() || !optimizer_->ignores_zero();
+  const bool content = !sources.empty() || !with->ignores_zero();
   ChunkSpares spares;
   if (watch_ != nullptr && !watch_->BeforeChange(index, content, force, &spares)) return false;
   if (content) {
@@ -314,7 +317,7 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
       Accumulate(BestIsa(), sources, out, c.elements);
       if (has_master()) Round(BestIsa(), type_, out, rounded.to, c.elements);
     } else {
-      ReduceAndApply(BestIsa(), *optimizer_, ScalarsOf(c, scale), sources, divisor, weights, out,
+      ReduceAndApply(BestIsa(), *with, ScalarsOf(c, *with, scale), sources, divisor, weights, out,
                      State(c), array_bytes_ / sizeof(float), c.elements, rounded);
     }
     if (target != c.parameters) {

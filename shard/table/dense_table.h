@@ -101,14 +101,14 @@ class DenseTable final : public PartitionedTable {
   // last such replaces the parameters (and the master copy), and the other state of the optimizer
   // stays. Version and apply count grow by one. False, with nothing changed: the chunk is pinned
   // and there is no shadow buffer, or a checkpoint needs its contents and there is no memory to
-  // keep them (force: BufferPool::WritableFor()).
+  // keep them (force: BufferPool::WritableFor()). optimizer: null: that of the chunk's step.
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
-             const StepScale& scale = {}, bool force = false);
+             const StepScale& scale = {}, bool force = false, OptimizerPointer optimizer = nullptr);
 
   // ---- checkpoints (shard/checkpoint) ----
   // Calls `watch` before every apply; null: nothing is called.
   void Watch(PreUpdateHook* watch) { watch_ = watch; }
-  size_t state_arrays() const { return optimizer_->state_arrays(); }
+  size_t state_arrays() const { return optimizer().initial().state_arrays(); }
   bool has_master() const { return type_ != ElementType::kF32; }
   size_t array_bytes() const { return array_bytes_; }
   // Writes elements of a chunk from `first` on. Exactly one of `floats` and `halves`, which are of
@@ -131,8 +131,7 @@ class DenseTable final : public PartitionedTable {
   // as in Apply().
   double SquaredGradient(uint32_t index, absl::Span<const Source> sources, float divisor) const;
   TrustParts MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
-                          float gradient_scale) const;
-  const Optimizer& optimizer() const { return *optimizer_; }
+                          float gradient_scale);
 
  private:
   DenseTable(const v1::Table& table, uint32_t partitions, BufferPool* pool, JobAccount* account,
@@ -150,15 +149,15 @@ class DenseTable final : public PartitionedTable {
   void ForgetEncoded(Chunk* chunk);
   void Advance(Chunk* chunk);
   void FindLeast(LocalPartition* slice);
-  ApplyScalars ScalarsOf(const Chunk& chunk, const StepScale& scale) const;
+  static ApplyScalars ScalarsOf(const Chunk& chunk, const Optimizer& optimizer,
+                                const StepScale& scale);
   // The values that the optimizer works on: the parameters, or their master copy.
   float* Weights(const Chunk& chunk) const;
   // Null where there is none.
   float* State(const Chunk& chunk) const;
-  size_t StateArrays() const { return optimizer_->state_arrays() + (has_master() ? 1 : 0); }
+  size_t StateArrays() const { return state_arrays() + (has_master() ? 1 : 0); }
 
   const DenseLayout layout_;
-  const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
   const ElementType type_;       // of the parameters; 16 bits: rounded from the master copy
   const ElementType pull_type_;  // the same, unless there is a codec

@@ -70,13 +70,13 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const v1:
 EmbeddingTable::EmbeddingTable(const v1::Table& table, uint32_t partitions, BufferPool* pool,
                                JobAccount* account, ColdIo* cold,
                                std::unique_ptr<Optimizer> optimizer)
-    : PartitionedTable(table, partitions, account),
+    : PartitionedTable(table, partitions, account, std::move(optimizer)),
       dim_(table.spec().dim()),
-      optimizer_(std::move(optimizer)),
       pool_(pool),
       push_type_(PushType(table.spec())),
       pull_type_(PullType(table.spec())),
-      shape_(dim_, StateOf(*optimizer_, dim_), optimizer_->counts_applies(),
+      shape_(dim_, StateOf(this->optimizer().initial(), dim_),
+             this->optimizer().initial().counts_applies(),
              KindOf(table.spec().eviction()) != v1::Eviction::NEVER, RowType(table.spec()),
              HotBytes(table.spec()) > 0),
       content_bytes_(sizeof(uint32_t) * (shape_.stamps ? 2 : 1) + shape_.content_bytes()),
@@ -175,8 +175,13 @@ bool EmbeddingTable::Prepare(uint32_t slice, const ApplyStamp& stamp) {
   return watch_->BeforeChange(slice, found_);
 }
 
-void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp) {
+void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp, OptimizerPointer with) {
   applying_ = &slices_[slice];
+  if (with == nullptr) with = optimizer().At(slice, applying_->version);
+  if (with != with_) {
+    memos_.assign(kMemos, {});
+    with_ = std::move(with);
+  }
   stamp_ = stamp;
   named_.clear();
   const uint32_t by = eviction_.Rebase(applying_->applies + 1);
@@ -191,7 +196,7 @@ void EmbeddingTable::BeginApply(uint32_t slice, const ApplyStamp& stamp) {
 const ApplyScalars& EmbeddingTable::ScalarsFor(uint64_t t) {
   const uint64_t step = applying_->applies + 1;
   Memo& m = memos_[t % kMemos];
-  if (m.t != t || m.step != step) m = {step, t, optimizer_->Prepare(step, t)};
+  if (m.t != t || m.step != step) m = {step, t, with_->Prepare(step, t)};
   return m.scalars;
 }
 
@@ -207,8 +212,8 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> all, float 
     ApplyNarrow(row, sources, divisor);
   } else {
     float* parameters = rows.parameters(row);
-    ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources,
-                   divisor, parameters, parameters, rows.state(row), dim_, dim_);
+    ReduceAndApply(BestIsa(), *with_, ScalarsFor(NextApply(rows.applies(row))), sources, divisor,
+                   parameters, parameters, rows.state(row), dim_, dim_);
   }
   if (!assigns) rows.CountApply(row);
   rows.SetDirty(row);
@@ -226,7 +231,7 @@ void EmbeddingTable::ApplyNarrow(uint32_t row, absl::Span<const Source> sources,
   const float* from = rows.Widened(row, wide_.data());
   const bool by_chance = spec().stochastic_rounding();
   const RoundedCopy nearest = {by_chance ? nullptr : rows.half_data(row), shape_.type};
-  ReduceAndApply(BestIsa(), *optimizer_, ScalarsFor(NextApply(rows.applies(row))), sources, divisor,
+  ReduceAndApply(BestIsa(), *with_, ScalarsFor(NextApply(rows.applies(row))), sources, divisor,
                  from, wide_.data(), rows.state(row), dim_, dim_, nearest);
   if (!by_chance) return;
   const uint64_t seed = RowIndex::Hash(rows.key(row) + RowIndex::Hash(applying_->applies + 1));

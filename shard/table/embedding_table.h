@@ -70,7 +70,10 @@ class EmbeddingTable final : public PartitionedTable {
 
   void Release(uint32_t slice, bool gone) override;
   absl::Status Acquire(absl::Span<const Placement> placement) override;
-  void SetVersions(uint32_t slice, uint64_t version) override { slices_[slice].version = version; }
+  void SetVersions(uint32_t slice, uint64_t version) override {
+    if (version == 0) optimizer().Restart(slice);
+    slices_[slice].version = version;
+  }
   uint64_t version(uint32_t slice) const override { return slices_[slice].version; }
   uint64_t parameter_bytes() const override;
   uint64_t row_count() const override;
@@ -146,7 +149,8 @@ class EmbeddingTable final : public PartitionedTable {
   void SetSeconds(uint32_t seconds) { seconds_ = seconds; }
 
   // One apply to a slice: BeginApply(), ApplyRow() for each row that it names, EndApply().
-  void BeginApply(uint32_t slice, const ApplyStamp& stamp);
+  // optimizer: null: that of the slice's step.
+  void BeginApply(uint32_t slice, const ApplyStamp& stamp, OptimizerPointer optimizer = nullptr);
   // By sum(sources) / divisor. At least one source. If one of them assigns, the last such replaces
   // the parameters, and the state of the optimizer stays.
   void ApplyRow(uint32_t row, absl::Span<const Source> sources, float divisor);
@@ -161,9 +165,9 @@ class EmbeddingTable final : public PartitionedTable {
   // ---- checkpoints (shard/checkpoint) ----
   // Called at every apply; null: no watch.
   void Watch(RowWatch* watch) { watch_ = watch; }
-  size_t state_arrays() const { return optimizer_->state_arrays(); }
+  size_t state_arrays() const { return optimizer().initial().state_arrays(); }
   // Numbers that each of them has for a row.
-  uint32_t state_width() const { return optimizer_->row_wise() ? 1 : dim_; }
+  uint32_t state_width() const { return optimizer().initial().row_wise() ? 1 : dim_; }
   const RowStore& rows(uint32_t slice) const { return *slices_[slice].rows; }
   // A row becomes that: `parameters` has dim numbers, each of `state` state_width(); applies 0: as
   // if it had never been pushed, and both are not looked at. It counts as pushed by the apply that
@@ -232,7 +236,6 @@ class EmbeddingTable final : public PartitionedTable {
 
   HotKeys hot_keys_;
   const uint32_t dim_;
-  const std::unique_ptr<Optimizer> optimizer_;
   BufferPool* const pool_;
   const ElementType push_type_, pull_type_;  // element types of rows on the wire
   const RowShape shape_;
@@ -245,6 +248,7 @@ class EmbeddingTable final : public PartitionedTable {
   std::vector<LocalPartition> slices_;  // by slice index
   // The slice of the current apply.
   LocalPartition* applying_ = nullptr;
+  OptimizerPointer with_;  // of the current apply, and of memos_
   ApplyStamp stamp_;
   std::vector<uint32_t> named_;   // rows, if it drops others
   std::vector<bool> named_rows_;  // scratch of Sweep(): by row

@@ -13,12 +13,15 @@
 #define VERBENA_SHARD_TABLE_PARTITIONED_TABLE_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "shard/engine.h"
 #include "shard/job_memory.h"
+#include "shard/table/table_optimizer.h"
 #include "verbena/v1/cluster.pb.h"
 
 namespace verbena::shard {
@@ -78,7 +81,7 @@ class PartitionedTable {
   // is free.
   virtual bool MayAcquire() const { return true; }
   // Sets the version of all chunks or rows of the slice. 0: a new generation of the job, in which
-  // versions restart; parameters and optimizer state stay.
+  // versions restart; parameters, optimizer state and changed values of the optimizer stay.
   virtual void SetVersions(uint32_t slice, uint64_t version) = 0;
 
   // The least version in the slice; UINT64_MAX: it is empty.
@@ -88,26 +91,34 @@ class PartitionedTable {
   virtual uint64_t parameter_bytes() const = 0;
   // Rows of an embedding table.
   virtual uint64_t row_count() const { return 0; }
+  TableOptimizer& optimizer() { return optimizer_; }
+  const TableOptimizer& optimizer() const { return optimizer_; }
   TableCounters& counters() { return counters_; }
   const TableCounters& counters() const { return counters_; }
 
  protected:
-  PartitionedTable(const v1::Table& table, uint32_t partitions, JobAccount* account)
+  PartitionedTable(const v1::Table& table, uint32_t partitions, JobAccount* account,
+                   std::unique_ptr<Optimizer> optimizer)
       : id_(table.id()),
         spec_(table.spec()),
         account_(account),
+        optimizer_(spec_.optimizer(), std::move(optimizer)),
         slice_of_partition_(partitions, kNone) {}
   bool initialises() const { return initialises_; }
 
   // The slice of a partition, created if there was none, if it is ready or may become so according
   // to the view; else kNone.
   uint32_t Claim(uint32_t partition, const Placement& placement);
-  void set_state(uint32_t slice, LocalPartitionState state) { lives_[slice].state = state; }
+  void set_state(uint32_t slice, LocalPartitionState state) {
+    if (lives_[slice].state != state) optimizer_.Forget(slice);
+    lives_[slice].state = state;
+  }
 
  private:
   const uint32_t id_;
   const v1::TableSpec spec_;
   JobAccount* const account_;
+  TableOptimizer optimizer_;
   std::vector<uint32_t> slice_of_partition_;
   std::vector<LocalPartitionLife> lives_;
   bool initialises_ = true;

@@ -87,14 +87,14 @@ FakeCluster::FakeCluster(const Options& options)
   job->set_expected_workers(options.expected_workers);
   v1::Worker* worker = job->add_members();
   worker->set_incarnation(100);
-  worker->set_rank(0);
+  worker->set_rank(options.observer ? -1 : 0);
 
   control.Serve("JoinWorker",
                 [this](auto&, auto&, auto* response, int64_t) -> std::optional<absl::Status> {
                   if (!coordinator_answers) return absl::UnavailableError("refused");
                   auto* join = static_cast<v1::JoinWorkerResponse*>(response);
                   join->set_incarnation(100);
-                  join->set_rank(0);
+                  join->set_rank(options_.observer ? -1 : 0);
                   join->set_lease_ms(2000);
                   *join->mutable_view() = view;
                   return absl::OkStatus();
@@ -261,6 +261,14 @@ FakeCluster::CallPtr FakeCluster::PushPull(uint32_t table, client::ClientCore::S
 
 FakeCluster::CallPtr FakeCluster::EndStep(uint32_t table, int64_t timeout_ns) {
   return Track([&](auto done) { return core->EndStep(table, now() + timeout_ns, done); });
+}
+
+FakeCluster::CallPtr FakeCluster::SetOptimizer(uint32_t table,
+                                               std::shared_ptr<client::OptimizerUpdate> change,
+                                               int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->SetOptimizer(table, std::move(change), now() + timeout_ns, done);
+  });
 }
 
 client::ClientCore::Slice FakeCluster::Memory(uint32_t table, float value) {

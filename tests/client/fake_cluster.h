@@ -118,6 +118,17 @@ class FakeServer {
   // The sum of what was pushed for each key of a table, each group applied once.
   std::map<uint32_t, std::map<uint64_t, std::vector<float>>> rows;
   uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
+  // Changes of the optimizer that count: partition, first value, and the step for which they are.
+  struct Changed {
+    uint32_t table, partition;
+    NamedValue value;
+    uint64_t sequence;
+    bool operator==(const Changed& other) const {
+      return table == other.table && partition == other.partition && sequence == other.sequence &&
+             value.value == other.value.value;
+    }
+  };
+  std::vector<Changed> changed;
   // By partition: the totals that came, oldest first.
   std::map<uint32_t, std::vector<double>> totals;
   // Has now of the partition what a copy of `from` has: all but the open step of sync tables.
@@ -147,6 +158,7 @@ class FakeServer {
   bool HandlePrefetch(Held* held);
   const float* RowOf(uint32_t table, uint64_t key);
   bool HandleScan(Held* held);
+  bool HandleSetOptimizer(Held* held);
   // Of tables in `clipped` (fake_norms.cc).
   bool HandleNorms(Held* held);
   bool HandleTotals(Held* held);
@@ -249,6 +261,8 @@ class FakeCluster {
   CallPtr PushPull(uint32_t table, client::ClientCore::Slice from, client::ClientCore::Slice to,
                    int64_t timeout_ns = 30 * kSecond);
   CallPtr EndStep(uint32_t table, int64_t timeout_ns = 30 * kSecond);
+  CallPtr SetOptimizer(uint32_t table, std::shared_ptr<client::OptimizerUpdate> change,
+                       int64_t timeout_ns = 30 * kSecond);
   CallPtr PushRows(uint32_t table, const std::vector<uint64_t>& keys,
                    client::ClientCore::Rows gradients, int64_t timeout_ns = 30 * kSecond);
   CallPtr Lookup(uint32_t table, const std::vector<uint64_t>& keys, client::ClientCore::Rows rows,

@@ -263,6 +263,32 @@ void FakeServer::Write(Held* held, const std::shared_ptr<rdma::MemoryBlock>& blo
       {h.destination, h.destination_key}, 0, answer);
 }
 
+bool FakeServer::HandleSetOptimizer(Held* held) {
+  const Record& record = held->arrival.record;
+  std::vector<NamedValue> values;
+  rdma::ShardLane::Answer answer = AnswerTo(*held);
+  if (!CopyNamedValues(held->payload, &values).ok()) answer.status = ReplyStatus::kMalformed;
+  std::vector<ReplyStatus> statuses;
+  for (const Group& g : record.group_span()) {
+    const uint32_t table = record.header.table;
+    uint64_t& last = last_[{table, g.partition}];
+    const bool numbered = table % 2 == 1 && g.sequence > 0;
+    ReplyStatus status = ReplyStatus::kOk;
+    if (numbered && g.sequence <= last) status = ReplyStatus::kDuplicate;
+    if (numbered && g.sequence > last + 1) status = ReplyStatus::kSequenceGap;
+    if (status == ReplyStatus::kOk) {
+      if (numbered) last = g.sequence;
+      if (!values.empty()) changed.push_back({table, g.partition, values[0], g.sequence});
+    }
+    statuses.push_back(status);
+    answer.status = std::max(answer.status, status);
+    answer.version = g.sequence;
+  }
+  answer.group_status = statuses;
+  lanes_[held->lane]->SendReply(answer);
+  return true;
+}
+
 bool FakeServer::Handle(Held* held) {
   const Record& record = held->arrival.record;
   const RecordHeader& h = record.header;
@@ -275,6 +301,7 @@ bool FakeServer::Handle(Held* held) {
   if (h.type == RecordType::kScan) return HandleScan(held);
   if (h.type == RecordType::kNorms) return HandleNorms(held);
   if (h.type == RecordType::kTotals) return HandleTotals(held);
+  if (h.type == RecordType::kSetOptimizer) return HandleSetOptimizer(held);
   rdma::ShardLane* lane = lanes_[held->lane].get();
   rdma::ShardLane::Answer answer = AnswerTo(*held);
   if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {

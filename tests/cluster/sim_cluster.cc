@@ -133,6 +133,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.min_replicas = options_.min_replicas;
   coordinator.terms_listed = options_.terms_listed;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
+  coordinator.changeable_values = shard::ChangeableValues;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
   coordinator.random = [this] { return coordinator_random_(); };
   coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "proto/spec/optimizer_values.h"
 
 namespace verbena::test {
 namespace {
@@ -277,6 +278,9 @@ bool SwarmClient::MayAssign(const SwarmTable& table, const Operation& operation)
 }
 
 void SwarmClient::BeginOn(SwarmTable* table) {
+  if (!observer_ && !table->exact() && table->complete() && world_->Chance(0.1)) {
+    return SetOptimizer(table);
+  }
   if (table->steps() != nullptr && !observer_) return BeginStep(table);
   auto operation = std::make_shared<Operation>();
   operation->pushes = !observer_ && world_->Chance(0.6);
@@ -483,6 +487,23 @@ void SwarmClient::EndStep(SwarmTable* table) {
   if (table->steps() == nullptr) return;
   table->steps()->End(stepper_.generation(), step->step);
   stepper_.End(table->id());
+}
+
+void SwarmClient::SetOptimizer(SwarmTable* table) {
+  auto change = std::make_shared<Operation>();
+  change->table = table->id();
+  change->began_ns = world_->now();
+  change->revision = std::as_const(*process_).core().view().revision();
+  change->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
+  auto values = std::make_shared<client::OptimizerUpdate>();
+  const double rate = table->spec().optimizer().rate() / (1 + static_cast<double>(world_->Pick(3)));
+  values->values.push_back(MakeNamedValue("rate", rate));
+  ++operations_;
+  waiting_ += WaitsForOthers(*table) ? 1 : 0;
+  const absl::StatusOr<client::OperationId> id = process_->core().SetOptimizer(
+      table->id(), std::move(values), process_->At(change->deadline_ns),
+      [this, change](absl::Status status) { Ended(change, status); });
+  if (!id.ok()) Ended(change, id.status());
 }
 
 void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status) {

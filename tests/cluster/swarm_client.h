@@ -104,6 +104,8 @@ class SwarmClient {
                                              const std::shared_ptr<Operation>& operation,
                                              absl::Span<const uint64_t> keys);
   void EndStep(SwarmTable* table);
+  // Changes the rate of a table whose values are not modelled exactly.
+  void SetOptimizer(SwarmTable* table);
   void Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status);
   // The operation is over, and OK.
   void Succeeded(const Operation& operation, SwarmTable* table);

@@ -1,6 +1,8 @@
 // A slot's content, as a worker may have written it, against CopyRecord(). The input is the slot.
+#include <initializer_list>
 #include <memory>
 
+#include "proto/spec/optimizer_values.h"
 #include "proto/wire/record_check.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -77,6 +79,22 @@ std::string Totals(uint16_t groups) {
   return record + BytesOf(TotalsPayload{{1, 2}, {}});
 }
 
+std::string SetOptimizer(uint16_t groups, std::initializer_list<std::string> names) {
+  std::string record =
+      Request(RecordType::kSetOptimizer, groups, 0).substr(0, PayloadOffset(groups));
+  RecordHeader header;
+  std::memcpy(&header, record.data(), sizeof(header));
+  header.payload_bytes = static_cast<uint32_t>(names.size() * sizeof(NamedValue));
+  std::memcpy(record.data(), &header, sizeof(header));
+  for (const std::string& name : names) {
+    NamedValue value = {};
+    name.copy(value.name, sizeof(value.name));
+    value.value = 0.5;
+    record += BytesOf(value);
+  }
+  return record;
+}
+
 std::string Replicate(ReplicaKind kind, uint32_t offset, uint32_t bytes, uint32_t total) {
   std::string record = Request(RecordType::kReplicate, 1, 0).substr(0, PayloadOffset(1));
   RecordHeader header;
@@ -108,6 +126,8 @@ std::vector<std::string> Seeds() {
           Request(RecordType::kScan, 1, 0),
           Request(RecordType::kNorms, 5, 0),
           Totals(kMaxGroups),
+          SetOptimizer(3, {"rate", "decoupled_weight_decay"}),
+          SetOptimizer(kMaxSetOptimizerGroups, {}),
           Request(RecordType::kBeacon, 9, 0),
           Replicate(ReplicaKind::kDense, 64, 64, 128),
           Replicate(ReplicaKind::kSettle, 0, 0, 0),
@@ -159,8 +179,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     FUZZ_CHECK(replica.part_offset + rest.size() <= replica.total_bytes);
     return 0;
   }
+  const bool sets = h.type == RecordType::kSetOptimizer;
   FUZZ_CHECK(h.type == RecordType::kPush || h.type == RecordType::kAssign ||
-             h.type == RecordType::kTotals || rows || payload.empty());
+             h.type == RecordType::kTotals || rows || sets || payload.empty());
+  if (sets) {
+    std::vector<NamedValue> values;
+    FUZZ_CHECK(h.group_count <= kMaxSetOptimizerGroups);
+    const absl::Status copied = CopyNamedValues(payload, &values);
+    FUZZ_CHECK(copied.ok() || !copied.message().empty());
+    FUZZ_CHECK(values.size() <= kMaxNamedValues);
+    for (const NamedValue& value : values) FUZZ_CHECK(!copied.ok() || !NameOf(value).empty());
+  }
   if (rows) {
     uint64_t count = 0;
     for (const Group& group : record.group_span()) count += group.count;

@@ -140,6 +140,42 @@ TEST_CASE("norms and totals are of one step and one kind") {
   }
 }
 
+TEST_CASE("a change of the optimizer has whole values, whose names are names") {
+  RecordHeader h = PushHeader(0);
+  h.type = RecordType::kSetOptimizer;
+  h.dtype = ElementType::kNone;
+  const auto check = [&](uint16_t groups, uint32_t bytes) {
+    h.group_count = groups;
+    h.payload_bytes = bytes;
+    Slot slot;
+    slot.Put(h, std::vector<Group>(groups, GroupOf(0)));
+    const absl::Status status = slot.Check();
+    return status.ok() ? "accepted" : Message(status);
+  };
+  CHECK(check(1, 0) == "accepted");
+  CHECK(check(kMaxSetOptimizerGroups, kMaxNamedValues * sizeof(NamedValue)) == "accepted");
+  CHECK_THAT(check(kMaxSetOptimizerGroups + 1, 32), Contains("group_count is 97; allowed: 1..96"));
+  CHECK_THAT(check(1, 33), Contains("payload_bytes is 33; allowed: 32 for each of at most 16"));
+  CHECK_THAT(check(1, 17 * 32), Contains("payload_bytes is 544; allowed: 32 for each"));
+  std::vector<NamedValue> values;
+  const auto copy = [&](const std::string& name) {
+    NamedValue value = {};
+    name.copy(value.name, sizeof(value.name));
+    return CopyNamedValues({reinterpret_cast<const std::byte*>(&value), sizeof(value)}, &values);
+  };
+  CHECK(copy("beta1").ok());
+  CHECK(copy(std::string(24, 'x')).ok());
+  // A record is filled with zeros.
+  const NamedValue filled[] = {{"rate", 0.5}, {}};
+  CHECK(
+      CopyNamedValues({reinterpret_cast<const std::byte*>(filled), sizeof(filled)}, &values).ok());
+  CHECK(values.size() == 1);
+  for (const std::string& name : {std::string(), std::string("Rate"), std::string("a b"),
+                                  std::string("a\0b", 3), std::string("\xff")}) {
+    CHECK_THAT(Message(copy(name)), Contains("values[0].name is no name; allowed: lower-case"));
+  }
+}
+
 TEST_CASE("what a server replicates says where its part belongs") {
   RecordHeader h = PushHeader(0);
   h.type = RecordType::kReplicate;
@@ -167,9 +203,9 @@ TEST_CASE("what a server replicates says where its part belongs") {
   };
   CHECK(check([](auto*, auto*) {}) == "accepted");
   CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(0); }),
-             Contains("replica.kind is 0; allowed: 1..14"));
-  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(15); }),
-             Contains("replica.kind is 15"));
+             Contains("replica.kind is 0; allowed: 1..15"));
+  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(16); }),
+             Contains("replica.kind is 16"));
   CHECK_THAT(check([](auto* r, auto*) { r->flags = 1; }), Contains("replica.flags is 1"));
   CHECK(check([](auto* r, auto*) {
           r->kind = ReplicaKind::kBegin;
@@ -213,10 +249,10 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 7; allowed: 6", [](auto* h, auto*) { h->version = 7; }},
+      {"record.version is 8; allowed: 7", [](auto* h, auto*) { h->version = 8; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 16", [](auto* h, auto*) { h->type = static_cast<RecordType>(16); }},
+      {"record.type is 17", [](auto* h, auto*) { h->type = static_cast<RecordType>(17); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
       {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
       {"record.bags is 1", [](auto* h, auto*) { h->bags = 1; }},

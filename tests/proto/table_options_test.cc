@@ -32,6 +32,7 @@ void AddFields(const Descriptor& message, const std::string& prefix, std::set<st
 TEST_CASE("every field of a specification has one descriptor, with a sentence") {
   std::set<std::string> fields, options, groups;
   AddFields(*v1::TableSpec::descriptor(), "", &fields);
+  CHECK(fields.erase("optimizer.changed") == 1);  // not an option: restores set it
   for (const TableOptionGroup& group : TableOptionGroups()) groups.insert(group.name);
   for (const TableOption& option : TableOptions()) {
     INFO(option.name);

@@ -321,6 +321,8 @@ TEST_CASE("regression: a token of a job opens no lane for an observer that reads
     return member->incarnation();
   };
   const uint64_t of_all = add(-1, ""), of_job = add(-1, "serving"), worker = add(0, "");
+  const uint64_t writer = add(-1, "serving");
+  job->mutable_members(3)->set_may_write(true);
   const auto open = [&](const Principal& who, uint64_t incarnation) {
     v1::OpenLaneRequest request;
     request.set_incarnation(incarnation);
@@ -332,6 +334,9 @@ TEST_CASE("regression: a token of a job opens no lane for an observer that reads
   CHECK(absl::IsPermissionDenied(open(narrow, of_all)));
   CHECK(absl::IsPermissionDenied(open(trains, of_all)));
   CHECK(open(wide, of_all).ok());
+  CHECK(absl::IsPermissionDenied(open(narrow, writer)));
+  CHECK(absl::IsPermissionDenied(open(wide, writer)));
+  CHECK(open(trains, writer).ok());
   CHECK(open(Principal{}, of_all).ok());
   CHECK(open(narrow, of_job).ok());
   CHECK(open(trains, of_job).ok());

@@ -245,7 +245,9 @@ TEST_CASE("regression: workers beyond the expected ones come and go without end"
   ViewEditor editor(&view, &ended_generation);
   editor.Index();
   editor.Begin();
-  const absl::StatusOr<int32_t> rank = AdmitWorker(request, 1000, "", "", &editor);
+  v1::Worker member;
+  member.set_incarnation(1000);
+  const absl::StatusOr<int32_t> rank = AdmitWorker(request, member, &editor);
   INFO(rank.status());
   REQUIRE(rank.ok());
   CHECK(*rank == 2);

@@ -58,6 +58,13 @@ TEST_CASE("a read-only token looks, and joins as an observer that pulls") {
   auto region = (*observer)->AllocateRegion(seen->bytes());
   CHECK((*observer)->Pull(*seen, *region).Wait() == absl::OkStatus());
   CHECK_FALSE((*observer)->Push(*seen, *region).Wait().ok());
+  // Values of optimizers are for observers whose token may write.
+  CHECK((*observer)->SetOptimizer(*seen, {.rate = 2}).Wait().code() ==
+        absl::StatusCode::kPermissionDenied);
+  auto writer = cluster.Connect(ours, "ours", /*observer=*/true);
+  REQUIRE(writer.status() == absl::OkStatus());
+  CHECK((*writer)->SetOptimizer(*(*writer)->OpenTable("t"), {.rate = 2}).Wait() ==
+        absl::OkStatus());
 }
 
 TEST_CASE("regression: a token of a job opens no lane for an observer that reads all jobs") {

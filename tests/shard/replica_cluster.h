@@ -32,6 +32,7 @@ struct ReplicaPlan {
   bool cold = false;             // rows, most of which are not in memory
   bool assigns = false;          // some pushes are new parameters
   bool narrow = false;           // rows of bf16, rounded by chance
+  bool changes = false;          // workers change the optimizer's rate
   uint32_t workers = 3;
   uint32_t partitions = 3;
   uint32_t steps = 12;
@@ -87,7 +88,8 @@ class ReplicaCluster {
   struct Op {
     bool end = false;
     bool assigns = false;
-    uint32_t index = 0;  // chunk, or a step's push
+    double rate = 0;     // not 0: a change of the optimizer
+    uint32_t index = 0;  // chunk, a step's push, or the number of the change
     uint64_t sequence = 0;
     uint32_t count = 0;  // end
     uint64_t step = 0;
@@ -146,6 +148,8 @@ class ReplicaCluster {
   void Cut(LinkId id);
   void Post(uint32_t worker, uint32_t partition);
   void PostOp(uint32_t worker, uint32_t partition, size_t op);
+  // A rate that some workers set before they push to the step; 0: this one sets none.
+  double RateOf(uint32_t worker, uint64_t step) const;
   void Answered(const Asked& asked, ReplyStatus status);
   void TakeEvents(Node* node);
   void LearnCommit(uint32_t worker, uint32_t partition);

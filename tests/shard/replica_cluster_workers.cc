@@ -1,6 +1,7 @@
 // The workers of a ReplicaCluster: what they push, in which order, and what they do with answers.
 #include <algorithm>
 
+#include "proto/spec/optimizer_values.h"
 #include "proto/wire/routing.h"
 #include "tests/shard/replica_cluster.h"
 
@@ -39,6 +40,13 @@ ReplicaCluster::Op ReplicaCluster::MakePush(uint32_t worker, uint32_t index, uin
   return op;
 }
 
+// Powers of two: products with integers are exact.
+double ReplicaCluster::RateOf(uint32_t worker, uint64_t step) const {
+  std::mt19937 random(plan_.seed * 104729 + worker * 31 + static_cast<uint32_t>(step));
+  if (!plan_.changes || random() % 3 != 0) return 0;
+  return 1 << random() % 3;
+}
+
 void ReplicaCluster::MakeOps() {
   streams_.assign(plan_.workers, std::vector<Stream>(plan_.partitions));
   for (uint32_t w = 0; w < plan_.workers; ++w) {
@@ -47,6 +55,14 @@ void ReplicaCluster::MakeOps() {
       stream.epoch = 1;
       uint64_t sequence = 0;
       for (uint64_t step = 0; step < plan_.steps; ++step) {
+        if (RateOf(w, step) != 0) {
+          Op change;
+          change.rate = RateOf(w, step);
+          change.step = step;
+          change.index = static_cast<uint32_t>(step) + 1;
+          change.sequence = sync() ? step : ++sequence;
+          stream.ops.push_back(change);
+        }
         uint32_t count = 0;
         for (uint32_t c = 0; c < kChunks; ++c) {
           const uint32_t of =
@@ -86,7 +102,13 @@ void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
   asked_[operation] = asked;
   bool later = false, held = false;
   ReplyStatus status;
-  if (op.end) {
+  if (op.rate != 0) {
+    const NamedValue value = MakeNamedValue("rate", op.rate);
+    const GroupsOutcome out = node->engine->SetOptimizer(
+        {token, kFirstWorker + worker, kTable, {&group, 1}}, {&value, 1});
+    later = out.replicating;
+    status = out.answer.status;
+  } else if (op.end) {
     const GroupsOutcome out = node->engine->EndStep(
         {token, kFirstWorker + worker, kTable, {&group, 1}, op.step + 1, false});
     later = out.replicating;
@@ -153,7 +175,10 @@ void ReplicaCluster::Post(uint32_t worker, uint32_t partition) {
       }
     }
     if (sync()) {
-      for (size_t i = stream.step_begin; i < stream.ops.size(); ++i) stream.ops[i].acked = false;
+      for (size_t i = stream.step_begin; i < stream.ops.size(); ++i) {
+        // Replicas have a change that is acknowledged.
+        if (stream.ops[i].rate == 0) stream.ops[i].acked = false;
+      }
     }
   }
   size_t at = stream.step_begin;
@@ -163,6 +188,7 @@ void ReplicaCluster::Post(uint32_t worker, uint32_t partition) {
     if (sync() && op.step != stream.ops[stream.step_begin].step) break;
     if (op.acked) continue;
     if (op.out) {
+      if (op.rate != 0 && sync()) break;  // the step's pushes come behind it
       ++ahead;
       continue;
     }

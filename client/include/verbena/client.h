@@ -49,6 +49,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -277,6 +278,27 @@ struct PrefetchOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
 };
 
+// New values for a table's optimizer (SetOptimizer()).
+struct OptimizerChange {
+  std::optional<double> rate = {};  // the learning rate
+  // By name: "beta1", "momentum", "weight_decay", ...; also "clip_value" and "clip_chunk_norm"
+  // where the table was created with that clipping.
+  std::map<std::string, double> parameters = {};
+};
+
+// Steps of a table, `first` to `last`.
+struct StepRange {
+  uint64_t first = 0, last = 0;  // both are in the range
+};
+
+// Options of SetOptimizer().
+struct OptimizerOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // Set when the ticket is done without an error: the steps from which the values are in force,
+  // over all partitions; 0 to 0 for async and ssp: at once.
+  std::shared_ptr<StepRange> in_force = nullptr;
+};
+
 // Options of Scan().
 struct ScanOptions {
   // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
@@ -427,6 +449,31 @@ class VERBENA_EXPORT Client {
   // these tables is at another step. RESOURCE_EXHAUSTED: 64 ended steps are not committed yet.
   // Others as Push().
   Ticket EndStep(const Table& table, const PushOptions& options = {});
+
+  // Changes the rate or named parameters of the table's optimizer while the table lives; values
+  // that are not given stay. Done when all partitions, with their replicas, have the change. Meant
+  // for learning-rate schedulers: call it each step, and do not wait.
+  //
+  // sync: the values are in force exactly from a step on, in all partitions: the open step, or the
+  // next one if this worker has pushed to the table in the open step. Pushes of that step wait for
+  // the servers' replies to this call. If several workers give the same value for the same step,
+  // the one of the greatest rank counts; one worker is enough. async, ssp: in force at once, after
+  // the earlier pushes of this worker and before its later ones. An observer whose token may write
+  // may call it, too. Then each partition begins with the first step that it has not begun to
+  // apply, see OptimizerOptions::in_force.
+  //
+  // A new rate replaces TableSpec::optimizer.rate, and the schedule goes on with it at its step; a
+  // piecewise schedule lists its rates, so its rate cannot be changed. The values are in
+  // checkpoints, and stay when the job restarts. A partition that is lost and reset has the values
+  // of the specification. After an error some partitions may have the change: call it again.
+  //
+  // INVALID_ARGUMENT: no value is given; the optimizer has no such value, or it is outside its
+  // range (the message has the allowed ones); a handle is empty or belongs to another client.
+  // NOT_FOUND: the table was dropped. PERMISSION_DENIED: an observer whose token may not write.
+  // FAILED_PRECONDITION: the table belongs to another job. RESOURCE_EXHAUSTED: too many operations
+  // are in flight. DATA_LOSS: a partition is lost. Others as at the top of this file.
+  Ticket SetOptimizer(const Table& table, const OptimizerChange& change,
+                      const OptimizerOptions& options = {});
 
   // Pushes gradients of rows. The gradient of keys[i] is `table.dim()` f32 at byte
   // options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free.

@@ -439,6 +439,21 @@ VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const ve
 VERBENA_EXPORT verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
                                                int64_t timeout_ms, verbena_ticket** ticket);
 
+// Changes values of the table's optimizer while the table lives; done when all partitions, with
+// their replicas, have the change. `rate`: the new rate; NULL: it stays. `parameters`:
+// `parameter_count` named values; others stay. sync: the values are in force from a step on: the
+// open step, or the next one if this worker has pushed to the table in the open step; of several
+// workers the greatest rank counts. async, ssp: at once, in the order of this worker's pushes.
+// Meant for learning-rate schedulers: call it each step, and do not wait. INVALID_ARGUMENT: no
+// value is given, or the optimizer has no such value, or it is outside its range (the message has
+// the allowed ones). PERMISSION_DENIED: an observer whose token may not write. DATA_LOSS: a
+// partition is lost.
+VERBENA_EXPORT verbena_status verbena_set_optimizer(verbena_client* client,
+                                                    const verbena_table* table, const double* rate,
+                                                    const verbena_parameter* parameters,
+                                                    size_t parameter_count, int64_t timeout_ms,
+                                                    verbena_ticket** ticket);
+
 // Pushes gradients of rows of an embedding table. The gradient of keys[i] is `dim` f32 at byte
 // region_offset + i * dim * 4 of the region; region_offset is a multiple of 4. The `count` keys (0
 // to 4194304; `keys` may be NULL for 0) are copied. Gradients of a repeated key are summed in f32,

@@ -38,6 +38,21 @@ const v1::TableStatistics* PartOf(const v1::Table& table, const v1::ShardStatist
 
 }  // namespace
 
+v1::Optimizer OptimizerOf(const v1::Table& table, const ClusterState& state) {
+  v1::Optimizer optimizer = table.spec().optimizer();
+  uint64_t changes = 0;
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      const v1::TableStatistics* part = PartOf(table, shard);
+      if (part == nullptr || part->optimizer_changes() <= changes) continue;
+      changes = part->optimizer_changes();
+      optimizer = part->optimizer();
+    }
+  }
+  return optimizer;
+}
+
 TableSize SizeOf(const v1::Table& table, const ClusterState& state) {
   if (table.spec().dim() == 0) {
     const DenseLayout layout = LayoutOf(table.spec());

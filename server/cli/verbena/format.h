@@ -27,6 +27,10 @@ struct TableSize {
 };
 TableSize SizeOf(const v1::Table& table, const ClusterState& state);
 
+// Its optimizer with the values in force on the shard with most changes; those of its specification
+// if none was changed, or that shard does not answer.
+v1::Optimizer OptimizerOf(const v1::Table& table, const ClusterState& state);
+
 // A key of an embedding table, and a lower bound of its share in the requests to the table on its
 // shard.
 struct HotKeyShare {

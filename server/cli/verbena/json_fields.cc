@@ -86,6 +86,8 @@ std::vector<JsonObject> PartsOfTables() {
        {{"*", "any",
          "Each table option under its name; a group, such as eviction, as an object; null: the "
          "option has no meaning in this table."},
+        {"optimizer_changed", "boolean",
+         "Whether values of the optimizer were changed since the table was created."},
         {"id", "number", "ID of the table."},
         {"restoring", "boolean", "Whether it is being restored and not served yet."},
         {"restorer", "text or null", "Program that restores it."},
@@ -241,6 +243,13 @@ std::vector<JsonObject> ClusterCommands() {
         {"default", "text", "Value of an option that is not set."},
         {"applies_to", "text", "Tables that may have it; empty: all."},
         {"meaning", "text", "Its effect."}}},
+      {"table set",
+       "",
+       {{"table", "text", "Name of the table."},
+        {"first_step", "number",
+         "Step from which the values are in force in the first partition; async and ssp tables: "
+         "0."},
+        {"last_step", "number", "Step from which they are in force in all partitions."}}},
       {"table drop",
        "",
        {kCluster,

@@ -41,7 +41,10 @@ JsonArray Tables(const ClusterState& state) {
   JsonArray tables;
   for (const v1::Table& table : state.view.tables()) {
     JsonWriter json;
-    AddOptions(table.spec(), &json);
+    v1::TableSpec spec = table.spec();
+    *spec.mutable_optimizer() = OptimizerOf(table, state);
+    AddOptions(spec, &json);
+    json.Add("optimizer_changed", spec.optimizer().changed());
     json.Add("id", table.id());
     json.Add("restoring", table.restoring());
     if (table.restoring()) {

@@ -12,6 +12,7 @@
 #include "server/checkpoint/files/disk.h"
 #include "server/cli/verbena/checkpoint_progress.h"
 #include "server/cli/verbena/format.h"
+#include "server/cli/verbena/table_set.h"
 #include "server/cli/verbena/table_tensor.h"
 #include "server/cli/verbena/text_table.h"
 
@@ -169,7 +170,7 @@ CLI::App* AddAssign(CLI::App* command, TableAction* chosen) {
 }  // namespace
 
 std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen) {
-  return {AddAssign(command, chosen)};
+  return {AddAssign(command, chosen), AddTableSet(command, chosen)};
 }
 
 absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,

@@ -172,6 +172,13 @@ std::string HotKeysText(const ClusterState& state) {
   return any ? absl::StrCat("\n", table.ToString()) : "";
 }
 
+// "adam 0.001"; "adam 0.0005 (changed)".
+std::string OptimizerWord(const v1::Table& table, const ClusterState& state) {
+  const v1::Optimizer optimizer = OptimizerOf(table, state);
+  return absl::StrCat(Printable(optimizer.name()), " ", optimizer.rate(),
+                      optimizer.changed() ? " (changed)" : "");
+}
+
 std::string TablesText(const ClusterState& state) {
   const v1::ClusterView& view = state.view;
   TextTable table({{"TABLE"},
@@ -196,9 +203,9 @@ std::string TablesText(const ClusterState& state) {
     const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
                   ShapeWord(spec), TypesWord(spec), OptionWord("consistency", spec),
-                  absl::StrCat(Printable(spec.optimizer().name()), " ", spec.optimizer().rate()),
-                  spec.dim() > 0 ? absl::StrCat(size.rows) : "-", Bytes(size.bytes),
-                  absl::StrCat(row.lost_partitions_size()), OtherOptionsText(spec)});
+                  OptimizerWord(row, state), spec.dim() > 0 ? absl::StrCat(size.rows) : "-",
+                  Bytes(size.bytes), absl::StrCat(row.lost_partitions_size()),
+                  OtherOptionsText(spec)});
   }
   const std::string missing =
       HasRows(state) ? UnansweredText(state, " did not answer, so its rows are not counted") : "";
