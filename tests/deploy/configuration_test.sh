@@ -23,12 +23,12 @@ wait "$daemon" || status=$?
 daemon=""
 [ "$status" -eq 0 ] || { echo "verbenad ended with $status on SIGTERM:"; cat "$here/log"; exit 1; }
 
-help=$("$verbenad" --help)
+# An option and its text, which ends with "(default: V)" or "(default: V; allowed: ...)", on one line.
+help=$("$verbenad" --help | awk '/^ *(-.,)?--/ { print text; text = $0; next } { $1 = $1; text = text " " $0 } END { print text }')
 defaults=0
 while read -r name value; do
   grep -q -- "--$name\b" <<<"$help" || { echo "verbenad has no option --$name"; exit 1; }
-  default=$(sed -nE "s/^ *--$name [A-Z]+(:[^ =]*( - [^ =]*])?)?=([^ ]+).*/\3/p" <<<"$help")
-  [ -n "$default" ] || default=$(sed -nE "s/^ *--$name .* Default: .*, else (.*)/\1/p" <<<"$help")
+  default=$(sed -nE "s/^ *--$name .*\\(default: ([^;)]+)[;)].*/\1/p" <<<"$help")
   [ -n "$default" ] || continue
   defaults=$((defaults + 1))
   [ "$value" != true ] || default=${default/#1/true}

@@ -178,7 +178,7 @@ sed '15000s/.*/1 9:x/' "$work/large" > "$work/large_bad"
 stream=(--local --format libsvm --model fm --batch 100 --epochs 1 --input-memory 65536)
 expect 1 "$work/large_bad:15000: field 2 \"9:x\": bad value; allowed: a finite decimal number" \
   "${stream[@]}" --data "$work/large_bad"
-expect 2 "--input-memory: 65535 is not allowed; allowed: 65536 to 1000000000000 bytes" \
+expect 2 "--input-memory: '65535' is not allowed: bytes from 65536 to 1000000000000" \
   "${base[@]}" --input-memory 65535
 
 # A pipe, gzip, a byte order mark and CRLF change nothing; two runs on a stream have the same bits.
