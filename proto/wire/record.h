@@ -66,10 +66,10 @@ enum class RecordType : uint8_t {
   kAssign = 14,      // like kPush, with the same identity, but the payload is parameters, which
                      // replace those of the chunk
   kAssignRows = 15,  // like kPushRows, but the rows are parameters, which replace those of the keys
-  kSetOptimizer = 16,  // payload = NamedValues: new values of the table's optimizer for the listed
-                       // partitions; without a payload it only settles its sequences. version: the
-                       // least step from which they are in force (sync; 0: at once), detail: the
-                       // greatest such step less that
+  kSetOptimizer = 16,  // payload = NamedValues, zeros to kRecordAlignment: new values of the
+                       // table's optimizer for the listed partitions; without a payload it only
+                       // settles its sequences. version: the least step from which they are in
+                       // force (sync; 0: at once), detail: the greatest such step less that
 };
 
 // A value of an optimizer: "rate", or a parameter.
