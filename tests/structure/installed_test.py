@@ -23,11 +23,19 @@ def failpoints(root):
     return names
 
 
+def begins(data, word):
+    """Whether a word of `data` begins with `word`. Searches by bytes: a pattern takes minutes for a library."""
+    at = data.find(word)
+    while at > 0 and data[at - 1:at].isalpha():
+        at = data.find(word, at + 1)
+    return at >= 0
+
+
 def found(root, path, words):
     """The words that the file has, other than as the end of a longer one, or in the name of the source tree."""
     with open(path, "rb") as f:
         data = f.read().replace(os.path.realpath(root).encode(), b"").lower()
-    return sorted(w for w in words if re.search(rb"(?<![a-z])" + re.escape(w.encode()), data))
+    return sorted(w for w in words if begins(data, w.encode()))
 
 
 def main():
