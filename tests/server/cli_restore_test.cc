@@ -82,6 +82,10 @@ struct RestoreWorld {
 
   // One that has made its table and waits for a server until Resume().
   std::unique_ptr<Process> Stuck(std::vector<std::string> action) {
+    // Back from an earlier suspension: without it no table is created.
+    REQUIRE(Eventually([&] {
+      return Cli({"--cluster", cluster.address(), "tables"}).status == 0;
+    }));
     cluster.server(1).Signal(SIGSTOP);
     std::unique_ptr<Process> restore = Start(std::move(action));
     REQUIRE(Eventually([&] { return Restoring(); }));
@@ -91,7 +95,7 @@ struct RestoreWorld {
 
   TemporaryDirectory directory;
   std::string root = directory.File("checkpoints");
-  ProcessCluster cluster{{.servers = 2, .shards = 1, .lease_ms = 1000}};
+  ProcessCluster cluster{{.servers = 2, .shards = 1, .lease_ms = 2000}};
 };
 
 std::vector<std::string> RestoreWords(const std::string& root, std::vector<std::string> more) {
