@@ -129,6 +129,32 @@ struct EngineCore {
 // The more informative status of two groups.
 ReplyStatus Worse(ReplyStatus a, ReplyStatus b);
 
+// For each group of the request whose partition has a part of the table: `change(group, slice,
+// &answer)`, which returns the group's status. The request's answer waits for the replicas of what
+// that adds to the log.
+template <typename Change>
+GroupsOutcome ChangeGroups(EngineCore* core, const TableState& state, const GroupsRequest& request,
+                           Change change) {
+  GroupsOutcome outcome;
+  core->group_status.clear();
+  core->log.Ask(&request.token);
+  for (const Group& g : request.groups) {
+    core->log.AskGroup(static_cast<uint32_t>(core->group_status.size()));
+    uint32_t slice = 0;
+    ReplyStatus status = core->FindLocalPartition(state, g, &slice);
+    if (status == ReplyStatus::kOk) status = core->CheckCopies(g.partition);
+    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
+      status = change(g, slice, &outcome.answer);
+    }
+    core->group_status.push_back(status);
+    outcome.answer.status = Worse(outcome.answer.status, status);
+  }
+  core->CountAnswer(outcome.answer.status);
+  outcome.replicating = core->log.EndRequest(outcome.answer, core->group_status);
+  outcome.group_status = core->group_status;
+  return outcome;
+}
+
 }  // namespace verbena::shard
 
 #endif  // VERBENA_SHARD_ENGINE_CORE_H_

@@ -23,18 +23,18 @@ struct SliceChange {
 
 // Takes the memory first: a sequence that was taken cannot be returned. False: there is none.
 bool BeginRecord(EngineCore& e, const SliceChange& c, uint64_t sequence, uint64_t least,
-                 ReplicaLog::Append* told) {
+                 ReplicaLog::Append* appended) {
   const ReplicaKind kind = c.values.empty() ? ReplicaKind::kSettle : ReplicaKind::kOptimizer;
-  *told = e.records.HeaderFor(kind, c.group.partition, *c.state);
-  told->header.worker = c.worker;
-  told->header.worker_sequence = sequence;
+  *appended = e.records.HeaderFor(kind, c.group.partition, *c.state);
+  appended->header.worker = c.worker;
+  appended->header.worker_sequence = sequence;
   if (c.values.empty()) return true;
   const size_t bytes = TableOptimizer::EncodedBytes(c.values.size());
-  told->data = e.pool.TakeScratch(bytes);
-  told->header.count = 1;
-  told->header.total_bytes = static_cast<uint32_t>(bytes);
-  told->header.version = least;
-  return told->data.data != nullptr;
+  appended->data = e.pool.TakeScratch(bytes);
+  appended->header.count = 1;
+  appended->header.total_bytes = static_cast<uint32_t>(bytes);
+  appended->header.version = least;
+  return appended->data.data != nullptr;
 }
 
 ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
@@ -45,10 +45,12 @@ ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
   const uint64_t least = sync ? table.version(c.slice) : 1;
   const bool numbered = c.member.rank >= 0 && !sync;
   const uint64_t sequence = numbered ? c.group.sequence : c.group.index;
-  const bool tell = (numbered || !c.values.empty()) && e.log.mode(p) != ReplicaLog::Mode::kAlone &&
-                    e.log.Replicated(p, table.id()) && !VERBENA_FAILPOINT(shard, keep_optimizer);
-  ReplicaLog::Append told;
-  if (tell && !BeginRecord(e, c, sequence, least, &told)) return ReplyStatus::kResourceExhausted;
+  const bool replicates =
+      (numbered || !c.values.empty()) && e.log.mode(p) != ReplicaLog::Mode::kAlone &&
+      e.log.Replicated(p, table.id()) && !VERBENA_FAILPOINT(shard, keep_optimizer);
+  ReplicaLog::Append appended;
+  if (replicates && !BeginRecord(e, c, sequence, least, &appended))
+    return ReplyStatus::kResourceExhausted;
   ReplyStatus status =
       c.state->consistency->SetOptimizer(c.group, c.worker, c.member, c.slice, from);
   if (status == ReplyStatus::kOk && !c.values.empty()) {
@@ -59,15 +61,15 @@ ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
     if (!added) {
       status = ReplyStatus::kDuplicate;
       e.log.Join(table.id(), p, c.worker, sequence);
-    } else if (tell) {
+    } else if (replicates) {
       const std::vector<std::byte> data = TableOptimizer::Encode(change);
-      std::memcpy(told.data.data, data.data(), data.size());
+      std::memcpy(appended.data.data, data.data(), data.size());
     }
   }
-  if (tell && status == ReplyStatus::kOk) {
-    e.log.Add(std::move(told));
-  } else if (tell) {
-    e.pool.ReturnScratch(told.data);
+  if (replicates && status == ReplyStatus::kOk) {
+    e.log.Add(std::move(appended));
+  } else if (replicates) {
+    e.pool.ReturnScratch(appended.data);
   }
   return status;
 }
@@ -89,33 +91,20 @@ GroupsOutcome Engine::SetOptimizer(const GroupsRequest& request,
   }
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   if (e.LacksLogRoom(*state, request.groups)) return e.NoRoom(request.groups.size());
-  GroupsOutcome outcome;
   uint64_t least = std::numeric_limits<uint64_t>::max();
   uint64_t greatest = 0;
-  e.group_status.clear();
-  e.log.Ask(&request.token);
-  for (const Group& g : request.groups) {
-    e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
-    uint32_t slice = 0;
-    ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
-    if (status == ReplyStatus::kOk) status = e.CheckCopies(g.partition);
-    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
-      uint64_t from = 0;
-      status = ChangeSlice(e, {request.worker, *member, g, values, state, slice}, &from);
-      if (status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate) {
-        least = std::min(least, from);
-        greatest = std::max(greatest, from);
-      }
+  return ChangeGroups(&e, *state, request, [&](const Group& g, uint32_t slice, Answer* answer) {
+    uint64_t from = 0;
+    const ReplyStatus status =
+        ChangeSlice(e, {request.worker, *member, g, values, state, slice}, &from);
+    if (status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate) {
+      least = std::min(least, from);
+      greatest = std::max(greatest, from);
+      answer->version = least;
+      answer->detail = static_cast<uint32_t>(greatest - least);
     }
-    e.group_status.push_back(status);
-    outcome.answer.status = Worse(outcome.answer.status, status);
-  }
-  outcome.answer.version = std::min(least, greatest);
-  outcome.answer.detail = static_cast<uint32_t>(greatest - outcome.answer.version);
-  e.CountAnswer(outcome.answer.status);
-  outcome.replicating = e.log.EndRequest(outcome.answer, e.group_status);
-  outcome.group_status = e.group_status;
-  return outcome;
+    return status;
+  });
 }
 
 }  // namespace verbena::shard

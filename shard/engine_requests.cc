@@ -111,27 +111,13 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   if (e.LacksRoom(*state, request.groups)) return e.NoRoom(request.groups.size());
-  GroupsOutcome outcome;
-  e.group_status.clear();
-  e.log.Ask(&request.token);
-  for (const Group& g : request.groups) {
-    e.log.AskGroup(static_cast<uint32_t>(e.group_status.size()));
-    uint32_t slice = 0;
-    ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
-    if (status == ReplyStatus::kOk) status = e.CheckCopies(g.partition);
-    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
-      uint32_t missing = 0;
-      status = state->consistency->EndStep(g, request.min_version, request.worker, *member, slice,
-                                           &missing);
-      outcome.answer.detail += missing;
-    }
-    e.group_status.push_back(status);
-    outcome.answer.status = Worse(outcome.answer.status, status);
-  }
-  e.CountAnswer(outcome.answer.status);
-  outcome.replicating = e.log.EndRequest(outcome.answer, e.group_status);
-  outcome.group_status = e.group_status;
-  return outcome;
+  return ChangeGroups(&e, *state, request, [&](const Group& g, uint32_t slice, Answer* answer) {
+    uint32_t missing = 0;
+    const ReplyStatus status = state->consistency->EndStep(g, request.min_version, request.worker,
+                                                           *member, slice, &missing);
+    answer->detail += missing;
+    return status;
+  });
 }
 
 GroupsOutcome Engine::Await(const GroupsRequest& request) {

@@ -72,22 +72,22 @@ absl::string_view DescribeDisk(const TableState& table) {
          "and its log for failed writes";
 }
 
-absl::Status StreamTrouble(const Session& session, const std::string& what, const Stream& stream,
+absl::Status StreamTrouble(const Session& session, const std::string& subject, const Stream& stream,
                            int64_t now) {
   if (stream.server == 0) {
     return absl::UnavailableError(
-        absl::StrCat(what, ": no server has the table's partition at the moment"));
+        absl::StrCat(subject, ": no server has the table's partition at the moment"));
   }
   const std::string server = DescribeServer(session, stream);
   if (const int64_t since = session.SilentSince(stream.server); since != 0) {
     return absl::UnavailableError(
-        absl::StrCat(what, ": ", server, " has not responded for ", Seconds(now - since)));
+        absl::StrCat(subject, ": ", server, " has not responded for ", Seconds(now - since)));
   }
   if (!stream.open()) {
     const std::string why = stream.last_error.ok()
                                 ? absl::StrCat(" within ", Seconds(now - stream.changed_at))
                                 : absl::StrCat("; last: ", stream.last_error.message());
-    const std::string text = absl::StrCat(what, ": no lane to ", server, why);
+    const std::string text = absl::StrCat(subject, ": no lane to ", server, why);
     // The server is available, and has no free lane.
     if (absl::IsResourceExhausted(stream.last_error)) return absl::ResourceExhaustedError(text);
     return absl::UnavailableError(text);
@@ -95,14 +95,14 @@ absl::Status StreamTrouble(const Session& session, const std::string& what, cons
   return absl::OkStatus();
 }
 
-absl::Status PostedStatus(const Session& session, const std::string& what,
+absl::Status PostedStatus(const Session& session, const std::string& subject,
                           const PendingRequest& entry, int64_t now) {
   const std::string server = DescribeServer(session, *entry.stream);
   const bool pull = TraitsOf(entry).reads;
   if (pull && entry.table->ssp) {
     const uint32_t bound = entry.table->info.spec().staleness();
     return absl::DeadlineExceededError(
-        absl::StrCat(what, ": this worker has ended ", entry.min_version, " steps and may be ",
+        absl::StrCat(subject, ": this worker has ended ", entry.min_version, " steps and may be ",
                      bound, " ahead; waiting for the others to end ",
                      entry.min_version > bound ? entry.min_version - bound : 0, " at ", server,
                      "; ", DescribeMembers(session), DescribeDisk(*entry.table)));
@@ -110,7 +110,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what,
   if (pull && entry.min_version > 0) {
     const bool chunk = TraitsOf(entry).chunk;
     return absl::DeadlineExceededError(
-        absl::StrCat(what, ": waiting for version ", entry.min_version,
+        absl::StrCat(subject, ": waiting for version ", entry.min_version,
                      chunk ? " of chunk " : " of partition ", chunk ? entry.chunk : entry.parts[0],
                      " at ", server, "; ", DescribeMembers(session), DescribeDisk(*entry.table)));
   }
@@ -118,7 +118,7 @@ absl::Status PostedStatus(const Session& session, const std::string& what,
   // Contributions are summed in rank order, so a push is answered after those of lower ranks.
   const bool in_turn = PushesChunk(entry) && entry.table->sync;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": ", server, " has not answered ", NameWithArticle(entry), " for ",
+      subject, ": ", server, " has not answered ", NameWithArticle(entry), " for ",
       Seconds(now - entry.posted_at), "; the lane over ", stream.transport, " has been open for ",
       Seconds(now - stream.changed_at), ", and last received data ",
       Seconds(now - stream.watch.heard_at()), " ago",
@@ -126,14 +126,14 @@ absl::Status PostedStatus(const Session& session, const std::string& what,
       DescribeDisk(*entry.table)));
 }
 
-absl::Status QueuedStatus(const Session& session, const std::string& what,
+absl::Status QueuedStatus(const Session& session, const std::string& subject,
                           const PendingRequest& entry) {
   const std::string server = DescribeServer(session, *entry.stream);
   if (entry.refused == ReplyStatus::kResourceExhausted) {
     const v1::Job* job = session.OwnJob();
     const uint64_t limit = job == nullptr ? 0 : job->limits().memory_bytes();
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": ", server,
+        subject, ": ", server,
         " refuses it because memory or operations are short; 'verbena status' names tables that "
         "are not served for lack of memory",
         limit == 0
@@ -143,15 +143,15 @@ absl::Status QueuedStatus(const Session& session, const std::string& what,
   }
   if (entry.refused != ReplyStatus::kOk) {
     return absl::UnavailableError(
-        absl::StrCat(what, ": ", server, " keeps answering \"", Name(entry.refused), "\""));
+        absl::StrCat(subject, ": ", server, " keeps answering \"", Name(entry.refused), "\""));
   }
   if (entry.awaited_from != nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        what, ": no staging buffer of ", entry.awaited_bytes, " bytes for ", server,
+        subject, ": no staging buffer of ", entry.awaited_bytes, " bytes for ", server,
         " became free by the deadline (staging_bytes: ", entry.awaited_from->limit(), ")"));
   }
-  return absl::ResourceExhaustedError(absl::StrCat(what, ": no slot or operation of the lane to ",
-                                                   server, " became free by the deadline"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      subject, ": no slot or operation of the lane to ", server, " became free by the deadline"));
 }
 
 bool MarkPassed(const PendingRequest& entry) {
@@ -169,17 +169,17 @@ bool WaitsForCopy(const PendingRequest& entry) {
          entry.copy != PendingRequest::Copy::kDone;
 }
 
-absl::Status CopyStatus(const std::string& what, const PendingRequest& entry) {
+absl::Status CopyStatus(const std::string& subject, const PendingRequest& entry) {
   const bool push = PushesChunk(entry);
   const std::string name = entry.device->device().name();
   if (!MarkPassed(entry)) {
     return absl::DeadlineExceededError(
-        absl::StrCat(what, ": work that was enqueued in the stream of ", name,
+        absl::StrCat(subject, ": work that was enqueued in the stream of ", name,
                      " before this call is not done; the region is not touched before that"));
   }
   const bool running = !push || entry.copy == PendingRequest::Copy::kRunning;
   return absl::DeadlineExceededError(absl::StrCat(
-      what, ": chunk ", entry.chunk, running ? " is being copied " : " waits to be copied ",
+      subject, ": chunk ", entry.chunk, running ? " is being copied " : " waits to be copied ",
       push ? "from " : "to ", name, running ? "" : " (all pinned buffers are in use)"));
 }
 
@@ -207,24 +207,24 @@ absl::Status WithSilentServers(const Session& session, const absl::Status& statu
   return {status.code(), message};
 }
 
-absl::Status StepStatus(const Session& session, const std::string& what, const TableState& table,
+absl::Status StepStatus(const Session& session, const std::string& subject, const TableState& table,
                         uint64_t step) {
-  return absl::DeadlineExceededError(absl::StrCat(what, ": waiting for step ", step, " of table '",
-                                                  table.name(), "' to commit; ",
+  return absl::DeadlineExceededError(absl::StrCat(subject, ": waiting for step ", step,
+                                                  " of table '", table.name(), "' to commit; ",
                                                   DescribeMembers(session), DescribeDisk(table)));
 }
 
 // `waiting`: its first unanswered record; null: it waits for a commit.
-absl::Status WaitStatus(const Session& session, const std::string& what, const Operation& operation,
-                        const PendingRequest* waiting, int64_t now) {
-  if (waiting == nullptr) return StepStatus(session, what, *operation.table, operation.step);
+absl::Status WaitStatus(const Session& session, const std::string& subject,
+                        const Operation& operation, const PendingRequest* waiting, int64_t now) {
+  if (waiting == nullptr) return StepStatus(session, subject, *operation.table, operation.step);
   if (WaitsForStep(*waiting)) {
-    return StepStatus(session, what, *operation.table, waiting->step - 1);
+    return StepStatus(session, subject, *operation.table, waiting->step - 1);
   }
-  if (WaitsForCopy(*waiting)) return CopyStatus(what, *waiting);
+  if (WaitsForCopy(*waiting)) return CopyStatus(subject, *waiting);
   return waiting->state == PendingRequest::State::kPosted
-             ? PostedStatus(session, what, *waiting, now)
-             : QueuedStatus(session, what, *waiting);
+             ? PostedStatus(session, subject, *waiting, now)
+             : QueuedStatus(session, subject, *waiting);
 }
 
 }  // namespace
@@ -255,23 +255,23 @@ std::string DescribeRequest(const PendingRequest& entry) {
 }
 
 absl::Status RefusalStatus(const PendingRequest& entry, ReplyStatus status) {
-  const std::string what = absl::StrCat(DescribeRequest(entry), ": ");
+  const std::string subject = absl::StrCat(DescribeRequest(entry), ": ");
   switch (status) {
     case ReplyStatus::kUnknownTable:
       return absl::NotFoundError(absl::StrCat("table '", entry.table->name(), "' was dropped"));
     case ReplyStatus::kOtherJob:
       return absl::FailedPreconditionError(
-          absl::StrCat(what, "the table belongs to job '", entry.table->info.spec().job(),
+          absl::StrCat(subject, "the table belongs to job '", entry.table->info.spec().job(),
                        "', which this client is not a member of; connect as a worker of that job, "
                        "or as an observer whose token names no other job"));
     case ReplyStatus::kPermissionDenied:
-      return absl::PermissionDeniedError(what +
+      return absl::PermissionDeniedError(subject +
                                          "the server does not let this client change the table (an "
                                          "observer needs a token that may write)");
     default:
       break;
   }
-  return absl::InternalError(absl::StrCat(what, "the server answers \"", Name(status), "\" (",
+  return absl::InternalError(absl::StrCat(subject, "the server answers \"", Name(status), "\" (",
                                           entry.elements, " elements, part ", entry.part,
                                           ", least version ", entry.min_version, ")"));
 }
@@ -348,22 +348,22 @@ absl::Status DataLossStatus(const Session& session, const TableState& table, uin
 namespace {
 
 absl::Status WaitedFor(const Session& session, const Operation& operation, int64_t now) {
-  const std::string what = DescribeOperation(operation);
+  const std::string subject = DescribeOperation(operation);
   const PendingRequest* waiting = nullptr;
   for (const PendingRequest* entry = operation.entries.front(); entry != nullptr;
        entry = entry->operation_links.next) {
     if (entry->stream == nullptr) continue;
-    if (absl::Status s = StreamTrouble(session, what, *entry->stream, now); !s.ok()) return s;
+    if (absl::Status s = StreamTrouble(session, subject, *entry->stream, now); !s.ok()) return s;
     if (waiting == nullptr) waiting = entry;
   }
   if (waiting == nullptr) {
     // All its records are answered: it waits for a commit.
     for (const PartState& part : operation.table->parts) {
       if (part.committed > operation.step || part.stream == nullptr) continue;
-      if (absl::Status s = StreamTrouble(session, what, *part.stream, now); !s.ok()) return s;
+      if (absl::Status s = StreamTrouble(session, subject, *part.stream, now); !s.ok()) return s;
     }
   }
-  return WithSilentServers(session, WaitStatus(session, what, operation, waiting, now), now);
+  return WithSilentServers(session, WaitStatus(session, subject, operation, waiting, now), now);
 }
 
 }  // namespace

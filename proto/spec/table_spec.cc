@@ -110,15 +110,15 @@ absl::Status CheckEviction(const v1::TableSpec& spec) {
 absl::Status CheckStepNorms(const v1::TableSpec& spec) {
   if (!NeedsStepNorms(spec.optimizer())) return absl::OkStatus();
   if (spec.consistency() == v1::CONSISTENCY_SYNC && spec.dim() == 0) return absl::OkStatus();
-  const char* what = spec.dim() > 0 ? "an embedding table" : "an async or ssp table";
+  const char* kind = spec.dim() > 0 ? "an embedding table" : "an async or ssp table";
   if (spec.optimizer().clip_global_norm() > 0) {
     return Bad(spec, "optimizer.clip_global_norm", Number(spec.optimizer().clip_global_norm()),
-               absl::StrCat("0 for ", what,
+               absl::StrCat("0 for ", kind,
                             ": the norm of a step is known in dense sync tables alone; "
                             "clip_chunk_norm and clip_value work everywhere"));
   }
   return Bad(spec, "optimizer.name", Quoted(spec.optimizer().name()),
-             absl::StrCat("another for ", what,
+             absl::StrCat("another for ", kind,
                           ": a trust ratio is known in dense sync tables alone; adamw works "
                           "everywhere"));
 }

@@ -48,7 +48,7 @@ class PeerRanges {
   // Of a kExpose. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the peer breaks the rules.
   absl::Status Map(const ShmMessage& message, std::vector<UniqueFd>* fds);
   void Unmap(uint64_t key);
-  // Unmaps all but what is borrowed.
+  // Unmaps all ranges that are not borrowed.
   void UnmapAll();
   // Whether memory is still mapped because it was borrowed at UnmapAll().
   bool AnyBorrowed();

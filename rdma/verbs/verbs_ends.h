@@ -38,7 +38,7 @@ class VerbsEnds {
     forgotten_.push_back(std::move(connection));
   }
   void RetryStuck();
-  // The device is closed: gives up on what it does not destroy.
+  // The device is closed: gives up objects that it does not destroy.
   void Abandon();
 
  private:

@@ -280,9 +280,9 @@ void CheckpointTask::OnStandsStill() {
 
 void CheckpointTask::OnWaited(size_t part, absl::StatusOr<v1::WaitCheckpointResponse> response) {
   if (!response.ok()) return End(response.status(), MayPass(response.status()));
-  parts_[part].said = *std::move(response);
+  parts_[part].reply = *std::move(response);
   if (StandsStill()) return OnStandsStill();
-  if (!parts_[part].said.done()) return Ask(part);
+  if (!parts_[part].reply.done()) return Ask(part);
   parts_[part].done = true;
   if (!std::all_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.done; })) return;
   const absl::Status status = Commit();
@@ -304,26 +304,26 @@ absl::Status CheckpointTask::FillTable(size_t position) {
     out->add_partition_applies(0);
   }
   for (const Part& part : parts_) {
-    for (const v1::WaitCheckpointResponse::Part& said : part.said.parts()) {
-      if (said.table() != table.id()) continue;
-      const auto p = static_cast<int>(said.partition());
+    for (const v1::WaitCheckpointResponse::Part& reported : part.reply.parts()) {
+      if (reported.table() != table.id()) continue;
+      const auto p = static_cast<int>(reported.partition());
       // A partition that moved between two shards' answers.
-      if (p >= partitions || seen[said.partition()]) {
-        return absl::AbortedError(absl::StrCat("partition ", said.partition(), " of table '",
+      if (p >= partitions || seen[reported.partition()]) {
+        return absl::AbortedError(absl::StrCat("partition ", reported.partition(), " of table '",
                                                table.spec().name(), "' was saved twice"));
       }
-      seen[said.partition()] = true;
-      out->set_partition_versions(p, said.version());
-      out->set_partition_applies(p, said.applies());
-      out->set_rows(out->rows() + said.rows());
+      seen[reported.partition()] = true;
+      out->set_partition_versions(p, reported.version());
+      out->set_partition_applies(p, reported.applies());
+      out->set_rows(out->rows() + reported.rows());
       // A change that some partitions do not have yet was not acknowledged: it may be contained.
-      if (said.optimizer_changes() > changes) {
-        changes = said.optimizer_changes();
-        *out->mutable_spec()->mutable_optimizer() = said.optimizer();
+      if (reported.optimizer_changes() > changes) {
+        changes = reported.optimizer_changes();
+        *out->mutable_spec()->mutable_optimizer() = reported.optimizer();
       }
       // Its server did not know the changes since the base.
-      const bool whole = manifest_.has_base() && table.spec().dim() > 0 && !said.incremental();
-      if (whole) out->add_whole_partitions(said.partition());
+      const bool whole = manifest_.has_base() && table.spec().dim() > 0 && !reported.incremental();
+      if (whole) out->add_whole_partitions(reported.partition());
     }
   }
   std::sort(out->mutable_whole_partitions()->begin(), out->mutable_whole_partitions()->end());
@@ -364,8 +364,8 @@ absl::Status CheckpointTask::FillManifest() {
   // all.
   const bool changes_only = std::any_of(parts_.begin(), parts_.end(), [](const Part& part) {
     return std::any_of(
-        part.said.parts().begin(), part.said.parts().end(),
-        [](const v1::WaitCheckpointResponse::Part& said) { return said.incremental(); });
+        part.reply.parts().begin(), part.reply.parts().end(),
+        [](const v1::WaitCheckpointResponse::Part& reported) { return reported.incremental(); });
   });
   if (changes_only) {
     manifest_.mutable_base()->set_name(base_->name);
@@ -377,7 +377,7 @@ absl::Status CheckpointTask::FillManifest() {
     absl::Status status = FillTable(t);
     if (!status.ok()) return status;
   }
-  for (const Part& part : parts_) manifest_.mutable_files()->MergeFrom(part.said.files());
+  for (const Part& part : parts_) manifest_.mutable_files()->MergeFrom(part.reply.files());
   const std::string index = checkpoint::IndexText(manifest_);
   if (index.empty()) return absl::OkStatus();
   auto file = checkpoint::WritePlainFile(disk_, path_, checkpoint::kIndexName, index);
@@ -482,8 +482,8 @@ CheckpointTaskProgress CheckpointTask::progress() const {
   progress.job = job_;
   for (const uint64_t step : choice_.steps()) progress.step = std::max(progress.step, step);
   for (const Part& part : parts_) {
-    progress.written_bytes += part.said.written_bytes();
-    progress.waiting += part.said.waiting();
+    progress.written_bytes += part.reply.written_bytes();
+    progress.waiting += part.reply.waiting();
   }
   for (const v1::Table& table : tables_) {
     if (table.spec().dim() > 0) continue;

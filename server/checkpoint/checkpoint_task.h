@@ -99,7 +99,7 @@ class CheckpointTask {
     bool begun = false;   // or may have: it needs the call that ends it
     bool asking = false;  // a call is in flight
     bool done = false;
-    v1::WaitCheckpointResponse said;
+    v1::WaitCheckpointResponse reply;
   };
 
   void AskView();

@@ -37,33 +37,33 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_memory_reserved_bytes(snapshot.memory_reserved);
   out->set_memory_full(snapshot.memory_full);
   for (const rdma::MissingTransport& missing : snapshot.missing) {
-    v1::MissingTransport* said = out->add_missing_transports();
-    said->set_transport(missing.transport);
-    said->set_reason(missing.reason);
+    v1::MissingTransport* reported = out->add_missing_transports();
+    reported->set_transport(missing.transport);
+    reported->set_reason(missing.reason);
   }
   for (const shard::TableStatistics& table : snapshot.tables) {
-    v1::TableStatistics* said = out->add_tables();
-    said->set_table(table.id);
-    said->set_parameter_bytes(table.parameter_bytes);
-    said->set_rows(table.rows);
-    said->set_step(table.step);
-    said->set_sampled_keys(table.sampled_keys);
-    said->set_unserved(table.unserved);
-    if (table.optimizer_changes > 0) *said->mutable_optimizer() = table.optimizer;
-    said->set_optimizer_changes(table.optimizer_changes);
-    said->set_optimizer_from(table.optimizer_from);
+    v1::TableStatistics* reported = out->add_tables();
+    reported->set_table(table.id);
+    reported->set_parameter_bytes(table.parameter_bytes);
+    reported->set_rows(table.rows);
+    reported->set_step(table.step);
+    reported->set_sampled_keys(table.sampled_keys);
+    reported->set_unserved(table.unserved);
+    if (table.optimizer_changes > 0) *reported->mutable_optimizer() = table.optimizer;
+    reported->set_optimizer_changes(table.optimizer_changes);
+    reported->set_optimizer_from(table.optimizer_from);
     for (const shard::HotKey& key : table.hot_keys) {
-      v1::HotKey* hot = said->add_hot_keys();
+      v1::HotKey* hot = reported->add_hot_keys();
       hot->set_key(key.key);
       hot->set_count(key.count);
       hot->set_error(key.error);
     }
   }
   for (const JobSnapshot& job : snapshot.jobs) {
-    v1::JobStatistics* said = out->add_jobs();
-    said->set_job(job.engine.name);
-    said->set_memory_bytes(job.engine.memory_bytes);
-    said->set_lanes(job.lanes);
+    v1::JobStatistics* reported = out->add_jobs();
+    reported->set_job(job.engine.name);
+    reported->set_memory_bytes(job.engine.memory_bytes);
+    reported->set_lanes(job.lanes);
   }
 }
 

@@ -289,7 +289,7 @@ void Coordinator::GetView(const v1::GetViewRequest& request, const std::string& 
                              request.seen().term_id() == SeenOf(impl.state.view).term_id();
   if (request.known_revision() != impl.state.view.revision() || request.wait_ms() == 0) {
     v1::GetViewResponse response = impl.ViewAnswer(request.known_revision(), takes_changes);
-    // Those who look at the cluster ask at once; members wait for its changes.
+    // Programs that look at the cluster get it at once; members wait for its changes.
     if (request.wait_ms() == 0 && request.incarnation() == 0) {
       AddFullServers(impl.bars, impl.Now(), impl.view(), &response);
     }

@@ -57,7 +57,7 @@ struct Coordinator::Impl {
   Undo undo;                                                // of the change that has begun
   bool grouping = false;                                    // between BeginGroup() and EndGroup()
   std::deque<Staged> staged;                                // oldest first
-  // In their order; they get what became of `staged`.
+  // In their order, with the outcome of `staged`.
   std::vector<absl::AnyInvocable<void(const absl::Status& saved)>> waiting;
   bool answers_change = false;  // see Coordinator::answers_change()
   // The answers of `state`, by request id. The oldest has the number `first_answer`.
@@ -131,9 +131,9 @@ struct Coordinator::Impl {
   // The same, and runs all that waits for it.
   absl::Status Flush();
   void OnSaved(const Staged& made);
-  // Now, or once what is staged is saved or undone.
+  // Now, or once the staged changes are saved or undone.
   void WhenSaved(absl::AnyInvocable<void(const absl::Status& saved)> then);
-  // Runs `call`, which changes nothing, after what is staged: it would show changes that may be
+  // Runs `call`, which changes nothing, after the staged changes: it would show changes that may be
   // undone.
   void PutOff(absl::AnyInvocable<void()> call);
   void FollowView();

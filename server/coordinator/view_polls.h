@@ -52,7 +52,7 @@ class ViewPolls {
   // Of a token (or host) in other callers' names.
   static constexpr size_t kMostOfOthers = 64;
 
-  // Whose poll it is. Without a queue, callers are not told apart.
+  // The caller. Without a queue, callers are not distinguished.
   struct Caller {
     std::string queue;    // a token's id, or a host
     uint64_t member = 0;  // an incarnation in the view; 0: none

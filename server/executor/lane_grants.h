@@ -1,4 +1,4 @@
-// Lanes that were granted and are not connected yet: who may have one, how large it is, and the
+// Lanes that were granted and are not connected yet: permission, size, and the
 // token that connects it.
 //
 // **Thread safety**: one owner thread.

@@ -16,7 +16,7 @@ namespace {
 
 absl::string_view Text(std::string_view text) { return {text.data(), text.size()}; }
 
-// "replicate, beacon": what comes on lanes of servers, or of workers.
+// "replicate, beacon": the requests on lanes of servers, or of workers.
 std::string Allowed(bool between_servers) {
   std::string names;
   for (const wire::OperationTraits& operation : wire::kOperations) {

@@ -1,4 +1,4 @@
-// Records from the lanes to the engine, and what the engine says to the lanes.
+// Records from the lanes to the engine, and its answers to the lanes.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_REQUEST_DISPATCH_H_
@@ -30,7 +30,7 @@ class RequestDispatch {
 
  private:
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
-  // Does what the handler of the request's operation says.
+  // Performs the outcome that the handler of the request's operation returned.
   void Act(Lane* lane, const rdma::ShardLane::Arrival& arrival, const shard::Outcome& outcome);
   // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a
   // request is answered if it can be at once, and otherwise the worker has to ask again.

@@ -1,9 +1,9 @@
-// The inside of a ShardExecutor: what it owns. The rest is done by parts, each with one job, which
-// reach each other through it:
+// The inside of a ShardExecutor: the state it owns. The rest is done by parts, each with one job,
+// which reach each other through it:
 //
 //     part        job                                                     file
 //     transports  endpoints, and which one a lane is over                 shard_transports.h
-//     members     who may have lanes; jobs and their limits               shard_members.h
+//     members     permission for lanes; jobs and their limits               shard_members.h
 //     grants      lanes granted and not connected yet, their tokens       lane_grants.h
 //     lanes       connecting and closing                                  shard_lanes.h
 //     requests    records to the engine, its events to the lanes          request_dispatch.h

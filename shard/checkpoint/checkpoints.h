@@ -1,5 +1,5 @@
-// The checkpoints in progress on this shard: which slices of a table they contain, and what ends
-// them early.
+// The checkpoints in progress on this shard: the slices of a table that they contain, and events
+// that end them early.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_CHECKPOINT_CHECKPOINTS_H_

@@ -52,8 +52,8 @@ class Restore {
     return it == chunks.end() ? 0 : it->second.covered();
   }
   // The complete chunk was replicated.
-  void SetReplicated(uint32_t slice, uint32_t chunk) { at(slice).told.insert(chunk); }
-  bool told(uint32_t slice, uint32_t chunk) { return at(slice).told.contains(chunk); }
+  void SetReplicated(uint32_t slice, uint32_t chunk) { at(slice).appended.insert(chunk); }
+  bool appended(uint32_t slice, uint32_t chunk) { return at(slice).appended.contains(chunk); }
   void SetFinished(uint32_t slice, uint64_t last_record) {
     at(slice).finished = true;
     at(slice).last_record = last_record;
@@ -76,7 +76,7 @@ class Restore {
  private:
   struct LocalPartition {
     std::map<uint32_t, Ranges> chunks;
-    absl::flat_hash_set<uint32_t> told;
+    absl::flat_hash_set<uint32_t> appended;
     bool finished = false, inherited = false, reset = false;
     uint64_t last_record = 0;
   };

@@ -318,28 +318,30 @@ bool Restores::ReplicateLoadedRows(uint32_t partition, const TableState& state, 
 bool Restores::FinishLocalPartition(TableState* state, uint32_t slice) {
   const uint32_t p = state->table->life(slice).partition;
   const RestoreRequest& request = state->restore->request();
-  const bool tell =
+  const bool replicates =
       core_.log.mode(p) != ReplicaLog::Mode::kAlone && core_.log.Replicated(p, state->table->id());
   state->table->SetVersions(slice, request.version);
   if (const DenseTable* dense = state->dense.table.get()) {
     for (const uint32_t index : dense->slice(slice).chunks) {
-      if (state->restore->told(slice, dense->chunk(index).id)) continue;
+      if (state->restore->appended(slice, dense->chunk(index).id)) continue;
       if (core_.records.BehindOnCopies(p) || !ReplicateLoaded(p, *state, index)) return false;
       state->restore->SetReplicated(slice, dense->chunk(index).id);
     }
   } else {
     // The table's kFresh may still be noted, and replicas take nothing before it.
-    if (tell && core_.records.BehindOnCopies(p) && !VERBENA_FAILPOINT(shard, end_before_notes))
+    if (replicates && core_.records.BehindOnCopies(p) &&
+        !VERBENA_FAILPOINT(shard, end_before_notes))
       return false;
     state->rows.table->SetVersion(slice, request.version, request.applies);
-    if (tell) {
-      ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, p, *state);
-      told.header.version = request.version;
-      told.header.applies = request.applies;
-      core_.log.Add(told);
+    if (replicates) {
+      ReplicaLog::Append appended =
+          core_.records.HeaderFor(ReplicaKind::kBeginPartition, p, *state);
+      appended.header.version = request.version;
+      appended.header.applies = request.applies;
+      core_.log.Add(appended);
     }
   }
-  state->restore->SetFinished(slice, tell ? core_.log.last(p) : 0);
+  state->restore->SetFinished(slice, replicates ? core_.log.last(p) : 0);
   return true;
 }
 

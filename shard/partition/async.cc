@@ -150,37 +150,38 @@ Async::Replicating Async::Replicate(Queued* push) {
       static_cast<uint64_t>(std::count_if(queue.begin(), queue.end(), [&](const Queued& q) {
         return q.chunk == push->chunk && q.record != 0;
       }));
-  ReplicaLog::Append told;
-  told.table = table_.id();
-  told.partition = partition;
-  told.index = c.id;
-  told.header.kind = ReplicaKind::kDense;
-  told.header.generation = members_.generation();
-  told.header.count = push->elements;
-  told.header.total_bytes = push->elements * static_cast<uint32_t>(sizeof(float));
+  ReplicaLog::Append appended;
+  appended.table = table_.id();
+  appended.partition = partition;
+  appended.index = c.id;
+  appended.header.kind = ReplicaKind::kDense;
+  appended.header.generation = members_.generation();
+  appended.header.count = push->elements;
+  appended.header.total_bytes = push->elements * static_cast<uint32_t>(sizeof(float));
   push->divisor = AsyncDivisor(table_.spec(), members_);
-  told.header.divisor = static_cast<float>(push->divisor);
-  told.header.gradient_scale = told.header.trust = 1;
-  told.header.version = c.version + before + 1;
-  told.header.applies = c.applies + before + 1;
-  told.header.assigned = push->gradient.assigns ? push->elements : 0;
-  told.header.worker = push->worker;
-  told.header.worker_sequence = push->sequence;
-  told.data = pool_.TakeScratch(told.header.total_bytes, table_.account());
-  if (told.data.data == nullptr) return Replicating::kNoMemory;
+  appended.header.divisor = static_cast<float>(push->divisor);
+  appended.header.gradient_scale = appended.header.trust = 1;
+  appended.header.version = c.version + before + 1;
+  appended.header.applies = c.applies + before + 1;
+  appended.header.assigned = push->gradient.assigns ? push->elements : 0;
+  appended.header.worker = push->worker;
+  appended.header.worker_sequence = push->sequence;
+  appended.data = pool_.TakeScratch(appended.header.total_bytes, table_.account());
+  if (appended.data.data == nullptr) return Replicating::kNoMemory;
   // 16-bit values are widened: adding them to zero keeps their values.
-  auto* const sum = reinterpret_cast<float*>(told.data.data);
+  auto* const sum = reinterpret_cast<float*>(appended.data.data);
   Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
-  told.owner = this;
-  told.local = c.slice;
+  appended.owner = this;
+  appended.local = c.slice;
   // A learner is not waited for, but buffers may be.
-  told.waits = mode != ReplicaLog::Mode::kForward || !VERBENA_FAILPOINT(shard, answer_unapplied);
+  appended.waits =
+      mode != ReplicaLog::Mode::kForward || !VERBENA_FAILPOINT(shard, answer_unapplied);
   if (VERBENA_FAILPOINT(shard, replicate_from_slot)) {
-    told.borrowed = static_cast<const std::byte*>(push->gradient.data);
+    appended.borrowed = static_cast<const std::byte*>(push->gradient.data);
   }
   push->gradient.data = sum;
   push->gradient.type = ElementType::kF32;
-  push->record = log.Add(std::move(told));
+  push->record = log.Add(std::move(appended));
   push->optimizer = table_.optimizer().At(c.slice, c.version);
   push->acknowledged = mode == ReplicaLog::Mode::kForward;
   return Replicating::kReplicated;

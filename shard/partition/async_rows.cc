@@ -51,7 +51,7 @@ class AsyncRows final : public RowConsistency {
                       const Members::Member& member, uint32_t slice, uint32_t*) override {
     const ReplyStatus status = sequences_.Take(slice, member.index, group.sequence);
     if (status == ReplyStatus::kOk && clocks_.has_value() && table_.tiered() &&
-        !told_[slice].entries.empty()) {
+        !appended_[slice].entries.empty()) {
       // Queue the end: a reader that it releases has to see the pushes before it.
       QueueEnd({worker, group.sequence, clock}, slice);
       return status;
@@ -88,7 +88,7 @@ class AsyncRows final : public RowConsistency {
   }
   void Resize() override {
     sequences_.Resize(members_, table_.slices());
-    told_.resize(table_.slices());
+    appended_.resize(table_.slices());
     Follow();
   }
   void MembersChanged() override {
@@ -96,13 +96,13 @@ class AsyncRows final : public RowConsistency {
     Follow();
   }
   ~AsyncRows() override {
-    for (const ReplicatedQueue& told : told_) sink_.blocked -= told.blocked ? 1 : 0;
+    for (const ReplicatedQueue& appended : appended_) sink_.blocked -= appended.blocked ? 1 : 0;
   }
   void Reset() override {
-    for (uint32_t s = 0; s < told_.size(); ++s) {
-      for (ReplicatedApply& t : told_[s].entries) t.acknowledged = true;
+    for (uint32_t s = 0; s < appended_.size(); ++s) {
+      for (ReplicatedApply& t : appended_[s].entries) t.acknowledged = true;
       ApplyReplicated(s, /*now=*/true, /*ends=*/false);
-      if (told_[s].entries.empty()) continue;
+      if (appended_[s].entries.empty()) continue;
       if (table_.ready(s)) table_.Unprepare(s);
       FailLocalPartition(s, ReplyStatus::kResourceExhausted, /*keep=*/false);
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
@@ -113,13 +113,13 @@ class AsyncRows final : public RowConsistency {
   }
   void FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) override {
     if (keep) return;
-    told_[slice].entries.clear();
-    told_[slice].applies = 0;
-    SetBlocked(&told_[slice], false);
+    appended_[slice].entries.clear();
+    appended_[slice].applies = 0;
+    SetBlocked(&appended_[slice], false);
   }
   void Retry() override {
-    for (uint32_t s = 0; s < told_.size(); ++s) {
-      if (told_[s].blocked && !table_.Waits(s)) ApplyReplicated(s);
+    for (uint32_t s = 0; s < appended_.size(); ++s) {
+      if (appended_[s].blocked && !table_.Waits(s)) ApplyReplicated(s);
     }
   }
   void ApplyNow(uint32_t slice) override { ApplyReplicated(slice, /*now=*/true); }
@@ -130,7 +130,7 @@ class AsyncRows final : public RowConsistency {
     if (clocks_.has_value()) clocks_->ReplicateAll(slice);
   }
   void Replicated(uint32_t slice, uint64_t sequence) override {
-    for (ReplicatedApply& t : told_[slice].entries) {
+    for (ReplicatedApply& t : appended_[slice].entries) {
       if (t.record == sequence) t.acknowledged = true;
     }
     ApplyReplicated(slice);
@@ -183,8 +183,8 @@ class AsyncRows final : public RowConsistency {
   bool FindAgain(const ReplicatedApply& entry, uint32_t slice);
   // The stamp for an apply of these rows, after those that wait.
   ApplyStamp Stamp(uint32_t slice, absl::Span<const uint32_t> rows);
-  void SetBlocked(ReplicatedQueue* told, bool blocked) {
-    if (std::exchange(told->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
+  void SetBlocked(ReplicatedQueue* appended, bool blocked) {
+    if (std::exchange(appended->blocked, blocked) != blocked) sink_.blocked += blocked ? 1 : -1;
   }
   uint32_t PartitionOf(uint32_t slice) const { return table_.life(slice).partition; }
   RowParts Parts() { return {&table_, &parking_, &pool_, &members_, &sink_}; }
@@ -196,8 +196,8 @@ class AsyncRows final : public RowConsistency {
   EngineContext& sink_;
   Sequences sequences_;
   std::optional<Clocks> clocks_;
-  std::vector<uint32_t> rows_;         // scratch of Push()
-  std::vector<ReplicatedQueue> told_;  // by slice
+  std::vector<uint32_t> rows_;             // scratch of Push()
+  std::vector<ReplicatedQueue> appended_;  // by slice
 };
 
 Answer AsyncRows::Push(const RowPush& all, const Members::Member& member, uint32_t slice) {
@@ -249,7 +249,7 @@ Answer AsyncRows::Push(const RowPush& all, const Members::Member& member, uint32
   // Not settled: it will be sent again.
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
   const ApplyStamp stamp = Stamp(slice, rows);
-  if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || told_[slice].blocked) {
+  if (!table_.Prepare(slice, rows) || !table_.Prepare(slice, stamp) || appended_[slice].blocked) {
     return {ReplyStatus::kResourceExhausted, 0, version};
   }
   const ReplicaLog::Mode mode = log.mode(partition);
@@ -257,7 +257,7 @@ Answer AsyncRows::Push(const RowPush& all, const Members::Member& member, uint32
     if (!Replicate(push, slice, stamp, mode)) return {ReplyStatus::kResourceExhausted, 0, version};
     last = sequence;
     table_.CountRefused(slice, admitted.refused);
-    return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
+    return {ReplyStatus::kOk, 0, table_.slice(slice).version + appended_[slice].applies};
   }
   last = sequence;
   table_.CountRefused(slice, admitted.refused);
@@ -271,11 +271,12 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   const uint32_t partition = PartitionOf(slice);
   const uint64_t version = table_.slice(slice).version;
   const absl::Span<const uint32_t> rows = {rows_.data(), push.keys.size()};
-  const bool first = told_[slice].entries.empty();
+  const bool first = appended_[slice].entries.empty();
   const ApplyStamp stamp = Stamp(slice, rows);
   const ReplicaLog::Mode mode = log.mode(partition);
-  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
-  if (!tell && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
+  const bool replicates =
+      mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
+  if (!replicates && first && table_.Prepare(slice, rows) && table_.Prepare(slice, stamp)) {
     *last = push.group.sequence;
     table_.CountRefused(slice, refused);
     Apply(push, slice, AsyncDivisor(table_.spec(), members_), rows_.data(), stamp);
@@ -284,7 +285,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   // A learner that does not have the table yet would miss the group if it caught up in between. And
   // if nothing can be written, the group might wait for good.
   const bool may_wait =
-      tell || (mode == ReplicaLog::Mode::kAlone && table_.hot()->io().health().ok());
+      replicates || (mode == ReplicaLog::Mode::kAlone && table_.hot()->io().health().ok());
   if (!may_wait || !Replicate(push, slice, stamp, mode)) {
     if (first) table_.Unprepare(slice);
     table_.Fetch(slice, rows);
@@ -292,7 +293,7 @@ Answer AsyncRows::PushTiered(const RowPush& push, uint32_t slice,
   }
   *last = push.group.sequence;
   table_.CountRefused(slice, refused);
-  return {ReplyStatus::kOk, 0, table_.slice(slice).version + told_[slice].applies};
+  return {ReplyStatus::kOk, 0, table_.slice(slice).version + appended_[slice].applies};
 }
 
 // Replicas receive it at once, like all ends.
@@ -302,19 +303,19 @@ void AsyncRows::QueueEnd(const WorkerMark& mark, uint32_t slice) {
   entry.push.group.sequence = mark.sequence;
   entry.acknowledged = entry.end = true;
   entry.clock = mark.clock;
-  ReplicaLog::Append told;
-  told.table = table_.id();
-  told.partition = PartitionOf(slice);
-  told.header.kind = ReplicaKind::kSettle;
-  told.header.generation = members_.generation();
-  told.header.worker = mark.worker;
-  told.header.worker_sequence = mark.sequence;
-  told.header.worker_clock = mark.clock;
-  told.owner = this;
-  told.local = slice;
-  told.waits = true;
-  entry.record = sink_.log->Add(std::move(told));
-  told_[slice].entries.push_back(entry);
+  ReplicaLog::Append appended;
+  appended.table = table_.id();
+  appended.partition = PartitionOf(slice);
+  appended.header.kind = ReplicaKind::kSettle;
+  appended.header.generation = members_.generation();
+  appended.header.worker = mark.worker;
+  appended.header.worker_sequence = mark.sequence;
+  appended.header.worker_clock = mark.clock;
+  appended.owner = this;
+  appended.local = slice;
+  appended.waits = true;
+  entry.record = sink_.log->Add(std::move(appended));
+  appended_[slice].entries.push_back(entry);
   ApplyReplicated(slice);
 }
 
@@ -323,10 +324,10 @@ bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp&
   if (!ReplicateNewRows(Parts(), slice)) return false;
   const size_t count = push.keys.size();
   const size_t bytes = KeyBytes(count) + count * table_.row_bytes();
-  ReplicaLog::Append told;
-  told.data = pool_.TakeScratch(bytes + count * sizeof(uint32_t), table_.account());
-  if (told.data.data == nullptr) return false;
-  std::byte* const keys = told.data.data;
+  ReplicaLog::Append appended;
+  appended.data = pool_.TakeScratch(bytes + count * sizeof(uint32_t), table_.account());
+  if (appended.data.data == nullptr) return false;
+  std::byte* const keys = appended.data.data;
   std::byte* const rows = keys + KeyBytes(count);
   std::byte* const numbers = keys + bytes;
   std::memset(keys, 0, KeyBytes(count));
@@ -344,47 +345,48 @@ bool AsyncRows::Replicate(const RowPush& push, uint32_t slice, const ApplyStamp&
   entry.push.rows = {reinterpret_cast<const float*>(rows), push.rows.size()};
   entry.push.guesses = {};
   const EmbeddingTable::LocalPartition& s = table_.slice(slice);
-  told.table = table_.id();
-  told.partition = PartitionOf(slice);
-  told.header.kind = ReplicaKind::kRows;
-  told.header.generation = members_.generation();
-  told.header.count = static_cast<uint32_t>(count);
-  told.header.total_bytes = static_cast<uint32_t>(bytes);
-  told.header.divisor = static_cast<float>(entry.divisor);
-  told.header.gradient_scale = told.header.trust = 1;
-  told.header.version = s.version + told_[slice].applies + 1;
-  told.header.applies = s.applies + told_[slice].applies + 1;
-  told.header.assigned = push.assigns ? told.header.count : 0;
-  told.header.stamp = stamp.seconds;
-  told.header.keep_from = stamp.keep_from;
-  told.header.keep_hash = stamp.keep_hash;
-  told.header.worker = push.worker;
-  told.header.worker_sequence = push.group.sequence;
-  told.owner = this;
-  told.local = slice;
+  appended.table = table_.id();
+  appended.partition = PartitionOf(slice);
+  appended.header.kind = ReplicaKind::kRows;
+  appended.header.generation = members_.generation();
+  appended.header.count = static_cast<uint32_t>(count);
+  appended.header.total_bytes = static_cast<uint32_t>(bytes);
+  appended.header.divisor = static_cast<float>(entry.divisor);
+  appended.header.gradient_scale = appended.header.trust = 1;
+  appended.header.version = s.version + appended_[slice].applies + 1;
+  appended.header.applies = s.applies + appended_[slice].applies + 1;
+  appended.header.assigned = push.assigns ? appended.header.count : 0;
+  appended.header.stamp = stamp.seconds;
+  appended.header.keep_from = stamp.keep_from;
+  appended.header.keep_hash = stamp.keep_hash;
+  appended.header.worker = push.worker;
+  appended.header.worker_sequence = push.group.sequence;
+  appended.owner = this;
+  appended.local = slice;
   // A learner is not waited for, but rows, or memory to keep them for a save, may be.
-  told.waits = table_.tiered() || !VERBENA_FAILPOINT(shard, answer_unapplied);
-  entry.record = sink_.log->Add(std::move(told));
-  told_[slice].entries.push_back(entry);
-  ++told_[slice].applies;
+  appended.waits = table_.tiered() || !VERBENA_FAILPOINT(shard, answer_unapplied);
+  entry.record = sink_.log->Add(std::move(appended));
+  appended_[slice].entries.push_back(entry);
+  ++appended_[slice].applies;
   table_.Fetch(slice, {entry.rows, count});
   ApplyReplicated(slice);
   return true;
 }
 
 ApplyStamp AsyncRows::Stamp(uint32_t slice, absl::Span<const uint32_t> rows) {
-  const ReplicatedQueue& told = told_[slice];
-  return table_.Stamp(slice, rows, told.applies, [&](std::vector<Eviction::WaitingRow>* waiting) {
-    uint64_t apply = table_.slice(slice).applies;
-    std::vector<uint32_t> found;
-    for (const ReplicatedApply& entry : told.entries) {
-      if (entry.end) continue;
-      ++apply;
-      found.resize(entry.push.keys.size());
-      table_.Find(slice, entry.push.keys, found.data());
-      for (const uint32_t row : found) waiting->push_back({row, apply});
-    }
-  });
+  const ReplicatedQueue& appended = appended_[slice];
+  return table_.Stamp(slice, rows, appended.applies,
+                      [&](std::vector<Eviction::WaitingRow>* waiting) {
+                        uint64_t apply = table_.slice(slice).applies;
+                        std::vector<uint32_t> found;
+                        for (const ReplicatedApply& entry : appended.entries) {
+                          if (entry.end) continue;
+                          ++apply;
+                          found.resize(entry.push.keys.size());
+                          table_.Find(slice, entry.push.keys, found.data());
+                          for (const uint32_t row : found) waiting->push_back({row, apply});
+                        }
+                      });
 }
 
 // The follower has the entry, so it has to be applied: no limit of the job refuses these rows. They
@@ -405,23 +407,23 @@ bool AsyncRows::MayApply(const ReplicatedApply& entry, uint32_t slice, bool now)
 }
 
 void AsyncRows::ApplyReplicated(uint32_t slice, bool now, bool ends) {
-  ReplicatedQueue& told = told_[slice];
+  ReplicatedQueue& appended = appended_[slice];
   bool blocked = false;
-  while (!told.entries.empty() && told.entries.front().acknowledged) {
-    const ReplicatedApply entry = told.entries.front();
+  while (!appended.entries.empty() && appended.entries.front().acknowledged) {
+    const ReplicatedApply entry = appended.entries.front();
     blocked = !entry.end && !MayApply(entry, slice, now);
     if (blocked) break;
-    told.entries.pop_front();
+    appended.entries.pop_front();
     if (entry.end && ends) {
       const Members::Member* member = members_.Find(entry.push.worker);
       if (member != nullptr && clocks_->EndStep(slice, *member, entry.clock)) Release(slice);
     } else if (!entry.end) {
-      --told.applies;
+      --appended.applies;
       Apply(entry.push, slice, entry.divisor, entry.rows, entry.stamp, entry.optimizer);
     }
     sink_.log->Applied(PartitionOf(slice), entry.record);
   }
-  SetBlocked(&told, blocked);
+  SetBlocked(&appended, blocked);
 }
 
 void AsyncRows::Apply(const RowPush& push, uint32_t slice, uint32_t divisor, const uint32_t* rows,
@@ -459,7 +461,7 @@ std::vector<WorkerMark> AsyncRows::Marks(uint32_t slice) const {
 std::vector<WorkerMark> AsyncRows::Applied(uint32_t slice) const {
   std::vector<WorkerMark> marks = sequences_.Marks(slice);
   for (WorkerMark& m : marks) {
-    for (const ReplicatedApply& t : told_[slice].entries) {
+    for (const ReplicatedApply& t : appended_[slice].entries) {
       if (t.push.worker == m.worker) {
         m.sequence = std::min(m.sequence, t.push.group.sequence - 1);
       }

@@ -49,14 +49,14 @@ void Clocks::Follow(uint32_t slices) {
   }
   for (LocalPartition& s : slices_) s.least = Least(s);
   for (uint32_t s = 0; s < slices; ++s) {
-    for (const uint32_t i : joined) tell_(s, {owners_[i], 0, of(s, i)});
+    for (const uint32_t i : joined) replicate_(s, {owners_[i], 0, of(s, i)});
     if (s >= known) ReplicateAll(s);
   }
 }
 
 void Clocks::ReplicateAll(uint32_t slice) const {
   for (uint32_t i = 0; i < owners_.size(); ++i) {
-    if (owners_[i] != 0) tell_(slice, {owners_[i], 0, of(slice, i)});
+    if (owners_[i] != 0) replicate_(slice, {owners_[i], 0, of(slice, i)});
   }
 }
 

@@ -30,8 +30,8 @@ class Clocks {
  public:
   // Sends a worker's progress to the replicas of a slice.
   using Replicate = std::function<void(uint32_t slice, const WorkerMark& mark)>;
-  Clocks(const Members* members, uint64_t bound, Replicate tell)
-      : members_(*members), bound_(bound), tell_(std::move(tell)) {}
+  Clocks(const Members* members, uint64_t bound, Replicate replicates)
+      : members_(*members), bound_(bound), replicate_(std::move(replicates)) {}
 
   // Applies the current members; waiting requests of any slice may be readable now. Replicates the
   // clocks that begin here: those of joiners, and all of them in a new slice.
@@ -67,7 +67,7 @@ class Clocks {
 
   const Members& members_;
   const uint64_t bound_;
-  const Replicate tell_;
+  const Replicate replicate_;
   std::vector<LocalPartition> slices_;
   std::vector<uint64_t> owners_;  // of each member index, as of the last member list
   std::vector<uint8_t> counts_;   // by member index: a worker, not an observer

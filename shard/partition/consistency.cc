@@ -28,19 +28,19 @@ namespace {
 
 // Whether the slice's progress must be replicated; if so, fills the record.
 bool MarkFor(const EngineContext& sink, const PartitionedTable& table, const Members& members,
-             uint32_t slice, const WorkerMark& mark, ReplicaLog::Append* told) {
+             uint32_t slice, const WorkerMark& mark, ReplicaLog::Append* appended) {
   const ReplicaLog& log = *sink.log;
-  told->table = table.id();
-  told->partition = table.life(slice).partition;
-  if (log.mode(told->partition) == ReplicaLog::Mode::kAlone ||
-      !log.Replicated(told->partition, table.id())) {
+  appended->table = table.id();
+  appended->partition = table.life(slice).partition;
+  if (log.mode(appended->partition) == ReplicaLog::Mode::kAlone ||
+      !log.Replicated(appended->partition, table.id())) {
     return false;
   }
-  told->header.kind = ReplicaKind::kSettle;
-  told->header.generation = members.generation();
-  told->header.worker = mark.worker;
-  told->header.worker_sequence = mark.sequence;
-  told->header.worker_clock = mark.clock;
+  appended->header.kind = ReplicaKind::kSettle;
+  appended->header.generation = members.generation();
+  appended->header.worker = mark.worker;
+  appended->header.worker_sequence = mark.sequence;
+  appended->header.worker_clock = mark.clock;
   return true;
 }
 
@@ -48,15 +48,15 @@ bool MarkFor(const EngineContext& sink, const PartitionedTable& table, const Mem
 
 void ReplicateMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
                    uint32_t slice, const WorkerMark& mark) {
-  ReplicaLog::Append told;
-  if (MarkFor(*sink, table, members, slice, mark, &told)) sink->log->Add(std::move(told));
+  ReplicaLog::Append appended;
+  if (MarkFor(*sink, table, members, slice, mark, &appended)) sink->log->Add(std::move(appended));
 }
 
 void NoteMark(EngineContext* sink, const PartitionedTable& table, const Members& members,
               uint32_t slice, const WorkerMark& mark) {
-  ReplicaLog::Append told;
-  if (!MarkFor(*sink, table, members, slice, mark, &told)) return;
-  sink->log->Note(told.partition, told.table, told.header);
+  ReplicaLog::Append appended;
+  if (!MarkFor(*sink, table, members, slice, mark, &appended)) return;
+  sink->log->Note(appended.partition, appended.table, appended.header);
 }
 
 uint32_t AsyncDivisor(const v1::TableSpec& spec, const Members& members) {

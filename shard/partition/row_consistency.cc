@@ -60,19 +60,19 @@ bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
     if (!table.rows(slice).is_free(row)) keys.push_back(table.rows(slice).key(row));
   }
   if (!keys.empty() && !VERBENA_FAILPOINT(shard, forget_new_rows)) {
-    ReplicaLog::Append told;
+    ReplicaLog::Append appended;
     const size_t bytes = KeyBytes(keys.size());
-    told.data = parts.pool->TakeScratch(bytes, table.account());
-    if (told.data.data == nullptr) return false;
-    std::memset(told.data.data, 0, bytes);
-    std::memcpy(told.data.data, keys.data(), keys.size() * sizeof(uint64_t));
-    told.table = table.id();
-    told.partition = partition;
-    told.header.kind = ReplicaKind::kMakeRows;
-    told.header.generation = parts.members->generation();
-    told.header.count = static_cast<uint32_t>(keys.size());
-    told.header.total_bytes = static_cast<uint32_t>(bytes);
-    log.Add(std::move(told));
+    appended.data = parts.pool->TakeScratch(bytes, table.account());
+    if (appended.data.data == nullptr) return false;
+    std::memset(appended.data.data, 0, bytes);
+    std::memcpy(appended.data.data, keys.data(), keys.size() * sizeof(uint64_t));
+    appended.table = table.id();
+    appended.partition = partition;
+    appended.header.kind = ReplicaKind::kMakeRows;
+    appended.header.generation = parts.members->generation();
+    appended.header.count = static_cast<uint32_t>(keys.size());
+    appended.header.total_bytes = static_cast<uint32_t>(bytes);
+    log.Add(std::move(appended));
   }
   made = end;
   return true;

@@ -84,7 +84,7 @@ void Sync::AddSum(const Chunk& chunk, const std::byte* sum) {
 void Sync::Advance(uint32_t chunk) {
   Chunk& s = chunks_[chunk];
   for (;;) {
-    if (s.told != 0 && (!s.acknowledged || !Commit(chunk))) return;
+    if (s.appended != 0 && (!s.acknowledged || !Commit(chunk))) return;
     sources_.clear();
     if (s.accumulator.data != nullptr) AddSum(s, s.accumulator.data);
     const size_t sums = sources_.size();
@@ -129,25 +129,25 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   ClearBlocked(chunk);
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
   const DenseTable::Chunk& c = table_.chunk(chunk);
-  ReplicaLog::Append told;
-  told.table = table_.id();
-  told.partition = partition;
-  told.index = c.id;
-  told.header.kind = ReplicaKind::kDense;
-  told.header.generation = members_.generation();
-  told.header.count = s.accumulator.data == nullptr ? 0 : c.elements;
-  told.header.total_bytes = told.header.count * static_cast<uint32_t>(sizeof(float));
-  told.header.divisor = mean_ ? static_cast<float>(s.listed) : 1.0f;
-  told.header.gradient_scale = scale.gradient;
-  told.header.trust = scale.trust;
-  told.header.version = c.version + 1;
-  told.header.applies = c.applies + 1;
-  told.header.assigned = s.assigns ? told.header.count : 0;
-  told.data = std::exchange(s.accumulator, {});
-  told.accumulator = true;
-  told.owner = this;
-  told.local = chunk;
-  s.told = log.Add(std::move(told));
+  ReplicaLog::Append appended;
+  appended.table = table_.id();
+  appended.partition = partition;
+  appended.index = c.id;
+  appended.header.kind = ReplicaKind::kDense;
+  appended.header.generation = members_.generation();
+  appended.header.count = s.accumulator.data == nullptr ? 0 : c.elements;
+  appended.header.total_bytes = appended.header.count * static_cast<uint32_t>(sizeof(float));
+  appended.header.divisor = mean_ ? static_cast<float>(s.listed) : 1.0f;
+  appended.header.gradient_scale = scale.gradient;
+  appended.header.trust = scale.trust;
+  appended.header.version = c.version + 1;
+  appended.header.applies = c.applies + 1;
+  appended.header.assigned = s.assigns ? appended.header.count : 0;
+  appended.data = std::exchange(s.accumulator, {});
+  appended.accumulator = true;
+  appended.owner = this;
+  appended.local = chunk;
+  s.appended = log.Add(std::move(appended));
   s.acknowledged = mode == ReplicaLog::Mode::kForward;
   Observe(chunk, c.version, s.listed);
   return Replicating::kReplicated;
@@ -214,14 +214,14 @@ uint32_t Sync::Listed(uint32_t chunk) {
 
 bool Sync::Commit(uint32_t chunk, bool force) {
   Chunk& s = chunks_[chunk];
-  const uint32_t listed = s.told != 0         ? s.listed
+  const uint32_t listed = s.appended != 0     ? s.listed
                           : norms_ != nullptr ? norms_->divisor(chunk)
                                               : Listed(chunk);
   if (listed == 0) return false;  // all have left: no worker makes steps
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
-  if (s.told != 0) {
+  if (s.appended != 0) {
     sources_.clear();
-    const std::byte* sum = sink_.log->data(PartitionOf(chunk), s.told);
+    const std::byte* sum = sink_.log->data(PartitionOf(chunk), s.appended);
     if (sum != nullptr) AddSum(s, sum);
   }
   if (!table_.Apply(chunk, sources_, mean_ ? static_cast<float>(listed) : 1.0f, scale, force)) {
@@ -230,13 +230,13 @@ bool Sync::Commit(uint32_t chunk, bool force) {
     return false;
   }
   ClearBlocked(chunk);
-  const bool told = s.told != 0;
-  if (told) sink_.log->Applied(PartitionOf(chunk), std::exchange(s.told, 0));
+  const bool appended = s.appended != 0;
+  if (appended) sink_.log->Applied(PartitionOf(chunk), std::exchange(s.appended, 0));
   s.acknowledged = false;
   if (norms_ != nullptr) norms_->Committed(chunk);
   ++sink_.counters.applies;
   ++sink_.counters.commits;
-  if (!told) Observe(chunk, table_.chunk(chunk).version - 1, listed);
+  if (!appended) Observe(chunk, table_.chunk(chunk).version - 1, listed);
   for (uint32_t r = 0; r < ranks_; ++r) Settle(chunk, &At(chunk, r), State::kNone);
   chunks_[chunk].cursor = 0;
   DropAccumulator(&chunks_[chunk]);
@@ -329,7 +329,7 @@ ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Members:
 uint64_t Sync::OpenStep(uint32_t slice) const {
   uint64_t open = 0;
   for (const uint32_t chunk : table_.slice(slice).chunks) {
-    const bool begun = chunks_[chunk].told != 0 || (norms_ != nullptr && !norms_->open(chunk));
+    const bool begun = chunks_[chunk].appended != 0 || (norms_ != nullptr && !norms_->open(chunk));
     open = std::max(open, table_.chunk(chunk).version + (begun ? 1 : 0));
   }
   return open;

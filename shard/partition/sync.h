@@ -91,7 +91,7 @@ class Sync final : public DenseConsistency {
     uint32_t cursor = 0;  // least rank not passed in the open step
     bool blocked = false;
     bool acknowledged = false;  // by the follower: the record of `told` may be applied
-    uint64_t told = 0;          // the record that has the open step; 0: none
+    uint64_t appended = 0;      // the record that has the open step; 0: none
     uint32_t listed = 0;        // by the replicated commit
     bool assigns = false;       // the sum is new parameters; later gradients do not count
   };

@@ -52,7 +52,7 @@ void Sync::Reset() {
   for (uint32_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     // The record was sent to replicas, which apply it regardless of the members. So it is applied
     // here too.
-    if (chunks_[chunk].told != 0 && !Commit(chunk, /*force=*/true)) {
+    if (chunks_[chunk].appended != 0 && !Commit(chunk, /*force=*/true)) {
       unapplied.insert(PartitionOf(chunk));
     }
     for (uint32_t r = 0; r < ranks_; ++r) {

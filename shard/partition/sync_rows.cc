@@ -151,7 +151,7 @@ void SyncRows::MembersChanged() {
 void SyncRows::Reset() {
   for (uint32_t s = 0; s < slices_.size(); ++s) {
     // Replicas have the record and apply it, also after their workers have gone.
-    if (slices_[s].told != 0 && !ApplyReplicated(s, /*now=*/true)) {
+    if (slices_[s].appended != 0 && !ApplyReplicated(s, /*now=*/true)) {
       sink_.log->Abandon(table_.id(), PartitionOf(s), ReplyStatus::kResourceExhausted);
     }
     if (table_.ready(s)) table_.Unprepare(s);
@@ -165,7 +165,7 @@ void SyncRows::Reset() {
 void SyncRows::FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) {
   if (keep) return;
   Drop(&slices_[slice]);
-  slices_[slice].told = 0;
+  slices_[slice].appended = 0;
   slices_[slice].ended.assign(ranks_, 0);
 }
 

@@ -45,7 +45,7 @@ class SyncRows final : public RowConsistency {
                       uint32_t slice, uint32_t* detail) override;
   ReplyStatus SetOptimizer(const Group& group, uint64_t, const Members::Member& member,
                            uint32_t slice, uint64_t* from) override {
-    const uint64_t open = table_.slice(slice).version + (slices_[slice].told != 0 ? 1 : 0);
+    const uint64_t open = table_.slice(slice).version + (slices_[slice].appended != 0 ? 1 : 0);
     return TakeStepOfChange(group, member, ranks_, open, from);
   }
   bool Reached(uint32_t slice, uint64_t min_version) const override {
@@ -62,7 +62,7 @@ class SyncRows final : public RowConsistency {
   void Retry() override;
   void Replicated(uint32_t slice, uint64_t sequence) override;
   void ApplyNow(uint32_t slice) override {
-    if (slices_[slice].told != 0) Advance(slice);
+    if (slices_[slice].appended != 0) Advance(slice);
   }
 
  private:
@@ -85,7 +85,7 @@ class SyncRows final : public RowConsistency {
     std::vector<Contribution> contributions;  // of the open step, by (rank, index)
     std::vector<uint64_t> refused;            // keys of the open step that get no row
     std::vector<uint64_t> ended;              // by rank: steps below this one are ended
-    uint64_t told = 0;                        // the record that has the open step; 0: none
+    uint64_t appended = 0;                    // the record that has the open step; 0: none
     uint32_t told_keys = 0;                   // that it names
     uint32_t told_assigned = 0;               // the last so many are assigned
     uint32_t listed = 0;                      // by its commit

@@ -77,7 +77,7 @@ bool SyncRows::Prepare(uint32_t slice) {
 
 bool SyncRows::Commit(uint32_t slice) {
   LocalPartition& s = slices_[slice];
-  if (s.told != 0) {
+  if (s.appended != 0) {
     if (!s.acknowledged) return false;  // the follower does not have it yet
     const bool applied = ApplyReplicated(slice);
     SetBlocked(&s, !applied);
@@ -93,8 +93,9 @@ bool SyncRows::Commit(uint32_t slice) {
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
   const ReplicaLog::Mode mode = log.mode(partition);
-  const bool tell = mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
-  if (tell && !log.HasRoom(partition)) {
+  const bool replicates =
+      mode != ReplicaLog::Mode::kAlone && log.Replicated(partition, table_.id());
+  if (replicates && !log.HasRoom(partition)) {
     SetBlocked(&s, true);
     return false;
   }
@@ -110,11 +111,11 @@ bool SyncRows::Commit(uint32_t slice) {
     return false;
   }
   s.listed = listed;
-  if (tell) {
-    const bool told = Replicate(slice);
-    SetBlocked(&s, !told);
-    if (told) Observe(slice);
-    if (!told || mode == ReplicaLog::Mode::kRequired) return false;
+  if (replicates) {
+    const bool appended = Replicate(slice);
+    SetBlocked(&s, !appended);
+    if (appended) Observe(slice);
+    if (!appended || mode == ReplicaLog::Mode::kRequired) return false;
     s.acknowledged = true;
     const bool applied = ApplyReplicated(slice);  // its rows are in memory
     SetBlocked(&s, !applied);
@@ -160,13 +161,13 @@ bool SyncRows::Replicate(uint32_t slice) {
     assigned += Assigns(Effective(sources_)) ? 1 : 0;
   });
   const size_t bytes = KeyBytes(keys) + keys * table_.row_bytes();
-  ReplicaLog::Append told;
+  ReplicaLog::Append appended;
   if (keys > 0) {
-    told.data = pool_.TakeScratch(bytes, table_.account());
-    if (told.data.data == nullptr) return false;
-    std::memset(told.data.data, 0, KeyBytes(keys));
-    auto* const key_at = reinterpret_cast<uint64_t*>(told.data.data);
-    auto* const sums = reinterpret_cast<float*>(told.data.data + KeyBytes(keys));
+    appended.data = pool_.TakeScratch(bytes, table_.account());
+    if (appended.data.data == nullptr) return false;
+    std::memset(appended.data.data, 0, KeyBytes(keys));
+    auto* const key_at = reinterpret_cast<uint64_t*>(appended.data.data);
+    auto* const sums = reinterpret_cast<float*>(appended.data.data + KeyBytes(keys));
     size_t sum = 0, assignment = keys - assigned;  // assigned rows are the last
     ForEachRow(slice, [&](uint64_t key, uint32_t) {
       const absl::Span<const Source> effective = Effective(sources_);
@@ -176,32 +177,32 @@ bool SyncRows::Replicate(uint32_t slice) {
     });
   }
   const EmbeddingTable::LocalPartition& rows = table_.slice(slice);
-  told.table = table_.id();
-  told.partition = PartitionOf(slice);
-  told.header.kind = ReplicaKind::kRows;
-  told.header.generation = members_.generation();
-  told.header.count = keys;
-  told.header.total_bytes = static_cast<uint32_t>(keys > 0 ? bytes : 0);
-  told.header.divisor = Divisor(s);
-  told.header.gradient_scale = told.header.trust = 1;
-  told.header.version = rows.version + 1;
-  told.header.applies = rows.applies + 1;
-  told.header.assigned = assigned;
-  told.header.stamp = s.stamp.seconds;
-  told.header.keep_from = s.stamp.keep_from;
-  told.header.keep_hash = s.stamp.keep_hash;
-  told.owner = this;
-  told.local = slice;
+  appended.table = table_.id();
+  appended.partition = PartitionOf(slice);
+  appended.header.kind = ReplicaKind::kRows;
+  appended.header.generation = members_.generation();
+  appended.header.count = keys;
+  appended.header.total_bytes = static_cast<uint32_t>(keys > 0 ? bytes : 0);
+  appended.header.divisor = Divisor(s);
+  appended.header.gradient_scale = appended.header.trust = 1;
+  appended.header.version = rows.version + 1;
+  appended.header.applies = rows.applies + 1;
+  appended.header.assigned = assigned;
+  appended.header.stamp = s.stamp.seconds;
+  appended.header.keep_from = s.stamp.keep_from;
+  appended.header.keep_hash = s.stamp.keep_hash;
+  appended.owner = this;
+  appended.local = slice;
   s.told_keys = keys;
   s.told_assigned = assigned;
   s.acknowledged = false;
-  s.told = sink_.log->Add(std::move(told));
+  s.appended = sink_.log->Add(std::move(appended));
   return true;
 }
 
 bool SyncRows::ApplyReplicated(uint32_t slice, bool now) {
   LocalPartition& s = slices_[slice];
-  const std::byte* data = sink_.log->data(PartitionOf(slice), s.told);
+  const std::byte* data = sink_.log->data(PartitionOf(slice), s.appended);
   const absl::Span<const uint64_t> keys = {reinterpret_cast<const uint64_t*>(data), s.told_keys};
   const auto* sum = reinterpret_cast<const float*>(data + KeyBytes(keys.size()));
   std::vector<uint32_t> rows(keys.size());
@@ -216,12 +217,12 @@ bool SyncRows::ApplyReplicated(uint32_t slice, bool now) {
     table_.ApplyRow(rows[i], {&source, 1}, Divisor(s));
   }
   table_.counters().evicted_rows += table_.EndApply();
-  sink_.log->Applied(PartitionOf(slice), std::exchange(s.told, 0));
+  sink_.log->Applied(PartitionOf(slice), std::exchange(s.appended, 0));
   return true;
 }
 
 void SyncRows::Replicated(uint32_t slice, uint64_t sequence) {
-  if (slices_[slice].told != sequence) return;
+  if (slices_[slice].appended != sequence) return;
   slices_[slice].acknowledged = true;
   Advance(slice);
 }

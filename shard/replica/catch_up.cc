@@ -30,13 +30,13 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
     if (!VERBENA_FAILPOINT(shard, skip_proof)) {
       uint64_t record = 0;
       const Proofs::Proved proved = core_.proofs.Prove(partition, &c.proof, &record);
-      if (record != 0) c.told = record;
+      if (record != 0) c.appended = record;
       if (proved != Proofs::Proved::kAll) return proved == Proofs::Proved::kSome;
       c.proved = true;
     }
     if (core_.log.HasNotes(partition)) return false;
     // Until it has answered it may be that it never will: nobody waits for it.
-    if (core_.log.acknowledged(partition) < c.told || !core_.proofs.ProveAgain(partition))
+    if (core_.log.acknowledged(partition) < c.appended || !core_.proofs.ProveAgain(partition))
       return false;
     core_.log.Complete(partition);
     return false;
@@ -48,10 +48,10 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
   // As a follower it would take a slice that it never received for present.
   if (slice != PartitionedTable::kNone && state.table->gone(slice)) return false;
   if (slice != PartitionedTable::kNone && state.table->ready(slice)) {
-    const auto told = c.slices.find(it->first);
-    if (told == c.slices.end()) return ReplicateLocalPartition(partition, state, slice);
+    const auto appended = c.slices.find(it->first);
+    if (appended == c.slices.end()) return ReplicateLocalPartition(partition, state, slice);
     const DenseTable* dense = state.dense.table.get();
-    const bool sends = !told->second.reset;
+    const bool sends = !appended->second.reset;
     if (sends && dense != nullptr && !dense->slice(slice).chunks.empty() &&
         dense->slice(slice).chunks.back() >= c.chunk) {
       return ReplicateChunk(partition, state, slice);
@@ -64,25 +64,26 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
 
 bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice) {
   if (!core_.records.AtLastRecord(partition, state, slice)) return false;
-  ReplicaLog::Append told = core_.records.HeaderFor(ReplicaKind::kBeginPartition, partition, state);
-  told.header.flags = kReplicaToCome;
+  ReplicaLog::Append appended =
+      core_.records.HeaderFor(ReplicaKind::kBeginPartition, partition, state);
+  appended.header.flags = kReplicaToCome;
   ReplicaLog::Append changes = core_.records.HeaderFor(ReplicaKind::kOptimizer, partition, state);
   if (!core_.records.AddChanges(state, slice, &changes)) return false;
-  if (!core_.records.AddMarks(state, slice, &told)) {
+  if (!core_.records.AddMarks(state, slice, &appended)) {
     core_.pool.ReturnScratch(changes.data);
     return false;
   }
   if (const EmbeddingTable* rows = state.rows.table.get()) {
-    told.header.version = rows->slice(slice).version;
-    told.header.applies = rows->slice(slice).applies;
+    appended.header.version = rows->slice(slice).version;
+    appended.header.applies = rows->slice(slice).applies;
   }
   ReplicaLog::Cursor& c = core_.log.cursor(partition);
-  c.told = core_.log.Add(std::move(told));
+  c.appended = core_.log.Add(std::move(appended));
   ReplicaLog::Cursor::LocalPartition& sent = c.slices[state.table->id()];
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     sent.rows_end = sent.rows_made = rows->rows_in(slice);
   }
-  if (changes.header.count > 0) c.told = core_.log.Add(std::move(changes));
+  if (changes.header.count > 0) c.appended = core_.log.Add(std::move(changes));
   return true;
 }
 
@@ -119,9 +120,9 @@ bool CatchUp::ReplicateChunk(uint32_t partition, const TableState& state, uint32
   const uint64_t version = state.restore != nullptr && state.restore->begun()
                                ? state.restore->request().version
                                : table.chunk(index).version;
-  const uint64_t told = core_.records.AddChunk(partition, state, index, version);
-  if (told == 0) return false;
-  c.told = told;
+  const uint64_t appended = core_.records.AddChunk(partition, state, index, version);
+  if (appended == 0) return false;
+  c.appended = appended;
   c.copied_bytes += table.ContentBytes();
   c.chunk = index + 1;
   return true;
@@ -152,9 +153,9 @@ bool CatchUp::ReplicateRows(uint32_t partition, const TableState& state, uint32_
   }
   core_.turn.looked_at += row - std::min(row, c.row);
   if (!rows_.empty()) {
-    const uint64_t told = core_.records.AddRows(partition, state, slice, rows_);
-    if (told == 0) return false;
-    c.told = told;
+    const uint64_t appended = core_.records.AddRows(partition, state, slice, rows_);
+    if (appended == 0) return false;
+    c.appended = appended;
     c.row = row;
     c.copied_bytes += rows_.size() * (sizeof(uint64_t) + table.content_bytes());
     return true;

@@ -109,7 +109,7 @@ bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since,
   p.cursor.last_table = last_table;
   p.cursor.complete = !learner;
   p.cursor.begun_as_learner = learner;
-  p.cursor.begin = p.cursor.told = p.next;
+  p.cursor.begin = p.cursor.appended = p.next;
   Append begin;
   begin.partition = partition;
   begin.header.kind = ReplicaKind::kBegin;
@@ -187,9 +187,9 @@ uint64_t ReplicaLog::Add(Append append) {
     rooms_.Logged(append.partition, append.table, e.group.sequence);
   }
   p.unapplied += e.applied ? 0 : 1;
-  const bool told = p.copy.server != 0;
-  e.acked = !told;
-  if (told) {
+  const bool appended = p.copy.server != 0;
+  e.acked = !appended;
+  if (appended) {
     e.bytes = static_cast<uint32_t>(sizeof(Entry)) + append.header.total_bytes;
     e.catches_up = catching_up_;
     room_.Add(&p.room, e.catches_up, e.bytes);
@@ -198,7 +198,7 @@ uint64_t ReplicaLog::Add(Append append) {
   if ((p.required || append.waits) && append.header.worker != 0) {
     waiting_.Add(&p.entries.back().waiters);
   }
-  if (told) {
+  if (appended) {
     MarkUnsent(append.partition);
   } else {
     p.sent = p.acked = p.next - 1;
@@ -311,11 +311,11 @@ void ReplicaLog::AddNotes(uint32_t partition) {
   while (!p.notes.empty() && (!room_.Full(p.room) || VERBENA_FAILPOINT(shard, unbounded_log) ||
                               VERBENA_FAILPOINT(shard, unbounded_notes))) {
     const ReplicaNotes::Note note = p.notes.Take();
-    Append told;
-    told.table = note.table;
-    told.partition = partition;
-    told.header = note.header;
-    Add(std::move(told));
+    Append appended;
+    appended.table = note.table;
+    appended.partition = partition;
+    appended.header = note.header;
+    Add(std::move(appended));
   }
   if (p.notes.empty()) noted_.erase(partition);
   catching_up_ = catching_up;

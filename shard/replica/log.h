@@ -94,8 +94,8 @@ class ReplicaLog {
     uint32_t row = 0;    // next row of the slice
     bool complete = false;
     uint64_t begin = 0;  // its kBegin; entries added before it are applied before anything is read
-    uint64_t told = 0;   // the last record that was made for it alone
-    uint64_t end = 0;    // its kComplete
+    uint64_t appended = 0;  // the last record that was made for it alone
+    uint64_t end = 0;       // its kComplete
     uint64_t copied_bytes = 0;
     uint64_t total_bytes = 0;
     bool begun_as_learner = false;

@@ -18,24 +18,25 @@ constexpr uint64_t kRestoreBytes = 4 << 20;
 
 ReplicaLog::Append ReplicaRecords::HeaderFor(ReplicaKind kind, uint32_t partition,
                                              const TableState& state) const {
-  ReplicaLog::Append told;
-  told.table = state.table->id();
-  told.partition = partition;
-  told.header.kind = kind;
-  told.header.generation = state.job->members.generation();
-  return told;
+  ReplicaLog::Append appended;
+  appended.table = state.table->id();
+  appended.partition = partition;
+  appended.header.kind = kind;
+  appended.header.generation = state.job->members.generation();
+  return appended;
 }
 
-bool ReplicaRecords::AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told) {
+bool ReplicaRecords::AddMarks(const TableState& state, uint32_t slice,
+                              ReplicaLog::Append* appended) {
   const std::vector<WorkerMark> marks = state.consistency->Marks(slice);
   static_assert(sizeof(WorkerMark) == 24);
-  told->header.count = static_cast<uint32_t>(marks.size());
+  appended->header.count = static_cast<uint32_t>(marks.size());
   if (marks.empty()) return true;
   const size_t bytes = marks.size() * sizeof(WorkerMark);
-  told->data = core_.pool.TakeScratch(bytes, state.table->account());
-  if (told->data.data == nullptr) return false;
-  std::memcpy(told->data.data, marks.data(), bytes);
-  told->header.total_bytes = static_cast<uint32_t>(bytes);
+  appended->data = core_.pool.TakeScratch(bytes, state.table->account());
+  if (appended->data.data == nullptr) return false;
+  std::memcpy(appended->data.data, marks.data(), bytes);
+  appended->header.total_bytes = static_cast<uint32_t>(bytes);
   return true;
 }
 
@@ -44,15 +45,15 @@ uint64_t ReplicaRecords::AddChunk(uint32_t partition, const TableState& state, u
                                   uint64_t version) {
   const DenseTable& table = *state.dense.table;
   const DenseTable::Chunk& chunk = table.chunk(index);
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kChunk, partition, state);
-  told.index = chunk.id;
-  told.header.total_bytes = table.ContentBytes();
-  told.header.version = version;
-  told.header.applies = chunk.applies;
-  told.data = core_.pool.TakeScratch(told.header.total_bytes, table.account());
-  if (told.data.data == nullptr) return 0;
-  table.ReadContent(index, told.data.data);
-  return core_.log.Add(std::move(told));
+  ReplicaLog::Append appended = HeaderFor(ReplicaKind::kChunk, partition, state);
+  appended.index = chunk.id;
+  appended.header.total_bytes = table.ContentBytes();
+  appended.header.version = version;
+  appended.header.applies = chunk.applies;
+  appended.data = core_.pool.TakeScratch(appended.header.total_bytes, table.account());
+  if (appended.data.data == nullptr) return 0;
+  table.ReadContent(index, appended.data.data);
+  return core_.log.Add(std::move(appended));
 }
 
 // The same of rows.
@@ -60,37 +61,38 @@ uint64_t ReplicaRecords::AddRows(uint32_t partition, const TableState& state, ui
                                  absl::Span<const uint32_t> rows) {
   const EmbeddingTable& table = *state.rows.table;
   const size_t content = table.content_bytes();
-  ReplicaLog::Append told = HeaderFor(ReplicaKind::kRowStates, partition, state);
-  told.header.count = static_cast<uint32_t>(rows.size());
+  ReplicaLog::Append appended = HeaderFor(ReplicaKind::kRowStates, partition, state);
+  appended.header.count = static_cast<uint32_t>(rows.size());
   const size_t bytes = KeyBytes(rows.size()) + rows.size() * content;
-  told.data = core_.pool.TakeScratch(bytes, table.account());
-  if (told.data.data == nullptr) return 0;
-  told.header.total_bytes = static_cast<uint32_t>(bytes);
-  std::memset(told.data.data, 0, KeyBytes(rows.size()));
-  std::byte* out = told.data.data + KeyBytes(rows.size());
+  appended.data = core_.pool.TakeScratch(bytes, table.account());
+  if (appended.data.data == nullptr) return 0;
+  appended.header.total_bytes = static_cast<uint32_t>(bytes);
+  std::memset(appended.data.data, 0, KeyBytes(rows.size()));
+  std::byte* out = appended.data.data + KeyBytes(rows.size());
   RowReader reader(table.rows(slice), rows);
   for (size_t i = 0; i < rows.size(); ++i, out += content) {
     const std::byte* const from = reader.Next();
     if (from == nullptr) {
-      core_.pool.ReturnScratch(told.data);
+      core_.pool.ReturnScratch(appended.data);
       return 0;
     }
     uint64_t key = 0;
     table.ReadRow(slice, rows[i], from, &key, out);
-    std::memcpy(told.data.data + i * sizeof(key), &key, sizeof(key));
+    std::memcpy(appended.data.data + i * sizeof(key), &key, sizeof(key));
   }
-  return core_.log.Add(std::move(told));
+  return core_.log.Add(std::move(appended));
 }
 
-bool ReplicaRecords::AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* told) {
+bool ReplicaRecords::AddChanges(const TableState& state, uint32_t slice,
+                                ReplicaLog::Append* appended) {
   const TableOptimizer& optimizer = state.table->optimizer();
   const std::vector<std::byte> data = optimizer.Encode(slice);
   if (data.empty()) return true;
-  told->data = core_.pool.TakeScratch(data.size());
-  if (told->data.data == nullptr) return false;
-  std::memcpy(told->data.data, data.data(), data.size());
-  told->header.count = optimizer.Count(slice);
-  told->header.total_bytes = static_cast<uint32_t>(data.size());
+  appended->data = core_.pool.TakeScratch(data.size());
+  if (appended->data.data == nullptr) return false;
+  std::memcpy(appended->data.data, data.data(), data.size());
+  appended->header.count = optimizer.Count(slice);
+  appended->header.total_bytes = static_cast<uint32_t>(data.size());
   return true;
 }
 

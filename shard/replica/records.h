@@ -37,7 +37,7 @@ class ReplicaRecords {
 
   ReplicaLog::Append HeaderFor(ReplicaKind kind, uint32_t partition, const TableState& state) const;
   // Adds the known state of workers to the record, as its payload. False: no memory.
-  bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
+  bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* appended);
   // Adds a record of the current content. Returns its sequence. 0: no memory, or a row that cannot
   // be read.
   uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
@@ -45,7 +45,7 @@ class ReplicaRecords {
                    absl::Span<const uint32_t> rows);
   // Fills a record with all changes of the slice's optimizer; header.count 0: there are none.
   // False: no memory.
-  bool AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* told);
+  bool AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* appended);
   size_t RowsOfRecord(const EmbeddingTable& table) const;
   // Whether unanswered records that are not of workers have reached their limit.
   bool BehindOnCopies(uint32_t partition) const;

@@ -146,11 +146,11 @@ EmbeddingTable::Admitted EmbeddingTable::Admit(uint32_t slice, absl::Span<const 
   return {admitted_keys_, admitted_rows_, refused_keys_};
 }
 
-ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named, uint64_t told,
-                                 Eviction::Waiting waiting) {
+ApplyStamp EmbeddingTable::Stamp(uint32_t slice, absl::Span<const uint32_t> named,
+                                 uint64_t appended, Eviction::Waiting waiting) {
   if (!evicts()) return {};
   LocalPartition& s = slices_[slice];
-  const uint64_t apply = s.applies + told + 1;
+  const uint64_t apply = s.applies + appended + 1;
   // Decided for an apply that was refused since: another one may name other rows.
   const bool again =
       s.sweep == apply && eviction_.by_number() && !VERBENA_FAILPOINT(shard, keep_refused_sweep);

@@ -139,7 +139,7 @@ class EmbeddingTable final : public PartitionedTable {
   // next call repeats the decision by age. The decision by number is made again, because it depends
   // on `named`.
   ApplyStamp Stamp(
-      uint32_t slice, absl::Span<const uint32_t> named, uint64_t told = 0,
+      uint32_t slice, absl::Span<const uint32_t> named, uint64_t appended = 0,
       Eviction::Waiting waiting = [](std::vector<Eviction::WaitingRow>*) {});
   // Prepare() for the rows that the apply drops.
   bool Prepare(uint32_t slice, const ApplyStamp& stamp);

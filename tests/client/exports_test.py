@@ -38,7 +38,7 @@ def is_public(name, functions):
 
 def c_functions(include):
     functions = set()
-    for header in ("verbena.h", "half_numbers.h", "status.h"):
+    for header in ("verbena.h", "table_spec.h", "half_numbers.h", "status.h"):
         with open(os.path.join(include, "verbena", header), encoding="utf-8") as f:
             code = re.sub(r"//[^\n]*", "", f.read())
         functions |= set(re.findall(r"VERBENA_EXPORT[^;]*?\b(verbena_\w+)\(", code))

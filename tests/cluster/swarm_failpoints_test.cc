@@ -1,10 +1,10 @@
 // Failpoints that the swarm finds: what it draws has them in reach, and its invariants show them.
 //
-// By hand, in seeds VERBENA_PLANTED_FROM (1) to VERBENA_PLANTED_SEEDS (2000), of those that have
-// the features VERBENA_PLANTED_WITH (comma-separated):
+// By hand, in seeds VERBENA_FAILPOINTS_FROM (1) to VERBENA_FAILPOINTS_SEEDS (2000), of those that
+// have the features VERBENA_FAILPOINTS_WITH (comma-separated):
 //  - VERBENA_FAILPOINTS=NAME,NAME or `all` searches these failpoints, those without a known seed
 //    included, and says which seeds reach one and do not show it. A seed that reaches none of
-//    several is run once for all of them. VERBENA_PLANTED_TRIES (100): seeds that are tried with
+//    several is run once for all of them. VERBENA_FAILPOINTS_TRIES (100): seeds that are tried with
 //    a failpoint of several.
 //  - VERBENA_FAILPOINTS_REACH=1 plants nothing. It says for each failpoint how many seeds reach it,
 //    the first ones, and the features that all of them have.
@@ -98,9 +98,9 @@ void Reach(std::vector<Search>* searches, uint64_t seed) {
   }
 }
 
-// Whether the seed's description has all that VERBENA_PLANTED_WITH lists.
+// Whether the seed's description has all that VERBENA_FAILPOINTS_WITH lists.
 bool Wanted(const SwarmPlan& plan) {
-  const char* with = std::getenv("VERBENA_PLANTED_WITH");
+  const char* with = std::getenv("VERBENA_FAILPOINTS_WITH");
   if (with == nullptr) return true;
   const std::string text = plan.Describe();
   const std::vector<std::string> names = absl::StrSplit(with, ',');
@@ -125,11 +125,11 @@ void SearchByHand() {
   const bool reach_alone = std::getenv("VERBENA_FAILPOINTS_REACH") != nullptr;
   std::vector<Search> searches = Named();
   REQUIRE_FALSE(searches.empty());
-  const uint64_t last = FromEnvironment("VERBENA_PLANTED_SEEDS", kPlantedSeeds);
+  const uint64_t last = FromEnvironment("VERBENA_FAILPOINTS_SEEDS", kFailpointSeeds);
   const bool together = searches.size() > 1 || reach_alone;
-  const uint64_t tries = FromEnvironment("VERBENA_PLANTED_TRIES", together ? 100 : UINT64_MAX);
+  const uint64_t tries = FromEnvironment("VERBENA_FAILPOINTS_TRIES", together ? 100 : UINT64_MAX);
   const auto open = [&](const Search& s) { return !s.found && s.tries < tries; };
-  for (uint64_t seed = FromEnvironment("VERBENA_PLANTED_FROM", 1); seed <= last; ++seed) {
+  for (uint64_t seed = FromEnvironment("VERBENA_FAILPOINTS_FROM", 1); seed <= last; ++seed) {
     const SwarmPlan plan = DrawPlan(seed);
     if (!Wanted(plan) || std::none_of(searches.begin(), searches.end(), open)) continue;
     if (together) Reach(&searches, seed);
@@ -167,7 +167,8 @@ TEST_CASE("failpoints: the swarm finds each") {
     CAPTURE(fault.name);
     CHECK(fault.MayShow(DrawPlan(fault.found_by)));
     Try(&search, fault.found_by);
-    for (uint64_t seed = 1; seed <= kPlantedSeeds && !search.found && runs < kRunsAtMost; ++seed) {
+    for (uint64_t seed = 1; seed <= kFailpointSeeds && !search.found && runs < kRunsAtMost;
+         ++seed) {
       if (!fault.MayShow(DrawPlan(seed)) || search.tries > kRunsOfOne) continue;
       ++runs;
       Try(&search, seed);

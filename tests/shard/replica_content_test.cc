@@ -1,5 +1,6 @@
 // A replica has every row that its primary acknowledged: tables that are created, lost and reset
-// while a learner begins, rows that are not in memory, and the proof before a learner is admitted.
+// while a learner begins, and rows that are not in memory. Comparisons of replicas:
+// replica_proof_test.cc.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -12,145 +13,10 @@
 #include "shard/replica/proofs.h"
 #include "shard/replica/replicas.h"
 #include "tests/shard/fake_cold_store.h"
-#include "tests/shard/replica_bytes.h"
-#include "tests/shard/row_fixture.h"
+#include "tests/shard/replica_pair.h"
 
 namespace verbena::shard {
 namespace replica_content_test {
-
-constexpr uint64_t kReplica = kServer + 1;
-
-// A failpoint until the end of the scope.
-class Planted {
- public:
-  explicit Planted(Failpoint Failpoints::*bug, bool on = true) : bug_(bug) {
-    failpoints().*bug_ = on;
-  }
-  ~Planted() { failpoints().*bug_ = false; }
-  Planted(const Planted&) = delete;
-  Planted& operator=(const Planted&) = delete;
-
- private:
-  Failpoint Failpoints::*bug_;
-};
-
-RowOptions OnePartition(v1::Consistency consistency) {
-  RowOptions o;
-  o.workers = 1;
-  o.partitions = 1;
-  o.consistency = consistency;
-  o.initializer.set_kind(v1::Initializer::CONSTANT);
-  o.initializer.set_a(3);
-  return o;
-}
-
-// A primary and a replica of its one partition. Both follow the primary's view.
-class Pair {
- public:
-  // `of_replica` may have another cold store.
-  Pair(const RowOptions& o, const RowOptions& of_replica)
-      : primary(o), replica(of_replica, kReplica), sync_(o.consistency == v1::CONSISTENCY_SYNC) {}
-  explicit Pair(const RowOptions& o) : Pair(o, o) {}
-
-  // Engines without any view yet.
-  void Restart(const ReplicaLogLimits& log = {}) {
-    EngineOptions options;
-    options.replica_log = log;
-    options.server = kServer;
-    primary.engine = std::make_unique<Engine>(options);
-    options.server = kReplica;
-    replica.engine = std::make_unique<Engine>(options);
-  }
-  v1::Partition* partition() { return primary.view.mutable_partitions(0); }
-  void ApplyPrimary() { REQUIRE(primary.Apply().ok()); }
-  void ApplyReplica() {
-    replica.view = primary.view;
-    REQUIRE(replica.Apply().ok());
-  }
-  void Apply() {
-    ApplyPrimary();
-    ApplyReplica();
-  }
-  void AddLearner() {
-    v1::Replica* learner = partition()->add_learners();
-    learner->set_server(kReplica);
-    learner->set_since(2);
-    partition()->set_configuration(2);
-  }
-  void Admit() {
-    *partition()->add_followers() = partition()->learners(0);
-    partition()->clear_learners();
-    partition()->set_configuration(3);
-    Apply();
-  }
-  void Promote() {
-    partition()->clear_followers();
-    partition()->clear_learners();
-    partition()->set_primary(kReplica);
-    partition()->set_epoch(2);
-    ApplyReplica();
-  }
-
-  void Take() { primary.engine->replicas().Take(&records_, 1000); }
-  // Delivers what was taken. Records after one that is refused are lost, as with its link.
-  ReplyStatus Deliver() {
-    ReplyStatus status = ReplyStatus::kOk;
-    for (const ReplicaRecord& r : std::exchange(records_, {})) {
-      const ReplicaBytes bytes(r);
-      for (int i = 0; i < 100; ++i) {
-        status = replica.engine->copies()
-                     .Replicate({kServer, 0}, bytes.record(), bytes.payload())
-                     .status;
-        replica.Events();
-        if (status != ReplyStatus::kResourceExhausted) break;
-      }
-      primary.engine->replicas().Answered(r.to, 0, r.group.sequence, status);
-      Collect();
-      if (status != ReplyStatus::kOk) return status;
-    }
-    return status;
-  }
-  // All there is.
-  ReplyStatus Ship() {
-    for (int i = 0; i < 1000; ++i) {
-      Take();
-      if (records_.empty()) break;
-      if (const ReplyStatus status = Deliver(); status != ReplyStatus::kOk) return status;
-    }
-    return ReplyStatus::kOk;
-  }
-  void Collect() {
-    for (const Event& event : primary.Events()) {
-      acknowledged += event.kind == Event::Kind::kReplicated ? 1 : 0;
-    }
-  }
-  // A push of ones to these keys that ends its step.
-  void Push(const std::vector<uint64_t>& keys) {
-    REQUIRE(primary.PushValue(0, 0, next_, keys, 1) == ReplyStatus::kOk);
-    if (!sync_) ++next_;
-    REQUIRE(primary.EndStatus(0, 0, next_, 1, ++steps_) == ReplyStatus::kOk);
-    ++next_;
-  }
-
-  // Workers count from the first again.
-  void BeginGeneration() {
-    next_ = sync_ ? 0 : 1;
-    steps_ = 0;
-  }
-
-  RowFixture primary, replica;
-  uint64_t acknowledged = 0;
-
- private:
-  const bool sync_;
-  uint64_t next_ = sync_ ? 0 : 1;
-  uint64_t steps_ = 0;
-  std::vector<ReplicaRecord> records_;
-};
-
-v1::Consistency AnyConsistency() {
-  return GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC, v1::CONSISTENCY_SSP);
-}
 
 // Pushes, and what the replica has of that when it has taken its primary's place.
 void CheckPromoted(Pair* pair) {
@@ -160,22 +26,6 @@ void CheckPromoted(Pair* pair) {
   CHECK(rows == Rows{{5, pair->primary.Filled(2)}, {6, pair->primary.Filled(2)}});
   pair->Promote();
   CHECK(pair->replica.Scan(0, 100) == rows);
-}
-
-// The primary has the learner, and then the table; the learner's first record comes under a view
-// with both.
-void CreateUnderLearner(Pair* pair) {
-  const v1::Table table = pair->primary.view.tables(0);
-  v1::Table other = table;
-  other.set_id(3);
-  other.mutable_spec()->set_name("other");
-  *pair->primary.view.mutable_tables(0) = other;
-  pair->Restart();
-  pair->Apply();
-  pair->AddLearner();
-  pair->ApplyPrimary();
-  *pair->primary.view.add_tables() = table;
-  pair->Apply();
 }
 
 TEST_CASE("a table created before a learner's first record is on the replica") {
@@ -488,121 +338,6 @@ TEST_CASE("failpoint: a learner is sent a row without an apply it was told befor
   const bool skip_proof = GENERATE(false, true);
   const Planted unproved(&Failpoints::skip_proof, skip_proof);
   CHECK_FALSE(PassesAppliesThatWait());
-}
-
-TEST_CASE("failpoint: rows of a table made under a learner stay to come") {
-  const Planted failpoint(&Failpoints::rows_never_come);
-  Pair pair(OnePartition(AnyConsistency()));
-  CreateUnderLearner(&pair);
-  SECTION("the proof finds it") {
-    pair.Push({5, 6});
-    CHECK(pair.Ship() == ReplyStatus::kDataLoss);
-    CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
-  }
-  SECTION("without the proof the rows are gone with the primary") {
-    const Planted unproved(&Failpoints::skip_proof);
-    pair.Push({5, 6});
-    CHECK(pair.Ship() == ReplyStatus::kOk);
-    CHECK(pair.primary.engine->replicas().CaughtUp(0));
-    pair.Admit();
-    pair.Promote();
-    CHECK(pair.replica.Scan(0, 100).empty());
-  }
-}
-
-// Rows that are made when the learner was compared, and before it is admitted.
-ReplyStatus PushAfterProof(Pair* pair) {
-  pair->Apply();
-  pair->Push({5, 6});
-  pair->AddLearner();
-  pair->Apply();
-  pair->Take();  // contents, and what compares them
-  pair->Push({7, 8});
-  return pair->Ship();
-}
-
-TEST_CASE("regression: a learner is compared once more right before it is admitted") {
-  const bool bug = GENERATE(false, true);
-  const bool once = GENERATE(false, true);
-  const Planted forgets(&Failpoints::forget_proved, bug);
-  const Planted unproved(&Failpoints::prove_once, once);
-  Pair pair(OnePartition(AnyConsistency()));
-  const ReplyStatus shipped = PushAfterProof(&pair);
-  if (bug && !once) {
-    CHECK(shipped == ReplyStatus::kDataLoss);
-    CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
-    return;
-  }
-  CHECK(shipped == ReplyStatus::kOk);
-  CHECK(pair.primary.engine->replicas().CaughtUp(0));
-  const Rows rows = pair.primary.Scan(0, 100);
-  pair.Admit();
-  pair.Promote();
-  CHECK((pair.replica.Scan(0, 100) == rows) == !bug);
-}
-
-// The audit has gone through the one partition a few times.
-ReplyStatus Audit(Pair* pair) {
-  ReplyStatus status = ReplyStatus::kOk;
-  for (int i = 0; i < 10 && status == ReplyStatus::kOk; ++i) {
-    REQUIRE(pair->primary.engine->proofs().AuditFollowers(4096));
-    status = pair->Ship();
-  }
-  return status;
-}
-
-TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
-  Pair pair(OnePartition(AnyConsistency()));
-  CHECK_FALSE(pair.primary.engine->proofs().AuditFollowers(4096));
-  pair.AddLearner();
-  pair.Apply();
-  pair.Push({1, 2});
-  REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  pair.Admit();
-  CHECK(Audit(&pair) == ReplyStatus::kOk);
-  pair.Push({2, 3});
-  // Its applies wait for the follower: there is nothing to compare now.
-  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
-  REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  CHECK(Audit(&pair) == ReplyStatus::kOk);
-}
-
-TEST_CASE("regression: a follower that has not answered the audit gets no more of it") {
-  const bool hurry = GENERATE(false, true);
-  Pair pair(OnePartition(AnyConsistency()));
-  pair.AddLearner();
-  pair.Apply();
-  pair.Push({1, 2});
-  REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  pair.Admit();
-  REQUIRE(pair.Ship() == ReplyStatus::kOk);
-  const Planted failpoint(&Failpoints::hurry_audit, hurry);
-  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
-  pair.Take();
-  std::vector<ReplicaRecord> more;
-  for (int i = 0; i < 10; ++i) {
-    REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
-    pair.primary.engine->replicas().Take(&more, 1000);
-    CHECK(more.empty() != hurry);
-  }
-  if (hurry) return;
-  REQUIRE(pair.Deliver() == ReplyStatus::kOk);
-  REQUIRE(pair.primary.engine->proofs().AuditFollowers(4096));
-  pair.primary.engine->replicas().Take(&more, 1000);
-  CHECK_FALSE(more.empty());
-}
-
-TEST_CASE("the audit finds a follower without rows") {
-  Pair pair(OnePartition(AnyConsistency()));
-  {
-    const Planted failpoint(&Failpoints::rows_never_come), unproved(&Failpoints::skip_proof);
-    CreateUnderLearner(&pair);
-    pair.Push({5, 6});
-    REQUIRE(pair.Ship() == ReplyStatus::kOk);
-    REQUIRE(pair.primary.engine->replicas().CaughtUp(0));
-    pair.Admit();
-  }
-  CHECK(Audit(&pair) == ReplyStatus::kDataLoss);
 }
 
 }  // namespace replica_content_test

@@ -9,6 +9,7 @@
 
 namespace verbena {
 
+// Counts since the client connected.
 struct ClientCounters {
   uint64_t bytes_pushed = 0;    // of gradients, and of keys of rows; resent ones are not counted
   uint64_t bytes_pulled = 0;    // of received parameters and rows

@@ -1,4 +1,4 @@
-// Values of fields of verbena_table_spec. verbena.h includes this file.
+// Values of fields of verbena_table_spec. table_spec.h includes this file.
 //
 // **Thread safety**: constants.
 #ifndef VERBENA_TABLE_ENUMS_H_

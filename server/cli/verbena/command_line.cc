@@ -206,66 +206,19 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
   *actions = {create, list, revoke};
 }
 
-struct RepairText {
-  Command of;
-  RepairOptions::Action action;
-  const char* name;
-  const char* about;
-  const char* argument;
-};
-constexpr RepairText kRepairs[] = {
-    {Command::kPartition, RepairOptions::Action::kResetTable, "reset",
-     "Reset the lost partitions of a table", "TABLE"},
-    {Command::kServer, RepairOptions::Action::kRemoveServer, "remove",
-     "Remove a server that is silent", "NAME"},
-    {Command::kTable, RepairOptions::Action::kDropTable, "drop", "Drop a table with its parameters",
-     "NAME"},
-    {Command::kJob, RepairOptions::Action::kForgetJob, "forget",
-     "Remove a job that has ended from the list of jobs", "NAME"},
-};
-
-const char* ObjectOf(Command command) {
-  if (command == Command::kServer) return "server";
-  return command == Command::kJob ? "job" : "table";
-}
-
-// Adds the actions of `partition` (list, reset), `server` (remove), `table` (drop) or `job`
-// (forget). Parsing fills `repair`.
-void AddRepairs(const RepairText& repaired, CLI::App* command, RepairOptions* repair,
-                std::vector<CLI::App*>* actions) {
-  const Command of = repaired.of;
-  command->require_subcommand(1);
-  if (of == Command::kPartition) {
-    actions->push_back(
-        command->add_subcommand("list", "List partitions with primary, followers and learners"));
+RepairOptions::Action RepairOf(Command command) {
+  switch (command) {
+    case Command::kPartition:
+      return RepairOptions::Action::kResetTable;
+    case Command::kServer:
+      return RepairOptions::Action::kRemoveServer;
+    case Command::kTable:
+      return RepairOptions::Action::kDropTable;
+    case Command::kJob:
+      return RepairOptions::Action::kForgetJob;
+    default:
+      return RepairOptions::Action::kNone;
   }
-  CLI::App* action = command->add_subcommand(repaired.name, repaired.about);
-  action->callback([repair, chosen = repaired.action] { repair->action = chosen; });
-  action->add_option(repaired.argument, repair->name, absl::StrCat("Name of the ", ObjectOf(of)))
-      ->type_name("")
-      ->required();
-  if (of == Command::kTable) {
-    action->add_flag("--restoring", repair->restoring,
-                     "Drop the table that is being restored, not the one that is served");
-  }
-  if (of == Command::kPartition) {
-    CLI::Validator number;
-    number.description("");
-    number.operation([](std::string& text) -> std::string {
-      uint32_t value = 0;
-      if (absl::SimpleAtoi(text, &value)) return "";
-      return absl::StrCat("'", Printable(text), "' is not allowed: a partition's number");
-    });
-    action
-        ->add_option(
-            "--partition", repair->partitions,
-            "Reset this partition; may be repeated (default: all lost partitions of the table)")
-        ->type_name("N")
-        ->allow_extra_args(false)
-        ->check(number);
-  }
-  action->add_flag("--yes", repair->yes, "Do not ask for confirmation");
-  actions->push_back(action);
 }
 
 void AddOptionReference(CLI::App* command, RawOptions* raw) {
@@ -461,8 +414,12 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddTokenActions(command, &raw.token, &token_actions);
       for (CLI::App* action : token_actions) AddCommon(action, &raw);
     }
-    for (const RepairText& repair : kRepairs) {
-      if (repair.of == text.command) AddRepairs(repair, command, &raw.repair, &repairs);
+    if (text.command == Command::kPartition) {
+      repairs.push_back(
+          command->add_subcommand("list", "List partitions with primary, followers and learners"));
+    }
+    if (const auto repair = RepairOf(text.command); repair != RepairOptions::Action::kNone) {
+      repairs.push_back(AddRepair(repair, command, &raw.repair));
     }
     if (text.command == Command::kTable) {
       for (CLI::App* action : AddTableActions(command, &raw.table)) AddCommon(action, &raw);

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/base/json.h"
@@ -19,6 +20,35 @@
 
 namespace verbena::cli {
 namespace {
+
+struct RepairText {
+  RepairOptions::Action action;
+  const char* name;
+  const char* about;
+  const char* argument;
+  const char* object;
+};
+constexpr RepairText kRepairs[] = {
+    {RepairOptions::Action::kResetTable, "reset", "Reset the lost partitions of a table", "TABLE",
+     "table"},
+    {RepairOptions::Action::kRemoveServer, "remove", "Remove a server that is silent", "NAME",
+     "server"},
+    {RepairOptions::Action::kDropTable, "drop", "Drop a table with its parameters", "NAME",
+     "table"},
+    {RepairOptions::Action::kForgetJob, "forget",
+     "Remove a job that has ended from the list of jobs", "NAME", "job"},
+};
+
+CLI::Validator PartitionNumber() {
+  CLI::Validator number;
+  number.description("");
+  number.operation([](std::string& text) -> std::string {
+    uint32_t value = 0;
+    if (absl::SimpleAtoi(text, &value)) return "";
+    return absl::StrCat("'", Printable(text), "' is not allowed: a partition's number");
+  });
+  return number;
+}
 
 std::string Partitions(size_t count) {
   return absl::StrCat(count, count == 1 ? " partition" : " partitions");
@@ -225,6 +255,32 @@ absl::StatusOr<RepairReport> ForgetJob(const RepairOptions& options, bool json,
 }
 
 }  // namespace
+
+CLI::App* AddRepair(RepairOptions::Action action, CLI::App* command, RepairOptions* repair) {
+  const RepairText& text = *std::find_if(std::begin(kRepairs), std::end(kRepairs),
+                                         [&](const RepairText& r) { return r.action == action; });
+  command->require_subcommand(1);
+  CLI::App* added = command->add_subcommand(text.name, text.about);
+  added->callback([repair, action] { repair->action = action; });
+  added->add_option(text.argument, repair->name, absl::StrCat("Name of the ", text.object))
+      ->type_name("")
+      ->required();
+  if (action == RepairOptions::Action::kDropTable) {
+    added->add_flag("--restoring", repair->restoring,
+                    "Drop the table that is being restored, not the one that is served");
+  }
+  if (action == RepairOptions::Action::kResetTable) {
+    added
+        ->add_option(
+            "--partition", repair->partitions,
+            "Reset this partition; may be repeated (default: all lost partitions of the table)")
+        ->type_name("N")
+        ->allow_extra_args(false)
+        ->check(PartitionNumber());
+  }
+  added->add_flag("--yes", repair->yes, "Do not ask for confirmation");
+  return added;
+}
 
 std::string UsersText(const std::vector<const v1::Table*>& tables, const v1::ClusterView& view) {
   std::vector<std::string> users;

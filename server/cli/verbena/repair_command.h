@@ -8,6 +8,7 @@
 #ifndef VERBENA_SERVER_CLI_VERBENA_REPAIR_COMMAND_H_
 #define VERBENA_SERVER_CLI_VERBENA_REPAIR_COMMAND_H_
 
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct RepairOptions {
   bool restoring = false;            // drop: the one that is being restored, and no other
   bool yes = false;                  // no confirmation is needed
 };
+
+// Adds the action (never kNone) to its command: `partition reset`, `server remove`, `table drop` or
+// `job forget`. Parsing fills *repair.
+CLI::App* AddRepair(RepairOptions::Action action, CLI::App* command, RepairOptions* repair);
 
 // "table 'w' is used by 3 workers of job 'demo'" for each of `tables` whose job has workers (not
 // counting observers), joined by "; ". Empty: no worker trains them.

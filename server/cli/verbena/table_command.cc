@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/base/json.h"
+#include "proto/control/view_tables.h"
 #include "server/checkpoint/files/disk.h"
 #include "server/cli/verbena/checkpoint_progress.h"
 #include "server/cli/verbena/format.h"
@@ -96,17 +97,8 @@ absl::Status Write(Client* client, const Table& table, const TableTensor& tensor
 
 absl::StatusOr<TableReport> Assign(const AssignOptions& options, const TableCluster& cluster) {
   const absl::Time began = absl::Now();
-  auto view =
-      CallAndWait<v1::GetViewResponse>(cluster.coordinator, "GetView", v1::GetViewRequest());
-  if (!view.ok()) return view.status();
-  const auto& tables = view->view().tables();
-  const auto found = std::find_if(tables.begin(), tables.end(), [&](const v1::Table& table) {
-    return table.spec().name() == options.table && !table.restoring();
-  });
-  if (found == tables.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no table '", Printable(options.table), "'; see 'verbena tables'"));
-  }
+  const absl::StatusOr<v1::Table> found = ServedTable(cluster, options.table);
+  if (!found.ok()) return found.status();
   const std::string& name = options.tensor.empty() ? options.table : options.tensor;
   const auto tensor = TableTensor::Open(checkpoint::PosixDisk(), options.from, name, found->spec());
   if (!tensor.ok()) return tensor.status();
@@ -171,6 +163,18 @@ CLI::App* AddAssign(CLI::App* command, TableAction* chosen) {
 
 std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen) {
   return {AddAssign(command, chosen), AddTableSet(command, chosen)};
+}
+
+absl::StatusOr<v1::Table> ServedTable(const TableCluster& cluster, const std::string& name) {
+  const auto view =
+      CallAndWait<v1::GetViewResponse>(cluster.coordinator, "GetView", v1::GetViewRequest());
+  if (!view.ok()) return view.status();
+  const v1::Table* found = FindTableNamed(name, /*restoring=*/false, view->view());
+  if (found == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no table '", Printable(name), "'; see 'verbena tables'"));
+  }
+  return *found;
 }
 
 absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,

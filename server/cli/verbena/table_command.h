@@ -38,6 +38,9 @@ using TableAction = std::function<absl::StatusOr<TableReport>(const TableCluster
 // Adds the actions of `command` and returns them. Parsing one of them sets *chosen.
 std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen);
 
+// The served table of that name, as the coordinator has it now. NOT_FOUND; errors of CallAndWait().
+absl::StatusOr<v1::Table> ServedTable(const TableCluster& cluster, const std::string& name);
+
 // Joins `job` as a worker, for an action of the data plane. Its calls end by --timeout. Errors as
 // Client::Connect(); FAILED_PRECONDITION: a job with sync tables has its workers.
 absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,

@@ -1,6 +1,5 @@
 #include "server/cli/verbena/table_set.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,17 +57,8 @@ std::string InForce(const v1::TableSpec& spec, const StepRange& steps) {
 absl::StatusOr<TableReport> Set(const SetOptions& options, const TableCluster& cluster) {
   const absl::StatusOr<OptimizerChange> change = ChangeOf(options);
   if (!change.ok()) return change.status();
-  auto view =
-      CallAndWait<v1::GetViewResponse>(cluster.coordinator, "GetView", v1::GetViewRequest());
-  if (!view.ok()) return view.status();
-  const auto& tables = view->view().tables();
-  const auto found = std::find_if(tables.begin(), tables.end(), [&](const v1::Table& table) {
-    return table.spec().name() == options.table && !table.restoring();
-  });
-  if (found == tables.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("there is no table '", Printable(options.table), "'; see 'verbena tables'"));
-  }
+  const absl::StatusOr<v1::Table> found = ServedTable(cluster, options.table);
+  if (!found.ok()) return found.status();
   auto client = Observe(cluster, found->spec().job());
   if (!client.ok()) return client.status();
   const absl::StatusOr<Table> table = (*client)->OpenTable(options.table);
