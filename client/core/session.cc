@@ -212,9 +212,12 @@ void Session::Drop(v1::DropTableRequest request, int64_t deadline_ns,
   request.set_request_id(calls_.NewRequestId());
   calls_.Start<v1::DropTableResponse>(
       options_.cluster, Method("DropTable"), std::move(request), deadline_ns,
-      [this, done = std::move(done)](absl::StatusOr<v1::DropTableResponse> response) {
-        if (response.ok() && response->revision() > view_.revision()) Refresh();
-        done(response.status());
+      [this, deadline_ns, done = std::move(done)](absl::StatusOr<v1::DropTableResponse> response) {
+        if (!response.ok() || response->revision() <= view_.revision()) {
+          return done(response.status());
+        }
+        // Later calls of this client find the table dropped. It is, whether the view comes or not.
+        FollowView(deadline_ns, [done](absl::Status) { done(absl::OkStatus()); });
       });
 }
 
