@@ -11,6 +11,7 @@
 #include "server/cli/verbena/json_fields.h"
 #include "server/metrics/metrics.h"
 #include "worker/train/report.h"
+#include "worker/train/run_log.h"
 
 namespace verbena {
 namespace {
@@ -42,6 +43,7 @@ int Main(const std::string& kind) {
   } else if (kind == "json") {
     for (const JsonObject& object : cli::JsonObjects()) PrintObject(object);
     PrintObject(worker::ReportFields());
+    for (const JsonObject& object : worker::RunLogObjects()) PrintObject(object);
   } else {
     std::fprintf(stderr, "verbena_describe: '%s' is not allowed; allowed: metrics, json\n",
                  kind.c_str());

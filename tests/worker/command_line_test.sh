@@ -31,7 +31,7 @@ expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
   optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype table-option predictions json epochs batch steps \
-  seed transport job rank timeout checksum log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
+  seed transport job rank timeout checksum log log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
   device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
@@ -281,6 +281,20 @@ head -c 20000 "$0" > "$work/text"
 python3 -c 'import json, sys; o = json.load(open(sys.argv[1]))
 assert 8 > o["order_0"] > o["order_1"] > 0 and o["order_2"] > 0' "$work/json1" ||
   fail "the count models' JSON is not right"
+
+# The log of a run; one that cannot be written does not end training.
+"$train" --local --format text --data "$work/text" --steps 20 --validate-every 10 --log "$work/log" --json \
+  > "$work/json1" 2> "$work/err" || fail "--log"
+python3 -c 'import json, sys
+events = [json.loads(line) for line in open(sys.argv[1])]
+assert [e["event"] for e in events if e["event"] != "progress"] == ["run", "validation", "validation", "result"]
+assert events[0]["planned_steps"] == 20 and events[-1]["steps"] == 20
+assert [e["step"] for e in events if e["event"] == "validation"] == [10, 20]' "$work/log" ||
+  fail "the log of a run is not right"
+expect 0 "--log /dev/full: cannot write: No space left on device; the log ends here, and training continues" \
+  --local --format text --data "$work/text" --steps 1 --log /dev/full
+expect 1 "--log /nowhere/log: cannot open it: No such file or directory" \
+  --local --format text --data "$work/text" --steps 1 --log /nowhere/log
 
 # A result that cannot be written is said, and is no success.
 for options in "--local" "--local --json" "--count-models"; do

@@ -1,23 +1,41 @@
-// The JSON result of verbena-train has the members that the reference describes.
+// The JSON that verbena-train prints and logs has the members that the reference describes.
 #include "worker/train/report.h"
 
 #include <google/protobuf/util/json_util.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
 
 #include "tests/support/json_check.h"
+#include "tests/worker/temporary_file.h"
+#include "worker/train/run_log.h"
 
 namespace verbena::worker {
 namespace {
 
-std::string UndescribedIn(const Options& options, const Report& report) {
+google::protobuf::Value Parse(const std::string& text) {
   google::protobuf::Value value;
-  const std::string text = FormatReport(options, report);
   const auto parsed =
       google::protobuf::util::JsonStringToMessage(text, value.mutable_struct_value());
   INFO(text);
   REQUIRE(parsed.ok());
-  return test::Undescribed(value, ReportFields().name, {ReportFields()});
+  return value;
+}
+
+std::string UndescribedIn(const Options& options, const Report& report) {
+  return test::Undescribed(Parse(FormatReport(options, report)), ReportFields().name,
+                           {ReportFields()});
+}
+
+std::vector<google::protobuf::Value> LinesOf(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<google::protobuf::Value> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(Parse(line));
+  return lines;
+}
+
+double Number(const google::protobuf::Value& line, const std::string& member) {
+  return line.struct_value().fields().at(member).number_value();
 }
 
 TEST_CASE("every member of the result is described") {
@@ -34,6 +52,59 @@ TEST_CASE("every member of the result is described") {
   report.quality->bits_per_byte = 1;
   report.parameters_hash = 7;
   CHECK(UndescribedIn(options, report) == "");
+}
+
+TEST_CASE("the log of a run has its beginning, its progress, validations and the result") {
+  const TemporaryFile file("");
+  Options options;
+  options.format = "libsvm";
+  options.log = file.path();
+  for (int run = 0; run < 2; ++run) {
+    auto log = RunLog::Open(options, [](const std::string& warning) { FAIL(warning); });
+    REQUIRE(log.ok());
+    log->Begin(100);
+    log->Progress({.steps = 10, .samples = 100, .seconds = 0.5, .loss = 1});
+    log->Progress({.steps = 12, .samples = 120, .seconds = 0.6, .loss = 1});  // too early
+    log->Progress({.steps = 30, .samples = 300, .seconds = 1.5, .loss = 0.5});
+    log->Validated({.step = 30, .quality = {.examples = 7, .auc = 0.75}, .best = true});
+    log->End(Report());
+    // A second run is behind the first one.
+    CHECK(LinesOf(options.log).size() == 5 * (static_cast<size_t>(run) + 1));
+  }
+  const std::vector<google::protobuf::Value> lines = LinesOf(options.log);
+  const std::vector<std::string> events = {"run", "progress", "progress", "validation", "result"};
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string& event = events[i % events.size()];
+    CHECK(lines[i].struct_value().fields().at("event").string_value() == event);
+    std::vector<JsonObject> objects = RunLogObjects();
+    JsonObject& object = objects[i % events.size() - (i % events.size() > 1 ? 1 : 0)];
+    if (event == "result") {
+      const std::vector<JsonField>& fields = ReportFields().fields;
+      object.fields.insert(object.fields.end(), fields.begin(), fields.end());
+    }
+    CHECK(test::Undescribed(lines[i], object.name, {object}) == "");
+  }
+  CHECK(Number(lines[0], "planned_steps") == 100);
+  CHECK(Number(lines[2], "samples_per_s") == 200);
+  CHECK(Number(lines[3], "auc") == 0.75);
+}
+
+TEST_CASE("a log that cannot be written is reported once, and one that cannot be opened at once") {
+  Options options;
+  options.format = "text";
+  options.log = "/dev/full";
+  std::vector<std::string> warnings;
+  auto log = RunLog::Open(options, [&](const std::string& line) { warnings.push_back(line); });
+  REQUIRE(log.ok());
+  log->Begin(100);
+  log->End(Report());
+  REQUIRE(warnings.size() == 1);
+  CHECK(warnings[0] ==
+        "--log /dev/full: cannot write: No space left on device; the log ends here, and training "
+        "continues");
+  options.log = "/nowhere/run.jsonl";
+  const absl::Status status = RunLog::Open(options, nullptr).status();
+  CHECK(status.message() == "--log /nowhere/run.jsonl: cannot open it: No such file or directory");
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Messages between a worker process and its launcher, over a SOCK_SEQPACKET pair.
 //
-//     worker -> launcher: kProgress and kNote*, then kTrained (waits for an order) or kFailed (and
-//                         exits); after kEvaluate: kQuality or kFailed
+//     worker -> launcher: kProgress, kValidated and kNote*, then kTrained (waits for an order) or
+//                         kFailed (and exits); after kEvaluate: kQuality or kFailed
 //     launcher -> worker: kEvaluate, kExit; closing means kExit
 //
 // **Thread safety**: pure functions.
@@ -20,17 +20,28 @@
 #include "absl/status/statusor.h"
 #include "worker/models/model.h"
 #include "worker/train/trainer.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 
 struct ChannelMessage {
-  enum class Kind : uint32_t { kProgress, kNote, kTrained, kQuality, kFailed, kEvaluate, kExit };
+  enum class Kind : uint32_t {
+    kProgress,
+    kNote,
+    kValidated,
+    kTrained,
+    kQuality,
+    kFailed,
+    kEvaluate,
+    kExit
+  };
 
   Kind kind = Kind::kProgress;
   Totals totals;
   uint64_t planned_steps = 0;
   uint64_t parameters_hash = 0;  // kQuality
   Quality quality;               // kQuality
+  Validation validation;         // kValidated
   bool stopped_early = false;    // kTrained
   char transport[64] = {};       // kTrained
   char text[2048] = {};          // kFailed; kNote: a line for the user

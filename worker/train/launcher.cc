@@ -24,6 +24,8 @@
 #include "worker/train/child.h"
 #include "worker/train/progress.h"
 #include "worker/train/report.h"
+#include "worker/train/run_log.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {
@@ -101,10 +103,8 @@ using Phase = WorkerState::Phase;
 class Launcher {
  public:
   // Its workers read the inputs by `input_index`.
-  Launcher(const Options& options, int input_index)
-      : options_(options),
-        input_index_(input_index),
-        progress_(stderr, isatty(STDERR_FILENO) == 1, 0) {}
+  Launcher(const Options& options, int input_index, Progress* progress, RunLog* log)
+      : options_(options), input_index_(input_index), progress_(*progress), log_(*log) {}
 
   int Run(int argc, const char* const* argv) {
     if (!StartAll(argc, argv)) {
@@ -145,10 +145,12 @@ class Launcher {
   const Options& options_;
   const int input_index_;
   Signals signals_;
-  Progress progress_;
+  Progress& progress_;
+  RunLog& log_;
   std::vector<WorkerState> workers_;
   std::set<std::string> said_;  // failures that were reported already
   std::optional<ChannelMessage> evaluated_;
+  bool begun_ = false;  // the number of steps is known
   bool evaluation_failed_ = false;
   bool stopped_early_ = false;
   bool finished_ = false;
@@ -210,12 +212,20 @@ void Launcher::Take(size_t rank, const ChannelMessage& message) {
   WorkerState& worker = workers_[rank];
   worker.heard = SteadyClock::now();
   if (message.totals.steps > 0) worker.totals = message.totals;
-  if (message.planned_steps > 0) progress_.set_steps(message.planned_steps);
+  if (message.planned_steps > 0 && !begun_) {
+    begun_ = true;
+    progress_.set_steps(message.planned_steps);
+    log_.Begin(message.planned_steps);
+  }
   switch (message.kind) {
     case ChannelMessage::Kind::kProgress:
       break;
     case ChannelMessage::Kind::kNote:
       progress_.Note(message.text);
+      break;
+    case ChannelMessage::Kind::kValidated:
+      progress_.Note(ValidationText(message.validation));
+      log_.Validated(message.validation);
       break;
     case ChannelMessage::Kind::kTrained:
       worker.phase = Phase::kTrained;
@@ -250,7 +260,9 @@ void Launcher::Lose(size_t rank, const std::string& how) {
 
 void Launcher::Decide() {
   if (Count(Phase::kTraining) > 0) {
-    progress_.Update(Sum());
+    const Totals sum = Sum();
+    progress_.Update(sum);
+    log_.Progress(sum);
     DropStragglers();
     return;
   }
@@ -343,6 +355,7 @@ int Launcher::Conclude() {
   }
   if (evaluated_->quality.examples > 0) report.quality = evaluated_->quality;
   if (options_.checksum) report.parameters_hash = evaluated_->parameters_hash;
+  log_.End(report);
   return WriteResult(FormatReport(options_, report)) ? kExitOk : kExitFailure;
 }
 
@@ -353,6 +366,10 @@ int Launch(const Options& options, int argc, const char* const* argv) {
   // Before a pass that may take long.
   absl::Status status =
       options.predictions.empty() ? absl::OkStatus() : WholeFile::CanWrite(options.predictions);
+  Progress progress(stderr, isatty(STDERR_FILENO) == 1, 0);
+  absl::StatusOr<RunLog> log =
+      RunLog::Open(options, [&](const std::string& line) { progress.Note(line); });
+  status.Update(log.status());
   absl::StatusOr<Inputs> inputs = absl::UnknownError("not opened");
   if (status.ok()) {
     inputs = OpenInputs(options, nullptr);
@@ -368,7 +385,7 @@ int Launch(const Options& options, int argc, const char* const* argv) {
     std::fprintf(stderr, "verbena-train: %s\n", std::string(status.message()).c_str());
     return kExitFailure;
   }
-  return Launcher(options, index.get()).Run(argc, argv);
+  return Launcher(options, index.get(), &progress, &*log).Run(argc, argv);
 }
 
 }  // namespace verbena::worker

@@ -76,6 +76,11 @@ void AddWhatToTrain(CLI::App* app, Options* o) {
          "Write a line for each test example, in file order: the probability of the positive "
          "class, or with text the bits of each byte")
       ->type_name("FILE");
+  app->add_option("--log", o->log,
+                  "Append lines of JSON about the run to this file: its beginning, progress every "
+                  "half second, validations and the result, as docs/reference/json.md describes "
+                  "them. If the file becomes unwritable, training continues without it")
+      ->type_name("FILE");
   app->add_flag("--json", o->json, "Print the result as one JSON object on stdout");
   app->add_flag("--checksum", o->checksum,
                 "Add parameters_xxh64, the xxHash64 of the final parameters, to the result");

@@ -64,6 +64,7 @@ struct Options {
   int rank = -1;    // -1: launch all workers
   double timeout = 30;
   std::string predictions;
+  std::string log;
   bool json = false;
   bool checksum = false;
   bool log_steps = false;

@@ -22,14 +22,14 @@ std::string ProgressLine(const Totals& now, const Totals& rate_from, uint64_t st
 
 class Progress {
  public:
-  // `steps`: how many there will be. Lines go to `out`.
+  // `steps`: the planned steps; set_steps() changes them. Lines go to `out`.
   Progress(std::FILE* out, bool terminal, uint64_t steps);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // The sum over the workers. Prints when it is time to; cheap otherwise.
   void set_steps(uint64_t steps) { steps_ = steps; }
+  // The sum over the workers. Prints when it is time to; cheap otherwise.
   void Update(const Totals& totals);
   // A line of its own.
   void Note(std::string_view line);

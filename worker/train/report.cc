@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "proto/base/json.h"
 #include "worker/train/validation.h"
 
 namespace verbena::worker {
@@ -26,41 +25,39 @@ std::string TypesText(const Options& options) {
                       sent(options.push_codec, options.gradient_dtype));
 }
 
-std::string Json(const Options& options, const Report& report) {
+}  // namespace
+
+void AddReport(const Options& options, const Report& report, JsonWriter* json) {
   const Totals& totals = report.totals;
-  JsonWriter json;
-  json.Add("samples_per_s", SamplesPerSecond(totals));
-  json.Add("loss", totals.loss);
-  json.Add("bytes_pushed", totals.bytes_pushed);
-  json.Add("bytes_pulled", totals.bytes_pulled);
-  json.Add("steps", totals.steps);
-  json.Add("samples", totals.samples);
-  json.Add("seconds", totals.seconds);
-  json.Add("workers", uint64_t{options.workers});
-  json.Add("workers_lost", report.workers_lost);
-  json.Add("format", options.format);
-  if (options.format != "text") json.Add("model", ModelOf(options));
-  json.Add("consistency", options.consistency);
-  json.Add("dtype", options.dtype);
-  json.Add("gradient_dtype", options.gradient_dtype);
-  json.Add("push_codec", options.push_codec);
-  json.Add("pull_codec", options.pull_codec);
-  json.Add("optimizer", options.optimizer);
-  json.Add("transport", report.transport);
-  if (options.early_stop > 0) json.Add("stopped_early", report.stopped_early);
+  json->Add("samples_per_s", SamplesPerSecond(totals));
+  json->Add("loss", totals.loss);
+  json->Add("bytes_pushed", totals.bytes_pushed);
+  json->Add("bytes_pulled", totals.bytes_pulled);
+  json->Add("steps", totals.steps);
+  json->Add("samples", totals.samples);
+  json->Add("seconds", totals.seconds);
+  json->Add("workers", uint64_t{options.workers});
+  json->Add("workers_lost", report.workers_lost);
+  json->Add("format", options.format);
+  if (options.format != "text") json->Add("model", ModelOf(options));
+  json->Add("consistency", options.consistency);
+  json->Add("dtype", options.dtype);
+  json->Add("gradient_dtype", options.gradient_dtype);
+  json->Add("push_codec", options.push_codec);
+  json->Add("pull_codec", options.pull_codec);
+  json->Add("optimizer", options.optimizer);
+  json->Add("transport", report.transport);
+  if (options.early_stop > 0) json->Add("stopped_early", report.stopped_early);
   if (report.quality) {
-    json.Add("test_examples", report.quality->examples);
-    json.Add("auc", report.quality->auc);
-    json.Add("accuracy", report.quality->accuracy);
-    json.Add("bits_per_byte", report.quality->bits_per_byte);
+    json->Add("test_examples", report.quality->examples);
+    json->Add("auc", report.quality->auc);
+    json->Add("accuracy", report.quality->accuracy);
+    json->Add("bits_per_byte", report.quality->bits_per_byte);
   }
   if (report.parameters_hash) {
-    json.Add("parameters_xxh64", absl::StrFormat("%016x", *report.parameters_hash));
+    json->Add("parameters_xxh64", absl::StrFormat("%016x", *report.parameters_hash));
   }
-  return json.ToString() + "\n";
 }
-
-}  // namespace
 
 const JsonObject& ReportFields() {
   static const auto& fields = *new JsonObject{
@@ -95,7 +92,11 @@ const JsonObject& ReportFields() {
 }
 
 std::string FormatReport(const Options& options, const Report& report) {
-  if (options.json) return Json(options, report);
+  if (options.json) {
+    JsonWriter json;
+    AddReport(options, report, &json);
+    return json.ToString() + "\n";
+  }
   const Totals& totals = report.totals;
   std::string text = absl::StrFormat(
       "trained %d steps in %.1f s with %d workers (%s, %s%s): %.0f samples/s, loss %.4f, pushed "

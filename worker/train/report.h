@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "proto/base/json.h"
 #include "proto/base/json_fields.h"
 #include "worker/models/model.h"
 #include "worker/train/options.h"
@@ -26,7 +27,9 @@ struct Report {
 
 // One JSON object, or a few lines; ends with a line end.
 std::string FormatReport(const Options& options, const Report& report);
-// The members of that object, for docs/reference/json.md.
+// Adds the members of that object.
+void AddReport(const Options& options, const Report& report, JsonWriter* json);
+// Their descriptions, for docs/reference/json.md.
 const JsonObject& ReportFields();
 
 // Writes a result to standard output. If that fails, on a full disk for example, says so on

@@ -22,7 +22,9 @@
 #include "worker/train/progress.h"
 #include "worker/train/random.h"
 #include "worker/train/report.h"
+#include "worker/train/run_log.h"
 #include "worker/train/trainer.h"
+#include "worker/train/validation.h"
 
 namespace verbena::worker {
 namespace {
@@ -93,15 +95,10 @@ void Say(const Options& options, const std::string& what) {
   WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
 }
 
-TrainHooks HooksOf(const Options& options, std::function<void(const Totals&)> after_step,
-                   std::function<void(const std::string&)> note) {
-  TrainHooks hooks;
+// `hooks` with the lines of --log-steps.
+TrainHooks WithStepLines(const Options& options, TrainHooks hooks) {
   hooks.stop = &g_stop;
-  hooks.warn = note;
-  hooks.validated = [say = std::move(note)](const Validation& validation) {
-    say(ValidationText(validation));
-  };
-  hooks.after_step = [&options, next = std::move(after_step)](const Totals& totals) {
+  hooks.after_step = [&options, next = std::move(hooks.after_step)](const Totals& totals) {
     next(totals);
     if (options.log_steps) Say(options, absl::StrCat("step ", totals.steps));
   };
@@ -165,8 +162,7 @@ absl::StatusOr<std::unique_ptr<ParameterStore>> OpenStore(const Options& options
 
 absl::StatusOr<Trained> TrainOnce(const Options& options,
                                   const std::function<void(uint64_t steps)>& started,
-                                  const std::function<void(const Totals&)>& after_step,
-                                  const std::function<void(const std::string&)>& note) {
+                                  TrainHooks hooks) {
   Trained trained;
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options, &g_stop);
   if (!model.ok()) return model.status();
@@ -176,8 +172,8 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   if (!store.ok()) return store.status();
   trained.store = *std::move(store);
   started(train.steps);
-  absl::StatusOr<TrainResult> result =
-      Train(trained.model.get(), trained.store.get(), train, HooksOf(options, after_step, note));
+  absl::StatusOr<TrainResult> result = Train(trained.model.get(), trained.store.get(), train,
+                                             WithStepLines(options, std::move(hooks)));
   if (!result.ok()) return result.status();
   trained.result = *std::move(result);
   return trained;
@@ -241,26 +237,32 @@ int RunLaunchedWorker(const Options& options,
   InstallStopHandler();
   ChannelMessage progress;
   double sent_at = 0;
-  absl::StatusOr<Trained> trained = TrainOnce(
-      options,
-      [&](uint64_t steps) {
-        progress.planned_steps = steps;
-        (void)SendMessage(options.channel, progress);
-      },
-      [&](const Totals& totals) {
-        if (after_step) after_step(totals.steps);
-        if (totals.seconds - sent_at < kProgressSeconds) return;
-        sent_at = totals.seconds;
-        progress.totals = totals;
-        // A launcher that is gone has sent its signal, or its exit does.
-        (void)SendMessage(options.channel, progress);
-      },
-      [&](const std::string& line) {
-        ChannelMessage note = progress;
-        note.kind = ChannelMessage::Kind::kNote;
-        note.SetText(line);
-        (void)SendMessage(options.channel, note);
-      });
+  TrainHooks hooks;
+  hooks.after_step = [&](const Totals& totals) {
+    if (after_step) after_step(totals.steps);
+    if (totals.seconds - sent_at < kProgressSeconds) return;
+    sent_at = totals.seconds;
+    progress.totals = totals;
+    // A launcher that is gone has sent its signal, or its exit does.
+    (void)SendMessage(options.channel, progress);
+  };
+  hooks.validated = [&](const Validation& validation) {
+    ChannelMessage message = progress;
+    message.kind = ChannelMessage::Kind::kValidated;
+    message.validation = validation;
+    (void)SendMessage(options.channel, message);
+  };
+  hooks.warn = [&](const std::string& line) {
+    ChannelMessage note = progress;
+    note.kind = ChannelMessage::Kind::kNote;
+    note.SetText(line);
+    (void)SendMessage(options.channel, note);
+  };
+  const auto started = [&](uint64_t steps) {
+    progress.planned_steps = steps;
+    (void)SendMessage(options.channel, progress);
+  };
+  absl::StatusOr<Trained> trained = TrainOnce(options, started, std::move(hooks));
   if (StopSignal() != 0) return 128 + StopSignal();
   ChannelMessage message;
   message.planned_steps = progress.planned_steps;
@@ -284,14 +286,28 @@ int RunLaunchedWorker(const Options& options,
 
 int RunSeparateWorker(const Options& options) {
   InstallStopHandler();
-  std::unique_ptr<Progress> progress;
-  absl::StatusOr<Trained> trained = TrainOnce(
-      options,
-      [&](uint64_t steps) {
-        progress = std::make_unique<Progress>(stderr, isatty(STDERR_FILENO) == 1, steps);
-      },
-      [&](const Totals& totals) { progress->Update(totals); },
-      [&](const std::string& line) { progress->Note(line); });
+  std::optional<Progress> progress(std::in_place, stderr, isatty(STDERR_FILENO) == 1, 0);
+  const auto note = [&](const std::string& line) { progress->Note(line); };
+  absl::StatusOr<RunLog> log = RunLog::Open(options, note);
+  if (!log.ok()) {
+    std::fprintf(stderr, "verbena-train: %s\n", Describe(log.status()).c_str());
+    return kExitFailure;
+  }
+  TrainHooks hooks;
+  hooks.after_step = [&](const Totals& totals) {
+    progress->Update(totals);
+    log->Progress(totals);
+  };
+  hooks.validated = [&](const Validation& validation) {
+    note(ValidationText(validation));
+    log->Validated(validation);
+  };
+  hooks.warn = note;
+  const auto started = [&](uint64_t steps) {
+    progress->set_steps(steps);
+    log->Begin(steps);
+  };
+  absl::StatusOr<Trained> trained = TrainOnce(options, started, std::move(hooks));
   Report report;
   absl::Status status = trained.status();
   if (status.ok()) {
@@ -314,6 +330,7 @@ int RunSeparateWorker(const Options& options) {
     std::fprintf(stderr, "verbena-train: %s\n", Describe(status).c_str());
     return kExitFailure;
   }
+  log->End(report);
   return WriteResult(FormatReport(options, report)) ? kExitOk : kExitFailure;
 }
 
