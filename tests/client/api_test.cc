@@ -1,5 +1,5 @@
-// The public client in C++: empty handles, and a client that is closed before it is destroyed. What
-// it does with real data, and in failures, is in tests/faults/client_test.cc.
+// The public C++ client: empty handles, and a client that is closed before it is destroyed. Tests
+// with real data and with failures are in tests/faults/client_test.cc.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -38,7 +38,7 @@ struct Fixture {
   Region region;
 };
 
-TEST_CASE("empty handles say that they are, and calls with them are refused") {
+TEST_CASE("empty handles report that they are empty, and calls with them are refused") {
   const Region region;
   CHECK(region.data() == nullptr);
   CHECK(region.floats() == nullptr);
@@ -133,7 +133,7 @@ TEST_CASE("a table of a freed client is refused by every later client") {
   }
 }
 
-TEST_CASE("a table of 16 bits says how large it is in each direction, and trains") {
+TEST_CASE("a 16-bit table reports its size in each direction, and trains") {
   Fixture f;
   v1::TableSpec spec;
   spec.set_name("narrow");
@@ -262,7 +262,7 @@ TEST_CASE("a scan ends with its client and with its table") {
   std::vector<float> rows;
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) more = dropped->Next(&keys, &rows);
-  // What it had asked for before may be all there was.
+  // Its first request, sent before the drop, may have returned all rows.
   CHECK((more.ok() || absl::IsNotFound(more.status())));
   CHECK(Eventually([&] { return absl::IsNotFound(f.client->Scan(table).status()); }));
   spec.set_name("others");

@@ -9,7 +9,7 @@
 namespace verbena::test {
 namespace {
 
-TEST_CASE("a table's specification that is wrong is named") {
+TEST_CASE("the error of an invalid table specification names the member") {
   Fixture f;
   const auto refuse = [&](const verbena_table_spec& spec, const std::vector<std::string>& words) {
     auto* raw = reinterpret_cast<verbena_table*>(&f);
@@ -216,7 +216,7 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_ticket_on_done(
            nullptr, [](verbena_status, const char*, void*) {}, nullptr),
        "ticket");
-  // What takes NULL.
+  // Functions that accept NULL.
   CHECK(verbena_region_data(nullptr) == nullptr);
   CHECK(verbena_region_size(nullptr) == 0);
   CHECK(verbena_ticket_done(nullptr) == 1);
@@ -236,7 +236,7 @@ TEST_CASE("NULL is refused by name, in every argument") {
   Good(verbena_ticket_wait(pull.get(), kDefault));
 }
 
-TEST_CASE("connecting says which option is wrong, and who does not answer") {
+TEST_CASE("connect errors name the wrong option, or the address that does not answer") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   const auto refuse = [](const verbena_connect_options& options, verbena_status status,
                          const std::vector<std::string>& words) {
@@ -287,7 +287,7 @@ TEST_CASE("connecting says which option is wrong, and who does not answer") {
   refuse(options, VERBENA_INVALID_ARGUMENT, {"expected_workers is 3", "2"});
 }
 
-TEST_CASE("pushes and pulls that are wrong do not start") {
+TEST_CASE("invalid pushes and pulls do not start") {
   Fixture f;
   verbena_ticket* ticket = nullptr;
   const auto refuse = [&](const verbena_region* region, const verbena_range* range,
@@ -353,7 +353,7 @@ TEST_CASE("pushes and pulls that are wrong do not start") {
        VERBENA_INVALID_ARGUMENT, {"step 0 already"});
 }
 
-TEST_CASE("a step waits for the others, and says for whom") {
+TEST_CASE("the deadline error of a step names the number of missing workers") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   verbena_connect_options options = Options(cluster.address().c_str());
   options.expected_workers = 2;
@@ -381,7 +381,7 @@ TEST_CASE("too many steps ahead are refused") {
        {"64 steps", "weights"});
 }
 
-TEST_CASE("a closed client ends what waits and refuses what comes; its handles stay valid") {
+TEST_CASE("closing a client ends waiting calls and refuses new ones; its handles stay valid") {
   Fixture f;
   Handle<verbena_ticket> waiting;
   Good(f.PullOf(5, 60'000, &waiting));
@@ -438,7 +438,7 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   Floats(f.gradient)[0] = 1;
 }
 
-TEST_CASE("a server that is gone makes calls unavailable, and then its data lost") {
+TEST_CASE("calls to a killed server end UNAVAILABLE, and DATA_LOSS after its restart") {
   Fixture f;
   Handle<verbena_ticket> pull;
   Good(f.PullOf(0, kDefault, &pull));

@@ -1,4 +1,4 @@
-// Embedding tables in C against real daemons: what works, and each error that verbena.h documents.
+// Embedding tables in C against real daemons: results, and each error that verbena.h documents.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -33,7 +33,7 @@ struct RowFixture : Fixture {
   }
 };
 
-TEST_CASE("a key that is to be pushed twice gets a row with its second push") {
+TEST_CASE("with an admission count of 2 a key gets its row with the second push") {
   Fixture f;
   verbena_table_spec spec = EmbeddingSpec("counted");
   spec.admission = VERBENA_ADMISSION_MIN_COUNT;
@@ -129,7 +129,7 @@ TEST_CASE("rows are looked up, pushed and shown") {
   CHECK(statistics.pulls > 0);
 }
 
-TEST_CASE("calls without keys end well; keys may be NULL then") {
+TEST_CASE("calls without keys succeed, also with NULL for the keys") {
   RowFixture f;
   verbena_client* client = f.client.get();
   constexpr const uint64_t* none = nullptr;
@@ -151,7 +151,7 @@ TEST_CASE("calls without keys end well; keys may be NULL then") {
        VERBENA_INVALID_ARGUMENT, {"keys is NULL"});
 }
 
-TEST_CASE("calls on rows that are wrong do not start") {
+TEST_CASE("invalid calls on rows do not start") {
   RowFixture f;
   verbena_ticket* ticket = nullptr;
   const auto refuse = [&](const verbena_table* table, size_t count, const verbena_region* region,
@@ -213,7 +213,7 @@ TEST_CASE("calls on rows that are wrong do not start") {
        VERBENA_FAILED_PRECONDITION, {"observer"});
 }
 
-TEST_CASE("how calls on rows end that started") {
+TEST_CASE("errors of calls on rows that have started") {
   RowFixture f;
   verbena_ticket* raw = nullptr;
   const auto ends = [&](verbena_status started, verbena_status status,
@@ -253,7 +253,7 @@ TEST_CASE("how calls on rows end that started") {
        VERBENA_NOT_FOUND, {});
 }
 
-TEST_CASE("rows of a server that is gone are unavailable, and then lost") {
+TEST_CASE("lookups at a killed server end UNAVAILABLE, and DATA_LOSS after its restart") {
   RowFixture f;
   verbena_ticket* raw = nullptr;
   const auto lookup = [&](int64_t timeout_ms) {

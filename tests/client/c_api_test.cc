@@ -66,7 +66,7 @@ TEST_CASE("a program in C trains, step by step and in ranges") {
       &missing));
 }
 
-TEST_CASE("tables say what they are, are listed, opened again and dropped") {
+TEST_CASE("tables report their properties, are listed, opened again and dropped") {
   Fixture f;
   verbena_table_info info = {};
   info.struct_size = sizeof(info);
@@ -149,7 +149,7 @@ struct Later {
   uint64_t added;
 };
 
-TEST_CASE("structs of another size than the library's") {
+TEST_CASE("structs with another size than the library's") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   verbena_connect_options options = Options(cluster.address().c_str());
   verbena_client* client = nullptr;
@@ -201,7 +201,7 @@ TEST_CASE("structs of another size than the library's") {
   Says(verbena_table_get_info(made.get(), &table_info), VERBENA_INVALID_ARGUMENT, {"is 0"});
 }
 
-TEST_CASE("regions: allocated, registered, and what they cannot be") {
+TEST_CASE("regions: allocation, registration and invalid arguments") {
   Fixture f;
   CHECK(verbena_region_size(f.parameters.get()) == kElements * 4);
   CHECK(Floats(f.parameters)[kElements - 1] == 0);

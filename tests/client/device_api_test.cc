@@ -22,13 +22,13 @@ TEST_CASE("a GPU's memory is pushed from and pulled to over every transport") {
   }
 }
 
-TEST_CASE("a push comes after what the caller has enqueued, and the call does not wait for that") {
+TEST_CASE("a push runs after the work on the caller's stream, and the call does not wait for it") {
   GpuFixture f("shm");
   const Region gradient = f.OnGpu(), parameters = f.OnGpu();
   const uintptr_t stream = rdma::fake_cuda_make_stream(0);
   rdma::fake_cuda_hold_stream(stream, true);
   rdma::fake_cuda_enqueue_fill(stream, gradient.data(), 0, gradient.size());
-  Write(gradient, Counting(7));  // what must not be pushed
+  Write(gradient, Counting(7));  // must not be pushed
   PushOptions options;
   options.stream = reinterpret_cast<void*>(stream);
   Ticket push = f.client->Push(f.table, gradient, {}, options);
@@ -63,7 +63,7 @@ TEST_CASE("a tensor of the caller's, and page-locked memory, are regions") {
                    [](float pushed, float pulled) { return pulled == -pushed; }));
 }
 
-TEST_CASE("what is wrong with memory of a GPU is said, and calls go on") {
+TEST_CASE("errors with GPU memory name the cause, and other calls go on") {
   GpuFixture f("shm");
   const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
     INFO(status.ToString());
@@ -94,7 +94,7 @@ TEST_CASE("what is wrong with memory of a GPU is said, and calls go on") {
   f.Good(f.client->Pull(f.table, memory));
 }
 
-TEST_CASE("the same in C") {
+TEST_CASE("C: a push-pull with GPU memory") {
   GpuFixture f("shm");
   verbena_connect_options options;
   verbena_connect_options_init(&options, sizeof options);

@@ -1,5 +1,4 @@
-// What a worker tells servers of rows that it will ask for: to whom, how often, and when not at
-// all.
+// Prefetch requests: which servers get them, how often, and when none are sent.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -35,7 +34,7 @@ uint32_t AddTiered(FakeCluster* cluster, uint32_t chunk_bytes = 65536) {
   return cluster->AddRows(spec);
 }
 
-// How often each key was said, over all servers.
+// How often each key was prefetched, over all servers.
 std::map<uint64_t, int> Told(const FakeCluster& cluster) {
   std::map<uint64_t, int> told;
   for (const auto& server : cluster.servers) {
@@ -46,7 +45,7 @@ std::map<uint64_t, int> Told(const FakeCluster& cluster) {
   return told;
 }
 
-TEST_CASE("a prefetch tells each server once of the keys that it has") {
+TEST_CASE("a prefetch sends each server its own keys once") {
   FakeCluster cluster(Servers(3));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -79,7 +78,7 @@ TEST_CASE("more prefetches than a record holds go as several") {
   CHECK(Told(cluster).size() == 20'000);
 }
 
-TEST_CASE("of a table whose rows are in memory nobody is told") {
+TEST_CASE("no server gets a prefetch of a table whose rows are in memory") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -88,7 +87,7 @@ TEST_CASE("of a table whose rows are in memory nobody is told") {
   CHECK(Told(cluster).empty());
 }
 
-TEST_CASE("groups of a prefetch that are refused are said again, the others not") {
+TEST_CASE("refused groups of a prefetch are sent again, the others are not") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -104,7 +103,7 @@ TEST_CASE("groups of a prefetch that are refused are said again, the others not"
   }
 }
 
-TEST_CASE("a lane that is lost with prefetches on their way: they are said over the next") {
+TEST_CASE("prefetches in flight on a lost lane are sent on the next lane") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -138,7 +137,7 @@ TEST_CASE("a prefetch ends with its deadline, or when it is cancelled, and leave
   for (int i = 0; i < 2000; ++i) Good(&cluster, cluster.Prefetch(table, {uint64_t(i)}));
 }
 
-TEST_CASE("a prefetch that is wrong says which argument, its value and what is allowed") {
+TEST_CASE("an invalid prefetch names the argument, its value and the allowed values") {
   FakeCluster cluster;
   const uint32_t table = AddTiered(&cluster);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);

@@ -1,4 +1,4 @@
-// Embedding tables: how calls are split, what travels, and what comes back.
+// Embedding tables: how calls are split, the contents of their records, and their results.
 #include <malloc.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST_CASE("regression: many keys are sorted before their call, not in it") {
   const auto keys = Count(client::KeySort::kManyKeys);
   CHECK(cluster.core->StartKeys(table, Count(keys.size() - 1)) == nullptr);
   CHECK(cluster.core->StartKeys(dense, keys) == nullptr);
-  // Other keys than the call's: what is pushed shows whose order it has.
+  // Other keys than the call's, so that the pushed rows show whose order is used.
   auto others = keys;
   for (uint64_t& key : others) key += keys.size();
   auto sorted = cluster.core->StartKeys(table, others);
@@ -275,7 +275,9 @@ TEST_CASE("rows of the next sync step wait until the step before is committed") 
   CHECK(cluster.servers[0]->rows[table][29][0] == 2);
 }
 
-TEST_CASE("a step that is not committed for want of a disk: the deadline names the disk") {
+TEST_CASE(
+    "a step that does not commit: the deadline error of a cold tier's table names the disk "
+    "metric") {
   for (const bool tiered : {true, false}) {
     FakeCluster cluster;
     v1::TableSpec spec;
@@ -296,7 +298,8 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
     const std::string disk = "verbena_shard_cold_write_failures_total";
     if (tiered) CHECK_THAT(message, Contains(disk));
     if (!tiered) CHECK_THAT(message, !Contains(disk));
-    // Whoever waits for the commit says it, too, and does not blame other workers alone.
+    // The error of a call that waits for the commit has the reason, too, and does not blame other
+    // workers alone.
     for (const auto& call : {push, end}) {
       if (call->status.ok()) continue;
       const std::string waits(call->status.message());
@@ -307,7 +310,7 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
   }
 }
 
-TEST_CASE("a call without keys ends well, and waits for nobody") {
+TEST_CASE("a call without keys succeeds at once") {
   for (const auto consistency :
        {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
     FakeCluster cluster;
@@ -324,7 +327,7 @@ TEST_CASE("a call without keys ends well, and waits for nobody") {
   }
 }
 
-TEST_CASE("a call that is wrong says which argument, its value and what is allowed") {
+TEST_CASE("an invalid call names the argument, its value and the allowed values") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
