@@ -206,17 +206,20 @@ TEST_CASE("assign in C: chunks, rows, and missing arguments") {
                             const verbena_region* r) {
     return verbena_assign(client, t, r, nullptr, kDefault, nullptr);
   };
-  Says(assigned(nullptr, table.get(), weights.get()), VERBENA_INVALID_ARGUMENT,
-       {"verbena_assign", "client"});
-  Says(assigned(f.client.get(), nullptr, weights.get()), VERBENA_INVALID_ARGUMENT, {"table"});
-  Says(assigned(f.client.get(), table.get(), nullptr), VERBENA_INVALID_ARGUMENT, {"parameters"});
-  Says(verbena_assign_rows(f.client.get(), items.get(), nullptr, 2, rows.get(), 0, kDefault,
-                           nullptr),
-       VERBENA_INVALID_ARGUMENT, {"verbena_assign_rows", "keys"});
+  ExpectError(assigned(nullptr, table.get(), weights.get()), VERBENA_INVALID_ARGUMENT,
+              {"verbena_assign", "client"});
+  ExpectError(assigned(f.client.get(), nullptr, weights.get()), VERBENA_INVALID_ARGUMENT,
+              {"table"});
+  ExpectError(assigned(f.client.get(), table.get(), nullptr), VERBENA_INVALID_ARGUMENT,
+              {"parameters"});
+  ExpectError(verbena_assign_rows(f.client.get(), items.get(), nullptr, 2, rows.get(), 0, kDefault,
+                                  nullptr),
+              VERBENA_INVALID_ARGUMENT, {"verbena_assign_rows", "keys"});
   Good(verbena_assign_rows(f.client.get(), items.get(), nullptr, 0, rows.get(), 0, kDefault,
                            nullptr));
-  Says(verbena_assign_rows(f.client.get(), items.get(), keys, 2, nullptr, 0, kDefault, nullptr),
-       VERBENA_INVALID_ARGUMENT, {"rows"});
+  ExpectError(
+      verbena_assign_rows(f.client.get(), items.get(), keys, 2, nullptr, 0, kDefault, nullptr),
+      VERBENA_INVALID_ARGUMENT, {"rows"});
 }
 
 }  // namespace assign_api_test

@@ -293,8 +293,9 @@ TEST_CASE("an invalid lookup of bags names the argument, its value and the allow
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
   cluster.Join();
   Rows sums = FakeCluster::RowMemory(3, kDim, 0);
-  const auto says = [&](uint32_t id, const Asked& asked, const std::vector<std::string>& words,
-                        Code code = Code::kInvalidArgument, BagMode mode = BagMode::kSum) {
+  const auto expect_error = [&](uint32_t id, const Asked& asked,
+                                const std::vector<std::string>& words,
+                                Code code = Code::kInvalidArgument, BagMode mode = BagMode::kSum) {
     auto call = cluster.LookupBags(id, asked.bags(mode), sums);
     REQUIRE(call->done);
     INFO(call->status);
@@ -303,25 +304,26 @@ TEST_CASE("an invalid lookup of bags names the argument, its value and the allow
       CHECK_THAT(std::string(call->status.message()), Contains(word));
     }
   };
-  says(table, {{1}, {}, {}}, {"lookup of bags", "0 offsets", "1..4194304"});
+  expect_error(table, {{1}, {}, {}}, {"lookup of bags", "0 offsets", "1..4194304"});
   const auto nothing = cluster.LookupBags(table, Asked{}.bags(), sums);
   Good(&cluster, nothing);
   const std::vector<uint64_t> many(client::kMaxKeys + 1);
-  says(table, {many, {0}, {}}, {"4194305 keys", "0..4194304"});
-  says(table, {{1}, many, {}}, {"4194305 offsets"});
-  says(table, {{1, 2}, {1, 2}, {}}, {"offsets[0] is 1", "allowed: 0..0"});
-  says(table, {{1, 2}, {0, 2, 1}, {}}, {"offsets[2] is 1", "allowed: 2..2"});
-  says(table, {{1, 2}, {0, 3}, {}}, {"offsets[1] is 3", "allowed: 0..2"});
-  says(table, {{1, 2}, {0, UINT64_MAX}, {}}, {"offsets[1] is 18446744073709551615"});
-  says(table, {{1, 2}, {0}, {1}}, {"1 weights", "2 keys"});
-  says(table, {{1}, {0, 0, 0, 0}, {}}, {"4 bags", "items", "need 64 bytes", "has 48 bytes"});
-  says(dense, {{1}, {0}, {}}, {"lookup of bags", "weights", "dense", "Pull()"});
-  says(99, {{1}, {0}, {}}, {"99"}, Code::kNotFound);
-  says(table, {{1}, {0}, {}}, {"mode is 3", "0 (sum)"}, Code::kInvalidArgument, BagMode(3));
+  expect_error(table, {many, {0}, {}}, {"4194305 keys", "0..4194304"});
+  expect_error(table, {{1}, many, {}}, {"4194305 offsets"});
+  expect_error(table, {{1, 2}, {1, 2}, {}}, {"offsets[0] is 1", "allowed: 0..0"});
+  expect_error(table, {{1, 2}, {0, 2, 1}, {}}, {"offsets[2] is 1", "allowed: 2..2"});
+  expect_error(table, {{1, 2}, {0, 3}, {}}, {"offsets[1] is 3", "allowed: 0..2"});
+  expect_error(table, {{1, 2}, {0, UINT64_MAX}, {}}, {"offsets[1] is 18446744073709551615"});
+  expect_error(table, {{1, 2}, {0}, {1}}, {"1 weights", "2 keys"});
+  expect_error(table, {{1}, {0, 0, 0, 0}, {}},
+               {"4 bags", "items", "need 64 bytes", "has 48 bytes"});
+  expect_error(dense, {{1}, {0}, {}}, {"lookup of bags", "weights", "dense", "Pull()"});
+  expect_error(99, {{1}, {0}, {}}, {"99"}, Code::kNotFound);
+  expect_error(table, {{1}, {0}, {}}, {"mode is 3", "0 (sum)"}, Code::kInvalidArgument, BagMode(3));
   sums.offset = 6;
-  says(table, {{1}, {0}, {}}, {"region_offset is 6", "multiples of 4"});
+  expect_error(table, {{1}, {0}, {}}, {"region_offset is 6", "multiples of 4"});
   sums.block = nullptr;
-  says(table, {{1}, {0}, {}}, {"the region is empty"});
+  expect_error(table, {{1}, {0}, {}}, {"the region is empty"});
 }
 
 }  // namespace bags_test

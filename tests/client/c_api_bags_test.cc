@@ -91,7 +91,7 @@ TEST_CASE("many bags of many keys equal the sums of their rows") {
 TEST_CASE("invalid lookups of bags do not start") {
   BagFixture f;
   const auto refuse = [&](const verbena_status status, const std::vector<std::string>& words) {
-    Says(status, VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(status, VERBENA_INVALID_ARGUMENT, words);
     CHECK(f.raw == nullptr);
   };
   refuse(f.Start({1}, {}, nullptr, 0), {"offsets", "NULL"});
@@ -126,12 +126,12 @@ TEST_CASE("invalid lookups of bags do not start") {
 
 TEST_CASE("errors of lookups of bags that have started") {
   BagFixture f;
-  Says(f.Bags({1, 2}, {0}, nullptr, 0, 9, 300), VERBENA_DEADLINE_EXCEEDED,
-       {"lookup of bags", "version 9", "items"});
+  ExpectError(f.Bags({1, 2}, {0}, nullptr, 0, 9, 300), VERBENA_DEADLINE_EXCEEDED,
+              {"lookup of bags", "version 9", "items"});
   Good(verbena_table_drop(f.client.get(), "items", kDefault));
   // The servers hear of it a moment later.
   REQUIRE(Eventually([&] { return f.Bags({1}, {0}, nullptr, 0) == VERBENA_NOT_FOUND; }));
-  Says(f.Bags({1}, {0}, nullptr, 0), VERBENA_NOT_FOUND, {});
+  ExpectError(f.Bags({1}, {0}, nullptr, 0), VERBENA_NOT_FOUND, {});
 }
 
 }  // namespace

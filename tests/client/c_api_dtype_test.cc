@@ -64,9 +64,9 @@ TEST_CASE("a program in C trains tables of 16 bits") {
     CHECK(got == std::vector<float>(kElements, 1.75f));
 
     const verbena_range odd = {0, UINT64_MAX, 1};
-    Says(verbena_pull(client.get(), table.get(), parameters.get(), &odd,
-                      VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw),
-         VERBENA_INVALID_ARGUMENT, {"region_offset is 1", "multiples of 2"});
+    ExpectError(verbena_pull(client.get(), table.get(), parameters.get(), &odd,
+                             VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw),
+                VERBENA_INVALID_ARGUMENT, {"region_offset is 1", "multiples of 2"});
   }
 }
 
@@ -157,8 +157,8 @@ TEST_CASE("a program in C pulls through every codec: as many bytes, and always t
     // Opening it with another pull codec fails.
     spec.pull_codec = codec == VERBENA_CODEC_INT8 ? VERBENA_CODEC_BF16 : VERBENA_CODEC_INT8;
     verbena_table* other = nullptr;
-    Says(verbena_table_create(client.get(), &spec, kDefault, &other), VERBENA_ALREADY_EXISTS,
-         {"pull_codec"});
+    ExpectError(verbena_table_create(client.get(), &spec, kDefault, &other), VERBENA_ALREADY_EXISTS,
+                {"pull_codec"});
   }
 }
 
@@ -166,9 +166,9 @@ TEST_CASE("types that a table cannot have are refused by name") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
   verbena_table* table = nullptr;
-  const auto refused = [&](const verbena_table_spec& spec, const std::string& says) {
-    Says(verbena_table_create(client.get(), &spec, kDefault, &table), VERBENA_INVALID_ARGUMENT,
-         {says});
+  const auto refused = [&](const verbena_table_spec& spec, const std::string& message) {
+    ExpectError(verbena_table_create(client.get(), &spec, kDefault, &table),
+                VERBENA_INVALID_ARGUMENT, {message});
     CHECK(table == nullptr);
   };
   refused(NarrowSpec("t", VERBENA_DTYPE_F32, VERBENA_DTYPE_F16), "gradient_dtype");

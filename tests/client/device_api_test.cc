@@ -65,31 +65,32 @@ TEST_CASE("a tensor of the caller's, and page-locked memory, are regions") {
 
 TEST_CASE("errors with GPU memory name the cause, and other calls go on") {
   GpuFixture f("shm");
-  const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
+  const auto expect_error = [](const absl::Status& status, absl::StatusCode code,
+                               const char* text) {
     INFO(status.ToString());
     CHECK(status.code() == code);
     CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains(text));
   };
   std::vector<float> host(1024);
-  says(f.client->RegisterRegion(host.data(), 4096, MemoryKind::kCuda).status(),
-       absl::StatusCode::kInvalidArgument, "host");
-  says(f.client->AllocateRegion(4096, MemoryKind::kCuda, 9).status(),
-       absl::StatusCode::kInvalidArgument, "9");
+  expect_error(f.client->RegisterRegion(host.data(), 4096, MemoryKind::kCuda).status(),
+               absl::StatusCode::kInvalidArgument, "host");
+  expect_error(f.client->AllocateRegion(4096, MemoryKind::kCuda, 9).status(),
+               absl::StatusCode::kInvalidArgument, "9");
   rdma::fake_cuda_set_memory(0, 1 << 20);
-  says(f.client->AllocateRegion(2 << 20, MemoryKind::kCuda).status(),
-       absl::StatusCode::kResourceExhausted, "cuda:0");
+  expect_error(f.client->AllocateRegion(2 << 20, MemoryKind::kCuda).status(),
+               absl::StatusCode::kResourceExhausted, "cuda:0");
   rdma::fake_cuda_set_memory(0, 64 << 20);
   // Its memory goes while a push is to be copied from it.
   const auto device = *rdma::OpenCudaDevice(0);
   auto tensor = *rdma::MemoryBlock::AllocateOn(device, kElements * sizeof(float));
   const Region gone = *f.client->RegisterRegion(tensor->data(), tensor->size(), MemoryKind::kCuda);
   tensor.reset();
-  says(f.client->Push(f.table, gone).Wait(), absl::StatusCode::kInvalidArgument, "cuda:0");
+  expect_error(f.client->Push(f.table, gone).Wait(), absl::StatusCode::kInvalidArgument, "cuda:0");
   const Region gradient = f.OnGpu();
   Write(gradient, Counting(1));
   f.Good(f.client->Push(f.table, gradient));
   rdma::fake_cuda_lose(0, 719);
-  says(f.client->Push(f.table, gradient).Wait(), absl::StatusCode::kUnavailable, "is lost");
+  expect_error(f.client->Push(f.table, gradient).Wait(), absl::StatusCode::kUnavailable, "is lost");
   const Region memory = *f.client->AllocateRegion(kElements * sizeof(float));
   f.Good(f.client->Pull(f.table, memory));
 }

@@ -225,11 +225,11 @@ TEST_CASE("regions are checked against the element type of the call's direction"
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(Spec(kCases[2]), kElements);  // f32 there, bf16 back
   cluster.Join();
-  const auto refused = [](const FakeCluster::CallPtr& call, const std::string& says) {
+  const auto refused = [](const FakeCluster::CallPtr& call, const std::string& message) {
     REQUIRE(call->done);
     INFO(call->status);
     CHECK(absl::IsInvalidArgument(call->status));
-    CHECK_THAT(std::string(call->status.message()), Contains(says));
+    CHECK_THAT(std::string(call->status.message()), Contains(message));
   };
   const auto block = Allocate(kElements * 4);
   refused(cluster.Push(table, {block, 2, 0, kElements}),

@@ -332,8 +332,8 @@ TEST_CASE("an invalid call names the argument, its value and the allowed values"
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
   cluster.Join();
-  const auto says = [&](const FakeCluster::CallPtr& call, absl::StatusCode code,
-                        const std::vector<std::string>& words) {
+  const auto expect_error = [&](const FakeCluster::CallPtr& call, absl::StatusCode code,
+                                const std::vector<std::string>& words) {
     REQUIRE(call->done);
     INFO(call->status);
     CHECK(call->status.code() == code);
@@ -344,26 +344,29 @@ TEST_CASE("an invalid call names the argument, its value and the allowed values"
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   Rows rows = FakeCluster::RowMemory(3, kDim, 0);
   const std::vector<uint64_t> many(client::kMaxKeys + 1);
-  says(cluster.Lookup(table, many, rows), kInvalid, {"4194305 keys", "0..4194304"});
-  says(cluster.PushRows(table, {1, 2, 1, 2}, rows), kInvalid,
-       {"4 rows", "items", "dim 4", "need 64 bytes", "has 48 bytes"});
+  expect_error(cluster.Lookup(table, many, rows), kInvalid, {"4194305 keys", "0..4194304"});
+  expect_error(cluster.PushRows(table, {1, 2, 1, 2}, rows), kInvalid,
+               {"4 rows", "items", "dim 4", "need 64 bytes", "has 48 bytes"});
   rows.offset = 16;
-  says(cluster.Lookup(table, {1, 2, 3}, rows), kInvalid, {"need 48 bytes", "32 from offset 16"});
+  expect_error(cluster.Lookup(table, {1, 2, 3}, rows), kInvalid,
+               {"need 48 bytes", "32 from offset 16"});
   rows.offset = 6;
-  says(cluster.Lookup(table, {1}, rows), kInvalid, {"region_offset is 6", "multiples of 4"});
+  expect_error(cluster.Lookup(table, {1}, rows), kInvalid,
+               {"region_offset is 6", "multiples of 4"});
   rows.offset = 1000;
-  says(cluster.Lookup(table, {1}, rows), kInvalid, {"0 from offset 1000"});
-  says(cluster.Lookup(table, {1}, {nullptr, 0}), kInvalid, {"the region is empty"});
+  expect_error(cluster.Lookup(table, {1}, rows), kInvalid, {"0 from offset 1000"});
+  expect_error(cluster.Lookup(table, {1}, {nullptr, 0}), kInvalid, {"the region is empty"});
   rows.offset = 0;
-  says(cluster.PushRows(dense, {1}, rows), kInvalid, {"weights", "dense", "Push()"});
-  says(cluster.Lookup(dense, {1}, rows), kInvalid, {"weights", "dense", "Pull()"});
-  says(cluster.Scan(dense, 0, 0, nullptr), kInvalid, {"weights", "dense"});
-  says(cluster.Scan(table, 4, 0, nullptr), kInvalid, {"partition is 4", "less than 4"});
+  expect_error(cluster.PushRows(dense, {1}, rows), kInvalid, {"weights", "dense", "Push()"});
+  expect_error(cluster.Lookup(dense, {1}, rows), kInvalid, {"weights", "dense", "Pull()"});
+  expect_error(cluster.Scan(dense, 0, 0, nullptr), kInvalid, {"weights", "dense"});
+  expect_error(cluster.Scan(table, 4, 0, nullptr), kInvalid, {"partition is 4", "less than 4"});
   const client::ClientCore::Slice slice = {rows.block, 0, 0, 4};
-  says(cluster.Push(table, slice), kInvalid, {"items", "embedding table of dim 4", "PushRows()"});
-  says(cluster.Pull(table, slice), kInvalid, {"items", "embedding", "Lookup()"});
-  says(cluster.PushPull(table, slice, slice), kInvalid, {"items", "embedding"});
-  says(cluster.PushRows(99, {1}, rows), absl::StatusCode::kNotFound, {"99"});
+  expect_error(cluster.Push(table, slice), kInvalid,
+               {"items", "embedding table of dim 4", "PushRows()"});
+  expect_error(cluster.Pull(table, slice), kInvalid, {"items", "embedding", "Lookup()"});
+  expect_error(cluster.PushPull(table, slice, slice), kInvalid, {"items", "embedding"});
+  expect_error(cluster.PushRows(99, {1}, rows), absl::StatusCode::kNotFound, {"99"});
 }
 
 TEST_CASE("an observer looks up and scans, and may not push") {
