@@ -1,5 +1,5 @@
-// The public client in C++: empty handles, and a client that is closed before it is destroyed. What
-// it does with real data, and in failures, is in tests/faults/client_test.cc.
+// The public C++ client: empty handles, and a client that is closed before it is destroyed. Tests
+// with real data and with failures are in tests/faults/client_test.cc.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -12,7 +12,7 @@
 namespace verbena::test {
 namespace api_test {
 
-void Says(const absl::Status& status, absl::StatusCode code, const std::string& words) {
+void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& words) {
   INFO(status.ToString());
   CHECK(status.code() == code);
   CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains(words));
@@ -38,7 +38,7 @@ struct Fixture {
   Region region;
 };
 
-TEST_CASE("empty handles say that they are, and calls with them are refused") {
+TEST_CASE("empty handles report that they are empty, and calls with them are refused") {
   const Region region;
   CHECK(region.data() == nullptr);
   CHECK(region.floats() == nullptr);
@@ -63,47 +63,50 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   RowScan scan;
   std::vector<uint64_t> keys;
   std::vector<float> rows;
-  Says(scan.Next(&keys, &rows).status(), kPrecondition, "an empty scan");
-  Says(scan.Next(nullptr, &rows).status(), kInvalid, "null");
-  Says(scan.Next(&keys, nullptr).status(), kInvalid, "null");
+  ExpectError(scan.Next(&keys, &rows).status(), kPrecondition, "an empty scan");
+  ExpectError(scan.Next(nullptr, &rows).status(), kInvalid, "null");
+  ExpectError(scan.Next(&keys, nullptr).status(), kInvalid, "null");
   Ticket ticket;
   CHECK(ticket.Done());
   CHECK(ticket.BufferReleased());
-  Says(ticket.Wait(), kPrecondition, "an empty ticket");
-  Says(ticket.Wait(absl::Seconds(1)), kPrecondition, "an empty ticket");
-  Says(ticket.status(), kPrecondition, "an empty ticket");
+  ExpectError(ticket.Wait(), kPrecondition, "an empty ticket");
+  ExpectError(ticket.Wait(absl::Seconds(1)), kPrecondition, "an empty ticket");
+  ExpectError(ticket.status(), kPrecondition, "an empty ticket");
   ticket.Cancel();
-  absl::Status told;
-  ticket.OnDone([&](absl::Status status) { told = std::move(status); });
-  Says(told, kPrecondition, "an empty ticket");
+  absl::Status ended;
+  ticket.OnDone([&](absl::Status status) { ended = std::move(status); });
+  ExpectError(ended, kPrecondition, "an empty ticket");
 
   Fixture f;
-  Says(f.client->Push(table, f.region).Wait(), kInvalid, "the table is empty");
-  Says(f.client->Pull(table, f.region).Wait(), kInvalid, "the table is empty");
-  Says(f.client->EndStep(table).Wait(), kInvalid, "the table is empty");
-  Says(f.client->PushRows(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
-  Says(f.client->Lookup(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
-  Says(f.client->LookupBags(table, {1}, {0}, f.region).Wait(), kInvalid, "the table is empty");
-  Says(f.client->Scan(table).status(), kInvalid, "the table is empty");
-  Says(f.client->Scan(f.table).status(), kInvalid, "dense");
-  Says(f.client->PushRows(f.table, {1}, region).Wait(), kInvalid, "gradient region is empty");
-  Says(f.client->Lookup(f.table, {1}, region).Wait(), kInvalid, "destination region is empty");
-  Says(f.client->LookupBags(f.table, {1}, {0}, region).Wait(), kInvalid,
-       "destination region is empty");
-  Says(f.client->Push(f.table, region).Wait(), kInvalid, "gradient region is empty");
-  Says(f.client->Pull(f.table, region).Wait(), kInvalid, "destination region is empty");
-  Says(f.client->PushPull(f.table, f.region, region).Wait(), kInvalid,
-       "destination region is empty");
-  Says(f.client->RegisterRegion(nullptr, 64).status(), kInvalid, "null");
+  ExpectError(f.client->Push(table, f.region).Wait(), kInvalid, "the table is empty");
+  ExpectError(f.client->Pull(table, f.region).Wait(), kInvalid, "the table is empty");
+  ExpectError(f.client->EndStep(table).Wait(), kInvalid, "the table is empty");
+  ExpectError(f.client->PushRows(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
+  ExpectError(f.client->Lookup(table, {1}, f.region).Wait(), kInvalid, "the table is empty");
+  ExpectError(f.client->LookupBags(table, {1}, {0}, f.region).Wait(), kInvalid,
+              "the table is empty");
+  ExpectError(f.client->Scan(table).status(), kInvalid, "the table is empty");
+  ExpectError(f.client->Scan(f.table).status(), kInvalid, "dense");
+  ExpectError(f.client->PushRows(f.table, {1}, region).Wait(), kInvalid,
+              "gradient region is empty");
+  ExpectError(f.client->Lookup(f.table, {1}, region).Wait(), kInvalid,
+              "destination region is empty");
+  ExpectError(f.client->LookupBags(f.table, {1}, {0}, region).Wait(), kInvalid,
+              "destination region is empty");
+  ExpectError(f.client->Push(f.table, region).Wait(), kInvalid, "gradient region is empty");
+  ExpectError(f.client->Pull(f.table, region).Wait(), kInvalid, "destination region is empty");
+  ExpectError(f.client->PushPull(f.table, f.region, region).Wait(), kInvalid,
+              "destination region is empty");
+  ExpectError(f.client->RegisterRegion(nullptr, 64).status(), kInvalid, "null");
   float one = 0;
-  Says(f.client->RegisterRegion(&one, 0).status(), kInvalid, "0 bytes");
+  ExpectError(f.client->RegisterRegion(&one, 0).status(), kInvalid, "0 bytes");
   for (const MemoryKind kind : {MemoryKind::kPinned, MemoryKind::kCuda}) {
-    Says(f.client->AllocateRegion(64, kind).status(), absl::StatusCode::kUnavailable,
-         "no CUDA driver");
+    ExpectError(f.client->AllocateRegion(64, kind).status(), absl::StatusCode::kUnavailable,
+                "no CUDA driver");
   }
-  Says(f.client->RegisterRegion(&one, 4, MemoryKind::kCuda).status(),
-       absl::StatusCode::kUnavailable, "no CUDA driver");
-  Says(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
+  ExpectError(f.client->RegisterRegion(&one, 4, MemoryKind::kCuda).status(),
+              absl::StatusCode::kUnavailable, "no CUDA driver");
+  ExpectError(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
 }
 
 // Handles named their client by its address, which the next client may get: of another cluster,
@@ -122,18 +125,18 @@ TEST_CASE("a table of a freed client is refused by every later client") {
     const auto client = *Client::Connect(options);
     Region region = *client->AllocateRegion(4000);
     for (const Table& table : stale) {
-      Says(client->Push(table, region).Wait(), kInvalid,
-           "another client, or by one that was freed");
-      Says(client->Pull(table, region).Wait(), kInvalid, "another client");
-      Says(client->EndStep(table).Wait(), kInvalid, "another client");
-      Says(client->Scan(table).status(), kInvalid, "another client");
+      ExpectError(client->Push(table, region).Wait(), kInvalid,
+                  "another client, or by one that was freed");
+      ExpectError(client->Pull(table, region).Wait(), kInvalid, "another client");
+      ExpectError(client->EndStep(table).Wait(), kInvalid, "another client");
+      ExpectError(client->Scan(table).status(), kInvalid, "another client");
     }
     spec.set_name("stale" + std::to_string(i));
     stale.push_back(*client->CreateTable(spec));
   }
 }
 
-TEST_CASE("a table of 16 bits says how large it is in each direction, and trains") {
+TEST_CASE("a 16-bit table reports its size in each direction, and trains") {
   Fixture f;
   v1::TableSpec spec;
   spec.set_name("narrow");
@@ -157,7 +160,8 @@ TEST_CASE("a table of 16 bits says how large it is in each direction, and trains
   REQUIRE(f.client->PushPull(table, gradient, parameters).Wait().ok());
   CHECK(FloatFromHalf(parameters.half_data()[0]) == 1);
   CHECK(FloatFromHalf(parameters.half_data()[998]) == 1);
-  Says(f.client->PushPull(table, gradient, gradient).Wait(), kInvalid, "overlaps the gradient");
+  ExpectError(f.client->PushPull(table, gradient, gradient).Wait(), kInvalid,
+              "overlaps the gradient");
 }
 
 TEST_CASE("a closed client refuses every call, and its handles stay valid") {
@@ -165,10 +169,10 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   PullOptions never;
   never.min_version = 5;
   Ticket pull = f.client->Pull(f.table, f.region, {}, never);
-  int told = 0;
-  pull.OnDone([&](const absl::Status& status) { told += absl::IsCancelled(status) ? 1 : 100; });
+  int ended = 0;
+  pull.OnDone([&](const absl::Status& status) { ended += absl::IsCancelled(status) ? 1 : 100; });
   f.client->Close();
-  CHECK(told == 1);
+  CHECK(ended == 1);
   CHECK(absl::IsCancelled(pull.Wait()));
   CHECK(pull.BufferReleased());
   f.client->Close();
@@ -178,15 +182,16 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
         f.client->PushRows(f.table, {1}, f.region), f.client->Lookup(f.table, {1}, f.region),
         f.client->LookupBags(f.table, {1}, {0}, f.region)}) {
     CHECK(ticket.Done());
-    Says(ticket.Wait(), kPrecondition, "the client is closed");
+    ExpectError(ticket.Wait(), kPrecondition, "the client is closed");
     ticket.Cancel();
     CHECK(ticket.BufferReleased());
   }
-  Says(f.client->CreateTable(f.table.spec()).status(), kPrecondition, "the client is closed");
-  Says(f.client->OpenTable("weights").status(), kPrecondition, "the client is closed");
-  Says(f.client->ListTables().status(), kPrecondition, "the client is closed");
-  Says(f.client->DropTable("weights"), kPrecondition, "the client is closed");
-  Says(f.client->Scan(f.table).status(), kPrecondition, "the client is closed");
+  ExpectError(f.client->CreateTable(f.table.spec()).status(), kPrecondition,
+              "the client is closed");
+  ExpectError(f.client->OpenTable("weights").status(), kPrecondition, "the client is closed");
+  ExpectError(f.client->ListTables().status(), kPrecondition, "the client is closed");
+  ExpectError(f.client->DropTable("weights"), kPrecondition, "the client is closed");
+  ExpectError(f.client->Scan(f.table).status(), kPrecondition, "the client is closed");
   CHECK(f.client->incarnation() == 0);
   CHECK(f.client->rank() == -1);
   CHECK(f.client->live_workers() == 0);
@@ -262,7 +267,7 @@ TEST_CASE("a scan ends with its client and with its table") {
   std::vector<float> rows;
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) more = dropped->Next(&keys, &rows);
-  // What it had asked for before may be all there was.
+  // Its first request, sent before the drop, may have returned all rows.
   CHECK((more.ok() || absl::IsNotFound(more.status())));
   CHECK(Eventually([&] { return absl::IsNotFound(f.client->Scan(table).status()); }));
   spec.set_name("others");

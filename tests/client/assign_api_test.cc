@@ -138,7 +138,7 @@ TEST_CASE("assign: errors name the argument") {
   Fails(client.Assign(table, f.region).Wait(), absl::StatusCode::kFailedPrecondition, "closed");
 }
 
-TEST_CASE("assign rows: rows are made; of a repeated key the last counts") {
+TEST_CASE("assign rows: missing rows are created, and the last value of a repeated key is used") {
   Assigner f;
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
@@ -155,7 +155,7 @@ TEST_CASE("assign rows: rows are made; of a repeated key the last counts") {
         std::vector<float>{8, 9, 10, 11, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
 }
 
-TEST_CASE("assign: what was acknowledged is there after a failover") {
+TEST_CASE("assign: acknowledged values survive a failover") {
   Assigner f({.servers = 3, .replicas = 2});
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   const Table table = f.Make("w", consistency, 100'000);
@@ -170,7 +170,7 @@ TEST_CASE("assign: what was acknowledged is there after a failover") {
   CHECK(f.Pull(table) == expected);
 }
 
-TEST_CASE("assign in C: chunks, rows, and arguments that are missing") {
+TEST_CASE("assign in C: chunks, rows, and missing arguments") {
   Fixture f;
   const Handle<verbena_table> items = Create(f.client.get(), EmbeddingSpec("items"));
   const Handle<verbena_region> rows = Allocate(f.client.get(), 2 * kDim * 4);
@@ -206,17 +206,20 @@ TEST_CASE("assign in C: chunks, rows, and arguments that are missing") {
                             const verbena_region* r) {
     return verbena_assign(client, t, r, nullptr, kDefault, nullptr);
   };
-  Says(assigned(nullptr, table.get(), weights.get()), VERBENA_INVALID_ARGUMENT,
-       {"verbena_assign", "client"});
-  Says(assigned(f.client.get(), nullptr, weights.get()), VERBENA_INVALID_ARGUMENT, {"table"});
-  Says(assigned(f.client.get(), table.get(), nullptr), VERBENA_INVALID_ARGUMENT, {"parameters"});
-  Says(verbena_assign_rows(f.client.get(), items.get(), nullptr, 2, rows.get(), 0, kDefault,
-                           nullptr),
-       VERBENA_INVALID_ARGUMENT, {"verbena_assign_rows", "keys"});
+  ExpectError(assigned(nullptr, table.get(), weights.get()), VERBENA_INVALID_ARGUMENT,
+              {"verbena_assign", "client"});
+  ExpectError(assigned(f.client.get(), nullptr, weights.get()), VERBENA_INVALID_ARGUMENT,
+              {"table"});
+  ExpectError(assigned(f.client.get(), table.get(), nullptr), VERBENA_INVALID_ARGUMENT,
+              {"parameters"});
+  ExpectError(verbena_assign_rows(f.client.get(), items.get(), nullptr, 2, rows.get(), 0, kDefault,
+                                  nullptr),
+              VERBENA_INVALID_ARGUMENT, {"verbena_assign_rows", "keys"});
   Good(verbena_assign_rows(f.client.get(), items.get(), nullptr, 0, rows.get(), 0, kDefault,
                            nullptr));
-  Says(verbena_assign_rows(f.client.get(), items.get(), keys, 2, nullptr, 0, kDefault, nullptr),
-       VERBENA_INVALID_ARGUMENT, {"rows"});
+  ExpectError(
+      verbena_assign_rows(f.client.get(), items.get(), keys, 2, nullptr, 0, kDefault, nullptr),
+      VERBENA_INVALID_ARGUMENT, {"rows"});
 }
 
 }  // namespace assign_api_test

@@ -1,5 +1,5 @@
-// How a lookup of bags is made ready for records, and what is made of their answers, against the
-// plainest way to do it.
+// How a lookup of bags is split into records, and how their replies are combined, compared with the
+// simplest implementation.
 #include "client/core/bag_call.h"
 
 #include <algorithm>
@@ -90,7 +90,7 @@ std::vector<Record> Cut(const BagCall& call, uint32_t most) {
   return records;
 }
 
-// What a server answers, after looking at what it was asked.
+// The server's side: checks the request and computes the reply.
 std::vector<float> Serve(BagCall* call, const Record& record, std::vector<uint64_t>* all) {
   uint32_t keys = 0;
   for (const uint32_t count : record.counts) keys += count;
@@ -121,7 +121,7 @@ std::vector<float> Serve(BagCall* call, const Record& record, std::vector<uint64
   return sums;
 }
 
-TEST_CASE("parts of sums add up to what each bag is, in every mode") {
+TEST_CASE("partial sums add up to each bag's result in every mode") {
   std::mt19937_64 random(7);
   KeyScratch scratch;
   BagCall call;  // one for all, as calls reuse it
@@ -149,7 +149,7 @@ TEST_CASE("parts of sums add up to what each bag is, in every mode") {
   }
 }
 
-TEST_CASE("a block has as many bags and keys as it may, and one bag at least") {
+TEST_CASE("a block has at most the allowed bags and keys, and at least one bag") {
   Asked asked;
   for (uint64_t bag = 0; bag < 10; ++bag) {
     asked.offsets.push_back(asked.keys.size());
@@ -170,7 +170,7 @@ TEST_CASE("a block has as many bags and keys as it may, and one bag at least") {
   CHECK(call.MostBags(5) == 1);
 }
 
-TEST_CASE("parts are added in the order of the records, not in that of their answers") {
+TEST_CASE("partial sums are added in the order of the records, not in that of their replies") {
   // In f32 the order shows: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1 is 1.
   const std::vector<uint64_t> keys = {0, 1, 2, 3, 4, 5, 6, 7};
   const std::vector<uint64_t> offsets = {0};

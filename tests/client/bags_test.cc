@@ -1,4 +1,4 @@
-// Lookups of bags: what travels, what comes back, and how they end.
+// Lookups of bags: their requests, results and errors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -94,7 +94,7 @@ size_t Asks(const FakeCluster& cluster) {
   return keys;
 }
 
-TEST_CASE("bags over several servers are what the rows of a plain lookup add up to") {
+TEST_CASE("bags over several servers equal the sums of the rows of a plain lookup") {
   std::mt19937_64 random(5);
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     for (const uint32_t dim : {1u, 4u, 64u}) {
@@ -118,7 +118,7 @@ TEST_CASE("bags over several servers are what the rows of a plain lookup add up 
   }
 }
 
-TEST_CASE("what is in a bag twice counts twice, and nothing is asked for bags without keys") {
+TEST_CASE("a key that is in a bag twice counts twice, and bags without keys cause no requests") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -129,7 +129,7 @@ TEST_CASE("what is in a bag twice counts twice, and nothing is asked for bags wi
   CHECK(Sums(sums, 4) == std::vector<float>{0, 0, 0, 0, 8, 14, 20, 26, 0, 0, 0, 0, 3, 5, 7, 9});
   CHECK(Asks(cluster) == 4);
   const uint64_t pulled = cluster.core->statistics().bytes_pulled;
-  CHECK(pulled <= 3 * kDim * sizeof(float));  // of bags that a server has keys of
+  CHECK(pulled <= 3 * kDim * sizeof(float));  // one sum for each bag that has keys on the server
 
   std::fill_n(Numbers(sums), 4 * kDim, -9.0f);
   const Asked none = {{}, {0, 0, 0, 0}, {}};
@@ -183,7 +183,7 @@ TEST_CASE("a lookup of bags of a sync step waits until it is committed") {
   CHECK(cluster.core->BufferReleased(call->id));
 }
 
-TEST_CASE("a record that is refused for the time being is added once") {
+TEST_CASE("a record that is refused temporarily is added once") {
   std::mt19937_64 random(8);
   for (const ReplyStatus status :
        {ReplyStatus::kNotReady, ReplyStatus::kTooEarly, ReplyStatus::kResourceExhausted}) {
@@ -209,7 +209,7 @@ TEST_CASE("a record that is refused for the time being is added once") {
   }
 }
 
-TEST_CASE("a call that ends before its answers writes nothing, then or later") {
+TEST_CASE("a call that ends before its replies writes nothing, then or later") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -287,14 +287,15 @@ TEST_CASE("bags over shared memory") {
   CHECK(memory == Reference(&cluster, table, 16, asked, BagMode::kSum));
 }
 
-TEST_CASE("a lookup of bags that is wrong says which argument, its value and what is allowed") {
+TEST_CASE("an invalid lookup of bags names the argument, its value and the allowed values") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
   cluster.Join();
   Rows sums = FakeCluster::RowMemory(3, kDim, 0);
-  const auto says = [&](uint32_t id, const Asked& asked, const std::vector<std::string>& words,
-                        Code code = Code::kInvalidArgument, BagMode mode = BagMode::kSum) {
+  const auto expect_error = [&](uint32_t id, const Asked& asked,
+                                const std::vector<std::string>& words,
+                                Code code = Code::kInvalidArgument, BagMode mode = BagMode::kSum) {
     auto call = cluster.LookupBags(id, asked.bags(mode), sums);
     REQUIRE(call->done);
     INFO(call->status);
@@ -303,25 +304,26 @@ TEST_CASE("a lookup of bags that is wrong says which argument, its value and wha
       CHECK_THAT(std::string(call->status.message()), Contains(word));
     }
   };
-  says(table, {{1}, {}, {}}, {"lookup of bags", "0 offsets", "1..4194304"});
+  expect_error(table, {{1}, {}, {}}, {"lookup of bags", "0 offsets", "1..4194304"});
   const auto nothing = cluster.LookupBags(table, Asked{}.bags(), sums);
   Good(&cluster, nothing);
   const std::vector<uint64_t> many(client::kMaxKeys + 1);
-  says(table, {many, {0}, {}}, {"4194305 keys", "0..4194304"});
-  says(table, {{1}, many, {}}, {"4194305 offsets"});
-  says(table, {{1, 2}, {1, 2}, {}}, {"offsets[0] is 1", "allowed: 0..0"});
-  says(table, {{1, 2}, {0, 2, 1}, {}}, {"offsets[2] is 1", "allowed: 2..2"});
-  says(table, {{1, 2}, {0, 3}, {}}, {"offsets[1] is 3", "allowed: 0..2"});
-  says(table, {{1, 2}, {0, UINT64_MAX}, {}}, {"offsets[1] is 18446744073709551615"});
-  says(table, {{1, 2}, {0}, {1}}, {"1 weights", "2 keys"});
-  says(table, {{1}, {0, 0, 0, 0}, {}}, {"4 bags", "items", "need 64 bytes", "has 48 bytes"});
-  says(dense, {{1}, {0}, {}}, {"lookup of bags", "weights", "dense", "Pull()"});
-  says(99, {{1}, {0}, {}}, {"99"}, Code::kNotFound);
-  says(table, {{1}, {0}, {}}, {"mode is 3", "0 (sum)"}, Code::kInvalidArgument, BagMode(3));
+  expect_error(table, {many, {0}, {}}, {"4194305 keys", "0..4194304"});
+  expect_error(table, {{1}, many, {}}, {"4194305 offsets"});
+  expect_error(table, {{1, 2}, {1, 2}, {}}, {"offsets[0] is 1", "allowed: 0..0"});
+  expect_error(table, {{1, 2}, {0, 2, 1}, {}}, {"offsets[2] is 1", "allowed: 2..2"});
+  expect_error(table, {{1, 2}, {0, 3}, {}}, {"offsets[1] is 3", "allowed: 0..2"});
+  expect_error(table, {{1, 2}, {0, UINT64_MAX}, {}}, {"offsets[1] is 18446744073709551615"});
+  expect_error(table, {{1, 2}, {0}, {1}}, {"1 weights", "2 keys"});
+  expect_error(table, {{1}, {0, 0, 0, 0}, {}},
+               {"4 bags", "items", "need 64 bytes", "has 48 bytes"});
+  expect_error(dense, {{1}, {0}, {}}, {"lookup of bags", "weights", "dense", "Pull()"});
+  expect_error(99, {{1}, {0}, {}}, {"99"}, Code::kNotFound);
+  expect_error(table, {{1}, {0}, {}}, {"mode is 3", "0 (sum)"}, Code::kInvalidArgument, BagMode(3));
   sums.offset = 6;
-  says(table, {{1}, {0}, {}}, {"region_offset is 6", "multiples of 4"});
+  expect_error(table, {{1}, {0}, {}}, {"region_offset is 6", "multiples of 4"});
   sums.block = nullptr;
-  says(table, {{1}, {0}, {}}, {"the region is empty"});
+  expect_error(table, {{1}, {0}, {}}, {"the region is empty"});
 }
 
 }  // namespace bags_test

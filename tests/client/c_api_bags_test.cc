@@ -1,4 +1,4 @@
-// Lookups of bags in C against a real daemon: what works, and each error that verbena.h documents.
+// Lookups of bags in C against a real daemon: results, and each error that verbena.h documents.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -69,7 +69,7 @@ TEST_CASE("bags are summed, averaged and scaled on the server") {
   CHECK(v[0] == 0);
 }
 
-TEST_CASE("many bags of many keys are what their rows add up to") {
+TEST_CASE("many bags of many keys equal the sums of their rows") {
   BagFixture f;
   std::vector<uint64_t> keys, offsets;
   for (uint64_t bag = 0; bag < 1000; ++bag) {
@@ -88,10 +88,10 @@ TEST_CASE("many bags of many keys are what their rows add up to") {
   CHECK(statistics.bytes_pulled < keys.size() * kDim * 4 / 3);
 }
 
-TEST_CASE("lookups of bags that are wrong do not start") {
+TEST_CASE("invalid lookups of bags do not start") {
   BagFixture f;
   const auto refuse = [&](const verbena_status status, const std::vector<std::string>& words) {
-    Says(status, VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(status, VERBENA_INVALID_ARGUMENT, words);
     CHECK(f.raw == nullptr);
   };
   refuse(f.Start({1}, {}, nullptr, 0), {"offsets", "NULL"});
@@ -124,14 +124,14 @@ TEST_CASE("lookups of bags that are wrong do not start") {
   refuse(call(items, 1, 1, 0, theirs.get()), {"another client"});
 }
 
-TEST_CASE("how lookups of bags end that started") {
+TEST_CASE("errors of lookups of bags that have started") {
   BagFixture f;
-  Says(f.Bags({1, 2}, {0}, nullptr, 0, 9, 300), VERBENA_DEADLINE_EXCEEDED,
-       {"lookup of bags", "version 9", "items"});
+  ExpectError(f.Bags({1, 2}, {0}, nullptr, 0, 9, 300), VERBENA_DEADLINE_EXCEEDED,
+              {"lookup of bags", "version 9", "items"});
   Good(verbena_table_drop(f.client.get(), "items", kDefault));
   // The servers hear of it a moment later.
   REQUIRE(Eventually([&] { return f.Bags({1}, {0}, nullptr, 0) == VERBENA_NOT_FOUND; }));
-  Says(f.Bags({1}, {0}, nullptr, 0), VERBENA_NOT_FOUND, {});
+  ExpectError(f.Bags({1}, {0}, nullptr, 0), VERBENA_NOT_FOUND, {});
 }
 
 }  // namespace

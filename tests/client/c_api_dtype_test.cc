@@ -64,9 +64,9 @@ TEST_CASE("a program in C trains tables of 16 bits") {
     CHECK(got == std::vector<float>(kElements, 1.75f));
 
     const verbena_range odd = {0, UINT64_MAX, 1};
-    Says(verbena_pull(client.get(), table.get(), parameters.get(), &odd,
-                      VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw),
-         VERBENA_INVALID_ARGUMENT, {"region_offset is 1", "multiples of 2"});
+    ExpectError(verbena_pull(client.get(), table.get(), parameters.get(), &odd,
+                             VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw),
+                VERBENA_INVALID_ARGUMENT, {"region_offset is 1", "multiples of 2"});
   }
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("a program in C pushes through every codec") {
                            kDefault, &raw));
     const Handle<verbena_ticket> ticket(raw);
     Good(verbena_ticket_wait(raw, kDefault));
-    // Of top_k the first 20 of each chunk of 1024: all are equal.
+    // top_k sends the first 20 numbers of each chunk of 1024, as all are equal.
     for (size_t i = 0; i < kElements; ++i) {
       const bool travels = codec != VERBENA_CODEC_TOP_K || i % info.chunk_elements < 20;
       INFO(codec << " " << i);
@@ -99,7 +99,7 @@ TEST_CASE("a program in C pushes through every codec") {
   }
 }
 
-// What a pull brings of a table whose parameters are all different.
+// Pulls a table whose parameters are all different.
 std::vector<float> Pulled(verbena_client* client, const verbena_table* table) {
   const Handle<verbena_region> region = Allocate(client, kElements * sizeof(float));
   verbena_ticket* raw = nullptr;
@@ -127,7 +127,7 @@ TEST_CASE("a program in C pulls through every codec: as many bytes, and always t
   spec.initializer_seed = 5;
   const Handle<verbena_table> plain = Create(client.get(), spec);
   const std::vector<float> exact = Pulled(client.get(), plain.get());
-  // Of a number, or of its block's greatest.
+  // Largest error, relative to the number itself or to the greatest number of its block.
   constexpr double kLost[] = {0, 0, 1.0 / 256, 1.0 / 2048, 1.0 / 254, 1.0 / 16, 1.0 / 8};
   constexpr uint64_t kBytes[] = {0, 4, 2, 2, 1, 1, 1};
   for (int32_t codec = VERBENA_CODEC_NONE; codec <= VERBENA_CODEC_FP8_E5M2; ++codec) {
@@ -154,11 +154,11 @@ TEST_CASE("a program in C pulls through every codec: as many bytes, and always t
       INFO(codec << " " << i << " " << exact[i] << " " << once[i]);
       REQUIRE(std::abs(once[i] - exact[i]) <= kLost[codec] * reference + (scaled ? 1e-3 : 0));
     }
-    // Whoever opens it as another is told.
+    // Opening it with another pull codec fails.
     spec.pull_codec = codec == VERBENA_CODEC_INT8 ? VERBENA_CODEC_BF16 : VERBENA_CODEC_INT8;
     verbena_table* other = nullptr;
-    Says(verbena_table_create(client.get(), &spec, kDefault, &other), VERBENA_ALREADY_EXISTS,
-         {"pull_codec"});
+    ExpectError(verbena_table_create(client.get(), &spec, kDefault, &other), VERBENA_ALREADY_EXISTS,
+                {"pull_codec"});
   }
 }
 
@@ -166,9 +166,9 @@ TEST_CASE("types that a table cannot have are refused by name") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   const Handle<verbena_client> client = Connect(Options(cluster.address().c_str()));
   verbena_table* table = nullptr;
-  const auto refused = [&](const verbena_table_spec& spec, const std::string& says) {
-    Says(verbena_table_create(client.get(), &spec, kDefault, &table), VERBENA_INVALID_ARGUMENT,
-         {says});
+  const auto refused = [&](const verbena_table_spec& spec, const std::string& message) {
+    ExpectError(verbena_table_create(client.get(), &spec, kDefault, &table),
+                VERBENA_INVALID_ARGUMENT, {message});
     CHECK(table == nullptr);
   };
   refused(NarrowSpec("t", VERBENA_DTYPE_F32, VERBENA_DTYPE_F16), "gradient_dtype");
@@ -181,7 +181,7 @@ TEST_CASE("types that a table cannot have are refused by name") {
   rows.dtype = VERBENA_DTYPE_BF16;
   refused(rows, "1 (f32) for an embedding table");
 
-  // A program of a release without gradient_dtype asks for f32, and is told nothing of it.
+  // A program built against a release without gradient_dtype gets f32, and the field is left alone.
   verbena_table_spec old = NarrowSpec("t", VERBENA_DTYPE_BF16, 99);
   old.struct_size = offsetof(verbena_table_spec, gradient_dtype);
   const Handle<verbena_table> made = Create(client.get(), old);

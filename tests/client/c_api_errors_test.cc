@@ -9,12 +9,12 @@
 namespace verbena::test {
 namespace {
 
-TEST_CASE("a table's specification that is wrong is named") {
+TEST_CASE("the error of an invalid table specification names the member") {
   Fixture f;
   const auto refuse = [&](const verbena_table_spec& spec, const std::vector<std::string>& words) {
     auto* raw = reinterpret_cast<verbena_table*>(&f);
-    Says(verbena_table_create(f.client.get(), &spec, kDefault, &raw), VERBENA_INVALID_ARGUMENT,
-         words);
+    ExpectError(verbena_table_create(f.client.get(), &spec, kDefault, &raw),
+                VERBENA_INVALID_ARGUMENT, words);
     CHECK(raw == nullptr);
   };
   verbena_table_spec spec = Spec("bad name");
@@ -110,8 +110,8 @@ TEST_CASE("a table's specification that is wrong is named") {
   spec = Spec("weights");
   spec.rate = 2;
   verbena_table* raw = nullptr;
-  Says(verbena_table_create(f.client.get(), &spec, kDefault, &raw), VERBENA_ALREADY_EXISTS,
-       {"weights", "rate", "1", "2"});
+  ExpectError(verbena_table_create(f.client.get(), &spec, kDefault, &raw), VERBENA_ALREADY_EXISTS,
+              {"weights", "rate", "1", "2"});
 }
 
 TEST_CASE("NULL is refused by name, in every argument") {
@@ -120,7 +120,7 @@ TEST_CASE("NULL is refused by name, in every argument") {
   const verbena_table* table = f.table.get();
   const verbena_region* region = f.gradient.get();
   const auto null = [](verbena_status status, const char* argument) {
-    Says(status, VERBENA_INVALID_ARGUMENT, {std::string(": ") + argument + " is NULL"});
+    ExpectError(status, VERBENA_INVALID_ARGUMENT, {std::string(": ") + argument + " is NULL"});
   };
   const verbena_connect_options options = Options(f.cluster.address().c_str());
   const verbena_table_spec spec = Spec("t");
@@ -216,7 +216,7 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_ticket_on_done(
            nullptr, [](verbena_status, const char*, void*) {}, nullptr),
        "ticket");
-  // What takes NULL.
+  // Functions that accept NULL.
   CHECK(verbena_region_data(nullptr) == nullptr);
   CHECK(verbena_region_size(nullptr) == 0);
   CHECK(verbena_ticket_done(nullptr) == 1);
@@ -236,12 +236,12 @@ TEST_CASE("NULL is refused by name, in every argument") {
   Good(verbena_ticket_wait(pull.get(), kDefault));
 }
 
-TEST_CASE("connecting says which option is wrong, and who does not answer") {
+TEST_CASE("connect errors name the wrong option, or the address that does not answer") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   const auto refuse = [](const verbena_connect_options& options, verbena_status status,
                          const std::vector<std::string>& words) {
     verbena_client* client = nullptr;
-    Says(verbena_connect(&options, &client), status, words);
+    ExpectError(verbena_connect(&options, &client), status, words);
     CHECK(client == nullptr);
   };
   verbena_connect_options options = Options("nowhere");
@@ -287,18 +287,19 @@ TEST_CASE("connecting says which option is wrong, and who does not answer") {
   refuse(options, VERBENA_INVALID_ARGUMENT, {"expected_workers is 3", "2"});
 }
 
-TEST_CASE("pushes and pulls that are wrong do not start") {
+TEST_CASE("invalid pushes and pulls do not start") {
   Fixture f;
   verbena_ticket* ticket = nullptr;
   const auto refuse = [&](const verbena_region* region, const verbena_range* range,
                           const std::vector<std::string>& words) {
-    Says(verbena_push(f.client.get(), f.table.get(), region, range, kDefault, &ticket),
-         VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(verbena_push(f.client.get(), f.table.get(), region, range, kDefault, &ticket),
+                VERBENA_INVALID_ARGUMENT, words);
     CHECK(ticket == nullptr);
-    Says(verbena_pull(f.client.get(), f.table.get(), region, range, 0, kDefault, &ticket),
-         VERBENA_INVALID_ARGUMENT, words);
-    Says(verbena_push_pull(f.client.get(), f.table.get(), region, region, range, kDefault, &ticket),
-         VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(verbena_pull(f.client.get(), f.table.get(), region, range, 0, kDefault, &ticket),
+                VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(
+        verbena_push_pull(f.client.get(), f.table.get(), region, region, range, kDefault, &ticket),
+        VERBENA_INVALID_ARGUMENT, words);
   };
   const Handle<verbena_region> small = Allocate(f.client.get(), 64);
   refuse(small.get(), nullptr, {"12000", "64"});
@@ -312,18 +313,19 @@ TEST_CASE("pushes and pulls that are wrong do not start") {
   refuse(f.gradient.get(), &range, {"region_offset is 2"});
   range = {0, 1024, UINT64_MAX - 3};
   refuse(f.gradient.get(), &range, {"too small"});
-  Says(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, -2, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"timeout_ms is -2"});
-  Says(verbena_table_open(f.client.get(), "weights", -9, nullptr), VERBENA_INVALID_ARGUMENT);
+  ExpectError(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, -2, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"timeout_ms is -2"});
+  ExpectError(verbena_table_open(f.client.get(), "weights", -9, nullptr), VERBENA_INVALID_ARGUMENT);
 
   // Handles of another client.
   verbena_connect_options options = Options(f.cluster.address().c_str());
   options.job = "other";
   const Handle<verbena_client> other = Connect(options);
-  Says(verbena_push(other.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"another client"});
-  Says(verbena_end_step(other.get(), f.table.get(), kDefault, &ticket), VERBENA_INVALID_ARGUMENT,
-       {"another client"});
+  ExpectError(
+      verbena_push(other.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, &ticket),
+      VERBENA_INVALID_ARGUMENT, {"another client"});
+  ExpectError(verbena_end_step(other.get(), f.table.get(), kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"another client"});
   const Handle<verbena_region> theirs = Allocate(other.get(), kElements * 4);
   refuse(theirs.get(), nullptr, {"another client"});
 
@@ -341,19 +343,20 @@ TEST_CASE("pushes and pulls that are wrong do not start") {
   options.observer = 0;
   const Handle<verbena_client> later = Connect(options);
   const Handle<verbena_region> own = Allocate(later.get(), kElements * 4);
-  Says(verbena_push(later.get(), stale, own.get(), nullptr, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"another client, or by one that was freed"});
-  Says(verbena_pull(later.get(), stale, own.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT, kDefault,
-                    &ticket),
-       VERBENA_INVALID_ARGUMENT, {"another client"});
+  ExpectError(verbena_push(later.get(), stale, own.get(), nullptr, kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"another client, or by one that was freed"});
+  ExpectError(verbena_pull(later.get(), stale, own.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT,
+                           kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"another client"});
 
   // One contribution a step.
   Good(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, nullptr));
-  Says(verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"step 0 already"});
+  ExpectError(
+      verbena_push(f.client.get(), f.table.get(), f.gradient.get(), nullptr, kDefault, &ticket),
+      VERBENA_INVALID_ARGUMENT, {"step 0 already"});
 }
 
-TEST_CASE("a step waits for the others, and says for whom") {
+TEST_CASE("the deadline error of a step names the number of missing workers") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   verbena_connect_options options = Options(cluster.address().c_str());
   options.expected_workers = 2;
@@ -364,7 +367,7 @@ TEST_CASE("a step waits for the others, and says for whom") {
   verbena_ticket* ticket = nullptr;
   Good(verbena_push_pull(client.get(), table.get(), region.get(), region.get(), nullptr, 300,
                          &ticket));
-  Says(verbena_ticket_wait(ticket, kDefault), VERBENA_DEADLINE_EXCEEDED, {"1 of 2 workers"});
+  ExpectError(verbena_ticket_wait(ticket, kDefault), VERBENA_DEADLINE_EXCEEDED, {"1 of 2 workers"});
   verbena_ticket_free(ticket);
 }
 
@@ -377,17 +380,17 @@ TEST_CASE("too many steps ahead are refused") {
   for (int i = 0; i < 64; ++i) {
     Good(verbena_end_step(client.get(), table.get(), 60'000, nullptr));
   }
-  Says(verbena_end_step(client.get(), table.get(), 60'000, nullptr), VERBENA_RESOURCE_EXHAUSTED,
-       {"64 steps", "weights"});
+  ExpectError(verbena_end_step(client.get(), table.get(), 60'000, nullptr),
+              VERBENA_RESOURCE_EXHAUSTED, {"64 steps", "weights"});
 }
 
-TEST_CASE("a closed client ends what waits and refuses what comes; its handles stay valid") {
+TEST_CASE("closing a client ends waiting calls and refuses new ones; its handles stay valid") {
   Fixture f;
   Handle<verbena_ticket> waiting;
   Good(f.PullOf(5, 60'000, &waiting));
   verbena_status ended = VERBENA_OK;
   std::thread other([&] { ended = verbena_ticket_wait(waiting.get(), kDefault); });
-  Says(verbena_ticket_wait(waiting.get(), 20), VERBENA_DEADLINE_EXCEEDED);
+  ExpectError(verbena_ticket_wait(waiting.get(), 20), VERBENA_DEADLINE_EXCEEDED);
   Good(verbena_close(f.client.get()));
   other.join();
   CHECK(ended == VERBENA_CANCELLED);
@@ -396,7 +399,7 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   Good(verbena_close(f.client.get()));  // again: nothing to do
 
   const auto closed = [](verbena_status status) {
-    Says(status, VERBENA_FAILED_PRECONDITION, {"the client is closed"});
+    ExpectError(status, VERBENA_FAILED_PRECONDITION, {"the client is closed"});
   };
   Handle<verbena_ticket> ticket;
   closed(f.PullOf(0, kDefault, &ticket));
@@ -438,7 +441,7 @@ TEST_CASE("a closed client ends what waits and refuses what comes; its handles s
   Floats(f.gradient)[0] = 1;
 }
 
-TEST_CASE("a server that is gone makes calls unavailable, and then its data lost") {
+TEST_CASE("calls to a killed server end UNAVAILABLE, and DATA_LOSS after its restart") {
   Fixture f;
   Handle<verbena_ticket> pull;
   Good(f.PullOf(0, kDefault, &pull));
@@ -446,7 +449,7 @@ TEST_CASE("a server that is gone makes calls unavailable, and then its data lost
   f.cluster.server(0).Signal(9);
   f.cluster.server(0).Wait();
   Good(f.PullOf(0, 4000, &pull));  // longer than the lease
-  Says(verbena_ticket_wait(pull.get(), kDefault), VERBENA_UNAVAILABLE, {"server-0"});
+  ExpectError(verbena_ticket_wait(pull.get(), kDefault), VERBENA_UNAVAILABLE, {"server-0"});
   f.cluster.RestartServer(0);
   CHECK(Eventually([&] {
     const verbena_status started = f.PullOf(0, 2000, &pull);
@@ -458,9 +461,9 @@ TEST_CASE("a server that is gone makes calls unavailable, and then its data lost
   f.cluster.coordinator().Wait();
   verbena_table* table = nullptr;
   const verbena_table_spec spec = Spec("t");
-  Says(verbena_table_create(f.client.get(), &spec, 500, &table), VERBENA_UNAVAILABLE,
-       {f.cluster.address()});
-  Says(verbena_table_drop(f.client.get(), "weights", 500), VERBENA_UNAVAILABLE);
+  ExpectError(verbena_table_create(f.client.get(), &spec, 500, &table), VERBENA_UNAVAILABLE,
+              {f.cluster.address()});
+  ExpectError(verbena_table_drop(f.client.get(), "weights", 500), VERBENA_UNAVAILABLE);
 }
 
 }  // namespace

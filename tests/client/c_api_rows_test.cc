@@ -1,4 +1,4 @@
-// Embedding tables in C against real daemons: what works, and each error that verbena.h documents.
+// Embedding tables in C against real daemons: results, and each error that verbena.h documents.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -33,7 +33,7 @@ struct RowFixture : Fixture {
   }
 };
 
-TEST_CASE("a key that is to be pushed twice gets a row with its second push") {
+TEST_CASE("with an admission count of 2 a key gets its row with the second push") {
   Fixture f;
   verbena_table_spec spec = EmbeddingSpec("counted");
   spec.admission = VERBENA_ADMISSION_MIN_COUNT;
@@ -115,10 +115,10 @@ TEST_CASE("rows are looked up, pushed and shown") {
       &shown));
   REQUIRE(shown.size() == 100);
   for (const auto& [key, value] : shown) CHECK(value == (key == 7 ? 1.0f : 1.5f));
-  Says(verbena_scan(
-           f.client.get(), f.items.get(), kDefault,
-           [](const uint64_t*, const float*, size_t, void*) { return 1; }, nullptr),
-       VERBENA_CANCELLED, {"show"});
+  ExpectError(verbena_scan(
+                  f.client.get(), f.items.get(), kDefault,
+                  [](const uint64_t*, const float*, size_t, void*) { return 1; }, nullptr),
+              VERBENA_CANCELLED, {"show"});
 
   verbena_statistics statistics = {};
   statistics.struct_size = sizeof(statistics);
@@ -129,7 +129,7 @@ TEST_CASE("rows are looked up, pushed and shown") {
   CHECK(statistics.pulls > 0);
 }
 
-TEST_CASE("calls without keys end well; keys may be NULL then") {
+TEST_CASE("calls without keys succeed, also with NULL for the keys") {
   RowFixture f;
   verbena_client* client = f.client.get();
   constexpr const uint64_t* none = nullptr;
@@ -147,22 +147,22 @@ TEST_CASE("calls without keys end well; keys may be NULL then") {
                              rows, 0, 0, kDefault, &raw));
     done(verbena_prefetch(client, f.items.get(), keys, 0, kDefault, &raw));
   }
-  Says(verbena_push_rows(client, f.items.get(), nullptr, 1, f.rows.get(), 0, kDefault, &raw),
-       VERBENA_INVALID_ARGUMENT, {"keys is NULL"});
+  ExpectError(verbena_push_rows(client, f.items.get(), nullptr, 1, f.rows.get(), 0, kDefault, &raw),
+              VERBENA_INVALID_ARGUMENT, {"keys is NULL"});
 }
 
-TEST_CASE("calls on rows that are wrong do not start") {
+TEST_CASE("invalid calls on rows do not start") {
   RowFixture f;
   verbena_ticket* ticket = nullptr;
   const auto refuse = [&](const verbena_table* table, size_t count, const verbena_region* region,
                           uint64_t offset, const std::vector<std::string>& words) {
-    Says(verbena_push_rows(f.client.get(), table, f.keys.data(), count, region, offset, kDefault,
-                           &ticket),
-         VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(verbena_push_rows(f.client.get(), table, f.keys.data(), count, region, offset,
+                                  kDefault, &ticket),
+                VERBENA_INVALID_ARGUMENT, words);
     CHECK(ticket == nullptr);
-    Says(verbena_lookup(f.client.get(), table, f.keys.data(), count, region, offset, 0, kDefault,
-                        &ticket),
-         VERBENA_INVALID_ARGUMENT, words);
+    ExpectError(verbena_lookup(f.client.get(), table, f.keys.data(), count, region, offset, 0,
+                               kDefault, &ticket),
+                VERBENA_INVALID_ARGUMENT, words);
     CHECK(ticket == nullptr);
   };
   const verbena_table* items = f.items.get();
@@ -173,30 +173,32 @@ TEST_CASE("calls on rows that are wrong do not start") {
   refuse(items, 1, f.rows.get(), 2, {"region_offset is 2", "multiples of 4"});
   refuse(items, 1, f.rows.get(), UINT64_MAX - 3, {"too small"});
   refuse(f.table.get(), 1, f.rows.get(), 0, {"weights", "dense"});
-  Says(verbena_lookup(f.client.get(), items, f.keys.data(), 1, f.rows.get(), 0, 0, -2, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"timeout_ms is -2"});
+  ExpectError(
+      verbena_lookup(f.client.get(), items, f.keys.data(), 1, f.rows.get(), 0, 0, -2, &ticket),
+      VERBENA_INVALID_ARGUMENT, {"timeout_ms is -2"});
   const auto show = [](const uint64_t*, const float*, size_t, void*) { return 0; };
-  Says(verbena_scan(f.client.get(), f.table.get(), kDefault, show, nullptr),
-       VERBENA_INVALID_ARGUMENT, {"weights", "dense"});
-  Says(verbena_scan(f.client.get(), items, -2, show, nullptr), VERBENA_INVALID_ARGUMENT,
-       {"timeout_ms is -2"});
+  ExpectError(verbena_scan(f.client.get(), f.table.get(), kDefault, show, nullptr),
+              VERBENA_INVALID_ARGUMENT, {"weights", "dense"});
+  ExpectError(verbena_scan(f.client.get(), items, -2, show, nullptr), VERBENA_INVALID_ARGUMENT,
+              {"timeout_ms is -2"});
   // The other way round.
-  Says(verbena_push(f.client.get(), items, f.rows.get(), nullptr, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"items", "embedding table of dim 8"});
-  Says(verbena_pull(f.client.get(), items, f.rows.get(), nullptr, 0, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"items", "embedding table"});
-  Says(verbena_push_pull(f.client.get(), items, f.rows.get(), f.rows.get(), nullptr, kDefault,
-                         &ticket),
-       VERBENA_INVALID_ARGUMENT, {"items", "embedding table"});
+  ExpectError(verbena_push(f.client.get(), items, f.rows.get(), nullptr, kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"items", "embedding table of dim 8"});
+  ExpectError(verbena_pull(f.client.get(), items, f.rows.get(), nullptr, 0, kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"items", "embedding table"});
+  ExpectError(verbena_push_pull(f.client.get(), items, f.rows.get(), f.rows.get(), nullptr,
+                                kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"items", "embedding table"});
 
   // Handles of another client.
   verbena_connect_options options = Options(f.cluster.address().c_str());
   options.job = "other";
   const Handle<verbena_client> other = Connect(options);
-  Says(verbena_lookup(other.get(), items, f.keys.data(), 1, f.rows.get(), 0, 0, kDefault, &ticket),
-       VERBENA_INVALID_ARGUMENT, {"another client"});
-  Says(verbena_scan(other.get(), items, kDefault, show, nullptr), VERBENA_INVALID_ARGUMENT,
-       {"another client"});
+  ExpectError(
+      verbena_lookup(other.get(), items, f.keys.data(), 1, f.rows.get(), 0, 0, kDefault, &ticket),
+      VERBENA_INVALID_ARGUMENT, {"another client"});
+  ExpectError(verbena_scan(other.get(), items, kDefault, show, nullptr), VERBENA_INVALID_ARGUMENT,
+              {"another client"});
   const Handle<verbena_region> theirs = Allocate(other.get(), 64);
   refuse(items, 1, theirs.get(), 0, {"another client"});
 
@@ -208,19 +210,19 @@ TEST_CASE("calls on rows that are wrong do not start") {
   Good(verbena_table_open(observer.get(), "items", kDefault, &raw));
   const Handle<verbena_table> seen(raw);
   const Handle<verbena_region> memory = Allocate(observer.get(), 64);
-  Says(verbena_push_rows(observer.get(), seen.get(), f.keys.data(), 1, memory.get(), 0, kDefault,
-                         &ticket),
-       VERBENA_FAILED_PRECONDITION, {"observer"});
+  ExpectError(verbena_push_rows(observer.get(), seen.get(), f.keys.data(), 1, memory.get(), 0,
+                                kDefault, &ticket),
+              VERBENA_FAILED_PRECONDITION, {"observer"});
 }
 
-TEST_CASE("how calls on rows end that started") {
+TEST_CASE("errors of calls on rows that have started") {
   RowFixture f;
   verbena_ticket* raw = nullptr;
   const auto ends = [&](verbena_status started, verbena_status status,
                         const std::vector<std::string>& words) {
-    if (started != VERBENA_OK) return Says(started, status, words);
+    if (started != VERBENA_OK) return ExpectError(started, status, words);
     const Handle<verbena_ticket> ticket(raw);
-    Says(verbena_ticket_wait(raw, kDefault), status, words);
+    ExpectError(verbena_ticket_wait(raw, kDefault), status, words);
   };
   // A version that nobody makes.
   ends(verbena_lookup(f.client.get(), f.items.get(), f.keys.data(), 1, f.rows.get(), 0, 9, 300,
@@ -231,7 +233,8 @@ TEST_CASE("how calls on rows end that started") {
                          &raw));
   const Handle<verbena_ticket> push(raw);
   Good(verbena_end_step(f.client.get(), f.items.get(), kDefault, nullptr));
-  Says(verbena_ticket_wait(push.get(), kDefault), VERBENA_INVALID_ARGUMENT, {"items", "NaN"});
+  ExpectError(verbena_ticket_wait(push.get(), kDefault), VERBENA_INVALID_ARGUMENT,
+              {"items", "NaN"});
   Good(verbena_table_drop(f.client.get(), "items", kDefault));
   // The servers hear of it a moment later.
   REQUIRE(Eventually([&] {
@@ -247,13 +250,13 @@ TEST_CASE("how calls on rows end that started") {
   ends(verbena_push_rows(f.client.get(), f.items.get(), f.keys.data(), 1, f.rows.get(), 0, kDefault,
                          &raw),
        VERBENA_NOT_FOUND, {});
-  Says(verbena_scan(
-           f.client.get(), f.items.get(), kDefault,
-           [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr),
-       VERBENA_NOT_FOUND, {});
+  ExpectError(verbena_scan(
+                  f.client.get(), f.items.get(), kDefault,
+                  [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr),
+              VERBENA_NOT_FOUND, {});
 }
 
-TEST_CASE("rows of a server that is gone are unavailable, and then lost") {
+TEST_CASE("lookups at a killed server end UNAVAILABLE, and DATA_LOSS after its restart") {
   RowFixture f;
   verbena_ticket* raw = nullptr;
   const auto lookup = [&](int64_t timeout_ms) {
@@ -266,14 +269,14 @@ TEST_CASE("rows of a server that is gone are unavailable, and then lost") {
   Good(lookup(kDefault));
   f.cluster.server(0).Signal(9);
   f.cluster.server(0).Wait();
-  Says(lookup(4000), VERBENA_UNAVAILABLE, {"server-0"});  // longer than the lease
+  ExpectError(lookup(4000), VERBENA_UNAVAILABLE, {"server-0"});  // longer than the lease
   f.cluster.RestartServer(0);
   CHECK(Eventually([&] { return lookup(2000) == VERBENA_DATA_LOSS; }));
   CHECK_THAT(verbena_last_error(), Contains("items"));
-  Says(verbena_scan(
-           f.client.get(), f.items.get(), kDefault,
-           [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr),
-       VERBENA_DATA_LOSS, {"items"});
+  ExpectError(verbena_scan(
+                  f.client.get(), f.items.get(), kDefault,
+                  [](const uint64_t*, const float*, size_t, void*) { return 0; }, nullptr),
+              VERBENA_DATA_LOSS, {"items"});
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ using Catch::Matchers::Contains;
 inline constexpr int64_t kDefault = VERBENA_TIMEOUT_DEFAULT;
 
 // Fails with `status`, and the text names every one of `words`.
-inline void Says(verbena_status got, verbena_status status,
-                 const std::vector<std::string>& words = {}) {
+inline void ExpectError(verbena_status got, verbena_status status,
+                        const std::vector<std::string>& words = {}) {
   INFO(verbena_status_name(got) << ": " << verbena_last_error());
   CHECK(got == status);
   for (const std::string& word : words) CHECK_THAT(verbena_last_error(), Contains(word));

@@ -66,7 +66,7 @@ TEST_CASE("a program in C trains, step by step and in ranges") {
       &missing));
 }
 
-TEST_CASE("tables say what they are, are listed, opened again and dropped") {
+TEST_CASE("tables report their properties, are listed, opened again and dropped") {
   Fixture f;
   verbena_table_info info = {};
   info.struct_size = sizeof(info);
@@ -107,16 +107,18 @@ TEST_CASE("tables say what they are, are listed, opened again and dropped") {
   verbena_table* raw = nullptr;
   verbena_table_spec changed = other;
   changed.description = "A third table";
-  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_ALREADY_EXISTS,
-       {"description is \"A second table\" in the existing table and \"A third table\""});
+  ExpectError(verbena_table_create(f.client.get(), &changed, kDefault, &raw),
+              VERBENA_ALREADY_EXISTS,
+              {"description is \"A second table\" in the existing table and \"A third table\""});
   changed = other;
   changed.schedule_rate_count = 1;
-  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_INVALID_ARGUMENT,
-       {"optimizer.schedule.rates is a list of 1; allowed: as many as boundaries, which are 2"});
+  ExpectError(
+      verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_INVALID_ARGUMENT,
+      {"optimizer.schedule.rates is a list of 1; allowed: as many as boundaries, which are 2"});
   changed = other;
   changed.clip_value = 4;
-  Says(verbena_table_create(f.client.get(), &changed, kDefault, &raw), VERBENA_ALREADY_EXISTS,
-       {"optimizer.clip_value is 3 in the existing table and 4"});
+  ExpectError(verbena_table_create(f.client.get(), &changed, kDefault, &raw),
+              VERBENA_ALREADY_EXISTS, {"optimizer.clip_value is 3 in the existing table and 4"});
   std::vector<std::string> names;
   Good(verbena_table_list(
       f.client.get(), kDefault,
@@ -130,15 +132,17 @@ TEST_CASE("tables say what they are, are listed, opened again and dropped") {
   Good(verbena_table_open(f.client.get(), "other", kDefault, &raw));
   const Handle<verbena_table> again(raw);
   Good(verbena_table_drop(f.client.get(), "other", kDefault));
-  Says(verbena_table_open(f.client.get(), "other", kDefault, &raw), VERBENA_NOT_FOUND, {"other"});
+  ExpectError(verbena_table_open(f.client.get(), "other", kDefault, &raw), VERBENA_NOT_FOUND,
+              {"other"});
   CHECK(raw == nullptr);
-  Says(verbena_table_drop(f.client.get(), "other", kDefault), VERBENA_NOT_FOUND, {"other"});
+  ExpectError(verbena_table_drop(f.client.get(), "other", kDefault), VERBENA_NOT_FOUND, {"other"});
   // The handle lives on, the table does not.
   Good(verbena_table_get_info(again.get(), &info));
   CHECK(std::string(info.name) == "other");
   verbena_ticket* ticket = nullptr;
-  Says(verbena_push(f.client.get(), again.get(), f.gradient.get(), nullptr, kDefault, &ticket),
-       VERBENA_NOT_FOUND, {"push"});
+  ExpectError(
+      verbena_push(f.client.get(), again.get(), f.gradient.get(), nullptr, kDefault, &ticket),
+      VERBENA_NOT_FOUND, {"push"});
   CHECK(ticket == nullptr);
 }
 
@@ -149,15 +153,15 @@ struct Later {
   uint64_t added;
 };
 
-TEST_CASE("structs of another size than the library's") {
+TEST_CASE("structs with another size than the library's") {
   const ProcessCluster cluster({.servers = 1, .shards = 1});
   verbena_connect_options options = Options(cluster.address().c_str());
   verbena_client* client = nullptr;
   options.struct_size = 0;
-  Says(verbena_connect(&options, &client), VERBENA_INVALID_ARGUMENT,
-       {"struct_size of verbena_connect_options is 0", "Was it set?"});
+  ExpectError(verbena_connect(&options, &client), VERBENA_INVALID_ARGUMENT,
+              {"struct_size of verbena_connect_options is 0", "Was it set?"});
   options.struct_size = 16;
-  Says(verbena_connect(&options, &client), VERBENA_INVALID_ARGUMENT, {"is 16"});
+  ExpectError(verbena_connect(&options, &client), VERBENA_INVALID_ARGUMENT, {"is 16"});
 
   // Newer programs may have fields that this library does not know, while they do not use them.
   Later<verbena_connect_options> later;
@@ -167,7 +171,7 @@ TEST_CASE("structs of another size than the library's") {
   CHECK(later.known.struct_size == sizeof(later));
   later.known.cluster = cluster.address().c_str();
   later.added = 7;
-  Says(verbena_connect(&later.known, &client), VERBENA_INVALID_ARGUMENT, {"does not know"});
+  ExpectError(verbena_connect(&later.known, &client), VERBENA_INVALID_ARGUMENT, {"does not know"});
   CHECK(client == nullptr);
   later.added = 0;
   Good(verbena_connect(&later.known, &client));
@@ -180,8 +184,8 @@ TEST_CASE("structs of another size than the library's") {
   spec.known.struct_size = size;
   spec.added = 1;
   verbena_table* table = nullptr;
-  Says(verbena_table_create(client, &spec.known, kDefault, &table), VERBENA_INVALID_ARGUMENT,
-       {"verbena_table_spec", "does not know"});
+  ExpectError(verbena_table_create(client, &spec.known, kDefault, &table), VERBENA_INVALID_ARGUMENT,
+              {"verbena_table_spec", "does not know"});
 
   Later<verbena_client_info> info;
   std::memset(&info, 0xee, sizeof(info));
@@ -193,34 +197,37 @@ TEST_CASE("structs of another size than the library's") {
   CHECK(info.known.struct_size == sizeof(info));
   CHECK(info.added == 0);
   info.known.struct_size = 8;
-  Says(verbena_client_get_info(client, &info.known), VERBENA_INVALID_ARGUMENT, {"is 8"});
+  ExpectError(verbena_client_get_info(client, &info.known), VERBENA_INVALID_ARGUMENT, {"is 8"});
   verbena_statistics statistics = {};
-  Says(verbena_client_get_statistics(client, &statistics), VERBENA_INVALID_ARGUMENT, {"is 0"});
+  ExpectError(verbena_client_get_statistics(client, &statistics), VERBENA_INVALID_ARGUMENT,
+              {"is 0"});
   const Handle<verbena_table> made = Create(client, Spec("t"));
   verbena_table_info table_info = {};
-  Says(verbena_table_get_info(made.get(), &table_info), VERBENA_INVALID_ARGUMENT, {"is 0"});
+  ExpectError(verbena_table_get_info(made.get(), &table_info), VERBENA_INVALID_ARGUMENT, {"is 0"});
 }
 
-TEST_CASE("regions: allocated, registered, and what they cannot be") {
+TEST_CASE("regions: allocation, registration and invalid arguments") {
   Fixture f;
   CHECK(verbena_region_size(f.parameters.get()) == kElements * 4);
   CHECK(Floats(f.parameters)[kElements - 1] == 0);
   verbena_region* raw = nullptr;
-  Says(verbena_region_allocate(f.client.get(), 0, VERBENA_MEMORY_HOST, 0, &raw),
-       VERBENA_INVALID_ARGUMENT, {"0 bytes"});
-  Says(verbena_region_allocate(f.client.get(), 4096, 7, 0, &raw), VERBENA_INVALID_ARGUMENT,
-       {"kind is 7"});
-  Says(verbena_region_allocate(f.client.get(), 4096, VERBENA_MEMORY_CUDA, 0, &raw),
-       VERBENA_UNAVAILABLE, {"no CUDA driver"});
-  Says(verbena_region_allocate(f.client.get(), size_t{1} << 62, VERBENA_MEMORY_HOST, 0, &raw),
-       VERBENA_RESOURCE_EXHAUSTED, {std::to_string(size_t{1} << 62)});
+  ExpectError(verbena_region_allocate(f.client.get(), 0, VERBENA_MEMORY_HOST, 0, &raw),
+              VERBENA_INVALID_ARGUMENT, {"0 bytes"});
+  ExpectError(verbena_region_allocate(f.client.get(), 4096, 7, 0, &raw), VERBENA_INVALID_ARGUMENT,
+              {"kind is 7"});
+  ExpectError(verbena_region_allocate(f.client.get(), 4096, VERBENA_MEMORY_CUDA, 0, &raw),
+              VERBENA_UNAVAILABLE, {"no CUDA driver"});
+  ExpectError(
+      verbena_region_allocate(f.client.get(), size_t{1} << 62, VERBENA_MEMORY_HOST, 0, &raw),
+      VERBENA_RESOURCE_EXHAUSTED, {std::to_string(size_t{1} << 62)});
   std::vector<float> mine(kElements, -1);
-  Says(verbena_region_register(f.client.get(), mine.data(), 0, VERBENA_MEMORY_HOST, 0, &raw),
-       VERBENA_INVALID_ARGUMENT, {"0 bytes"});
-  Says(verbena_region_register(f.client.get(), mine.data(), 64, -1, 0, &raw),
-       VERBENA_INVALID_ARGUMENT, {"kind is -1"});
-  Says(verbena_region_register(f.client.get(), mine.data(), 64, VERBENA_MEMORY_CUDA, 0, &raw),
-       VERBENA_UNAVAILABLE, {"no CUDA driver"});
+  ExpectError(verbena_region_register(f.client.get(), mine.data(), 0, VERBENA_MEMORY_HOST, 0, &raw),
+              VERBENA_INVALID_ARGUMENT, {"0 bytes"});
+  ExpectError(verbena_region_register(f.client.get(), mine.data(), 64, -1, 0, &raw),
+              VERBENA_INVALID_ARGUMENT, {"kind is -1"});
+  ExpectError(
+      verbena_region_register(f.client.get(), mine.data(), 64, VERBENA_MEMORY_CUDA, 0, &raw),
+      VERBENA_UNAVAILABLE, {"no CUDA driver"});
   CHECK(raw == nullptr);
   Good(verbena_region_register(f.client.get(), mine.data(), mine.size() * 4, VERBENA_MEMORY_HOST, 0,
                                &raw));
@@ -248,10 +255,10 @@ TEST_CASE("an observer pulls, and does not push") {
   const Handle<verbena_table> table(raw);
   const Handle<verbena_region> region = Allocate(observer.get(), kElements * 4);
   verbena_ticket* ticket = nullptr;
-  Says(verbena_push(observer.get(), raw, region.get(), nullptr, kDefault, &ticket),
-       VERBENA_FAILED_PRECONDITION, {"observer"});
-  Says(verbena_end_step(observer.get(), raw, kDefault, &ticket), VERBENA_FAILED_PRECONDITION,
-       {"observer"});
+  ExpectError(verbena_push(observer.get(), raw, region.get(), nullptr, kDefault, &ticket),
+              VERBENA_FAILED_PRECONDITION, {"observer"});
+  ExpectError(verbena_end_step(observer.get(), raw, kDefault, &ticket), VERBENA_FAILED_PRECONDITION,
+              {"observer"});
   Good(verbena_pull(observer.get(), raw, region.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT,
                     kDefault, &ticket));
   Good(verbena_ticket_wait(ticket, kDefault));
@@ -259,17 +266,17 @@ TEST_CASE("an observer pulls, and does not push") {
   CHECK(Floats(region)[0] == 2);
 }
 
-struct Told {
+struct Completion {
   int times = 0;
   verbena_status status = VERBENA_OK;
   std::string text;
 };
 
-void Tell(verbena_status status, const char* text, void* user) {
-  auto* told = static_cast<Told*>(user);
-  ++told->times;
-  told->status = status;
-  told->text = text;
+void OnDone(verbena_status status, const char* text, void* user) {
+  auto* completion = static_cast<Completion*>(user);
+  ++completion->times;
+  completion->status = status;
+  completion->text = text;
 }
 
 TEST_CASE("a ticket ends by its deadline, by cancel, or is waited for a while") {
@@ -277,28 +284,29 @@ TEST_CASE("a ticket ends by its deadline, by cancel, or is waited for a while") 
   Handle<verbena_ticket> ready;
   Good(f.PullOf(VERBENA_MIN_VERSION_DEFAULT, kDefault, &ready));
   Good(verbena_ticket_wait(ready.get(), kDefault));
-  Told told;
-  Good(verbena_ticket_on_done(ready.get(), Tell, &told));  // at once
-  CHECK(told.times == 1);
-  CHECK(told.status == VERBENA_OK);
-  CHECK(told.text.empty());
+  Completion completion;
+  Good(verbena_ticket_on_done(ready.get(), OnDone, &completion));  // at once
+  CHECK(completion.times == 1);
+  CHECK(completion.status == VERBENA_OK);
+  CHECK(completion.text.empty());
 
   // Version 5: nobody will commit it.
   Handle<verbena_ticket> late;
   Good(f.PullOf(5, 200, &late));
-  Says(verbena_ticket_wait(late.get(), kDefault), VERBENA_DEADLINE_EXCEEDED, {"version 5"});
+  ExpectError(verbena_ticket_wait(late.get(), kDefault), VERBENA_DEADLINE_EXCEEDED, {"version 5"});
   CHECK(verbena_ticket_status(late.get()) == VERBENA_DEADLINE_EXCEEDED);
 
   Handle<verbena_ticket> running;
   Good(f.PullOf(5, 60'000, &running));
-  Told cancelled;
-  Good(verbena_ticket_on_done(running.get(), Tell, &cancelled));
-  Says(verbena_ticket_wait(running.get(), 20), VERBENA_DEADLINE_EXCEEDED, {"still running"});
+  Completion cancelled;
+  Good(verbena_ticket_on_done(running.get(), OnDone, &cancelled));
+  ExpectError(verbena_ticket_wait(running.get(), 20), VERBENA_DEADLINE_EXCEEDED, {"still running"});
   CHECK(verbena_ticket_done(running.get()) == 0);
-  Says(verbena_ticket_status(running.get()), VERBENA_FAILED_PRECONDITION, {"not done"});
-  Says(verbena_ticket_wait(running.get(), -7), VERBENA_INVALID_ARGUMENT, {"timeout_ms is -7"});
+  ExpectError(verbena_ticket_status(running.get()), VERBENA_FAILED_PRECONDITION, {"not done"});
+  ExpectError(verbena_ticket_wait(running.get(), -7), VERBENA_INVALID_ARGUMENT,
+              {"timeout_ms is -7"});
   Good(verbena_ticket_cancel(running.get()));
-  Says(verbena_ticket_wait(running.get(), kDefault), VERBENA_CANCELLED, {"cancelled"});
+  ExpectError(verbena_ticket_wait(running.get(), kDefault), VERBENA_CANCELLED, {"cancelled"});
   CHECK(cancelled.times == 1);
   CHECK(cancelled.status == VERBENA_CANCELLED);
   CHECK_THAT(cancelled.text, Contains("cancelled"));
@@ -310,7 +318,7 @@ TEST_CASE("a ticket ends by its deadline, by cancel, or is waited for a while") 
 
 TEST_CASE("errors are each thread's own; statuses and versions have names") {
   verbena_client* client = nullptr;
-  Says(verbena_connect(nullptr, &client), VERBENA_INVALID_ARGUMENT, {"options is NULL"});
+  ExpectError(verbena_connect(nullptr, &client), VERBENA_INVALID_ARGUMENT, {"options is NULL"});
   std::string other = "?";
   std::thread([&] { other = verbena_last_error(); }).join();
   CHECK(other.empty());

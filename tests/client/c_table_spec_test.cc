@@ -77,7 +77,7 @@ void SetMember(const OptionMember& member, verbena_table_spec* spec) {
   }
 }
 
-TEST_CASE("a value in C is that option's value in the specification, and no other's") {
+TEST_CASE("each value in C sets its own option of the specification, and no other") {
   v1::TableSpec plain;
   REQUIRE(ReadTableSpec(Spec(), &plain).ok());
   for (const OptionMember& member : TableSpecMembers()) {
@@ -130,7 +130,7 @@ TEST_CASE("a specification's values are those of verbena_table_info") {
   CHECK(std::string(TableInfoOf(1, unset).description).empty());
 }
 
-TEST_CASE("a list without elements' address, or of too many, is refused by its member's name") {
+TEST_CASE("a list with a NULL address or too many elements is refused with its member's name") {
   verbena_table_spec spec = Spec();
   v1::TableSpec read;
   spec.schedule_boundary_count = 1;

@@ -20,7 +20,7 @@ enum class For { kTransport, kLane };
 // Holds up the registration of one block, in the thread that registers it.
 class Held {
  public:
-  // Of what is started after this.
+  // Applies to registrations that are started after this.
   Held(World* world, uint64_t block, For purpose = For::kTransport) {
     const auto hold = [this, block](uint64_t id) {
       if (id != block) return;
@@ -151,13 +151,13 @@ int StopDuring(For use,
   return ended;
 }
 
-TEST_CASE("a stop while a lane registers a region waits for the step, and leaves nothing of it") {
+TEST_CASE("a stop while a lane registers a region waits for the step, and leaves no registration") {
   StopDuring(For::kLane, [](World* world, const auto& block, std::atomic<int>* ended) {
     world->Pull(block, ended);
   });
 }
 
-TEST_CASE("who waits for a region is woken when it is ready") {
+TEST_CASE("a call that waits for a region wakes when the region is ready") {
   World world(true);
   const auto block = World::Ones();
   for (int i = 0; i < 20; ++i) {
@@ -168,7 +168,7 @@ TEST_CASE("who waits for a region is woken when it is ready") {
   }
 }
 
-TEST_CASE("a region that is freed while it is registered is let go of before its memory goes") {
+TEST_CASE("a region freed during its registration is deregistered before its memory is freed") {
   World world(true);
   std::vector<float> memory(kElements, 1.0f);
   std::weak_ptr<rdma::MemoryBlock> weak;
@@ -196,7 +196,7 @@ TEST_CASE("a region that is freed while it is registered is let go of before its
       world.runtime.WaitUntil([&] { return weak.expired(); }, world.runtime.Now() + 30 * kSecond));
 }
 
-TEST_CASE("a stop while a region is registered waits for the step, and leaves nothing of it") {
+TEST_CASE("a stop during a registration waits for the step, and leaves no registration") {
   const int ended = StopDuring(
       For::kTransport,
       [](World* world, const auto& block, std::atomic<int>* push) { world->Push(block, push); });

@@ -41,7 +41,7 @@ TEST_CASE("threads that push and wait at the same time all get their answers") {
   CHECK(world.applied(7) == 100.0f);
 }
 
-TEST_CASE("with nobody waiting, the background thread finishes what was started") {
+TEST_CASE("with no waiting caller, the background thread finishes started calls") {
   World world(true);
   auto block = World::Ones();
   for (int round = 0; round < 3; ++round) {
@@ -89,7 +89,7 @@ TEST_CASE("callers that wait for all they start leave the background thread asle
     }
     sleeps = SleepsOfOthers() - before;
   }
-  // What nobody waits for is done all the same.
+  // Calls that no caller waits for end as well.
   std::promise<void> called;
   world.PushThenCall(block, &called);
   CHECK(called.get_future().wait_for(std::chrono::seconds(30)) == std::future_status::ready);
@@ -184,7 +184,8 @@ TEST_CASE("a wait ends at its time, and a cancel from another thread ends it bef
   world.SetSilent(false);
 }
 
-TEST_CASE("a stop ends what is in progress and every wait, also one for what will never be") {
+TEST_CASE(
+    "stop ends calls in progress and every wait, also a wait for a condition that stays false") {
   for (const bool background : {true, false}) {
     World world(background);
     world.SetSilent(true);

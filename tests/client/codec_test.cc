@@ -1,5 +1,5 @@
-// Tables with a push codec: what travels, that it is encoded once however often it is sent, what is
-// kept for the next push, and which regions are refused.
+// Tables with a push codec: the encoded bytes, one encoding for all resends, the residual kept for
+// the next push, and the regions that are refused.
 #include "shard/codec/codec.h"
 
 #include <malloc.h>
@@ -52,7 +52,7 @@ std::shared_ptr<rdma::MemoryBlock> Gradient(uint32_t seed) {
   return block;
 }
 
-// What a client must send: chunk by chunk, with the residual of what it has sent before.
+// The chunks that a client must send, each encoded with the residual of the pushes before.
 class Model {
  public:
   explicit Model(ElementType type) : type_(type), residual_(kElements) {}
@@ -81,7 +81,7 @@ void CheckPushed(const FakeServer& server, uint32_t table, const std::vector<Byt
   }
 }
 
-TEST_CASE("a push is encoded with what the ones before have lost, and counts its bytes") {
+TEST_CASE("a push is encoded with the residual of earlier pushes, and counts its bytes") {
   for (const v1::Codec codec : kCodecs) {
     for (const bool shm : {false, true}) {
       FakeCluster::Options options;
@@ -106,7 +106,7 @@ TEST_CASE("a push is encoded with what the ones before have lost, and counts its
   }
 }
 
-TEST_CASE("what is sent again after a lane loss has the same bits, and the residual changes once") {
+TEST_CASE("a resend after a lane loss has the same bits, and the residual changes once") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     for (const v1::Codec codec : kCodecs) {
       FakeCluster cluster;
@@ -122,7 +122,7 @@ TEST_CASE("what is sent again after a lane loss has the same bits, and the resid
         const std::vector<Bytes> expected = model.Push(*gradient);
         server.hold_pushes = true;
         auto call = cluster.Push(table, {gradient, 0, 0, kElements});
-        // The region is not what is sent, nor what is sent again.
+        // Neither the push nor its resend reads the region again.
         std::memset(gradient->data(), 0x41, gradient->size());
         auto end = cluster.EndStep(table);
         cluster.RunFor(50 * kMilli);
@@ -140,15 +140,15 @@ TEST_CASE("what is sent again after a lane loss has the same bits, and the resid
   }
 }
 
-TEST_CASE("what a push keeps back comes with later ones, until all that was given was pushed") {
+TEST_CASE("the residual of a push travels with later ones until everything was pushed") {
   for (const v1::Codec codec : kCodecs) {
-    if (codec == v1::CODEC_SIGN) continue;  // has always something to say
+    if (codec == v1::CODEC_SIGN) continue;  // its residual never becomes zero
     const auto type = static_cast<ElementType>(codec);
     FakeCluster cluster;
     const uint32_t table = cluster.AddTyped(Spec(codec, v1::CONSISTENCY_ASYNC), kElements);
     cluster.Join();
     std::vector<double> given(kElements), pushed(kElements);
-    // Of 1024 numbers 20 travel with a push of top_k.
+    // A push with top_k carries 20 of 1024 numbers.
     for (uint32_t push = 0; push < 3 + 1024 / 20 + 1; ++push) {
       const auto gradient = Gradient(push);
       auto* values = reinterpret_cast<float*>(gradient->data());
@@ -222,7 +222,7 @@ TEST_CASE("a push that was encoded before its call, without the core, has the sa
   CHECK_THAT(std::string(wrong.status().message()), Contains("push-pull: the range"));
 }
 
-TEST_CASE("buffers of encoded pushes are used again, not made without end") {
+TEST_CASE("buffers of encoded pushes are used again") {
   client::PushBuffers buffers;
   const std::byte* first = (*buffers.Take(5000))->data();
   CHECK((*buffers.Take(4000))->data() == first);
@@ -238,7 +238,7 @@ uint64_t BlockBytes() {
   return bytes;
 }
 
-TEST_CASE("regression: buffers of tables that are gone are freed") {
+TEST_CASE("regression: dropping tables frees their buffers for encoded pushes") {
   client::PushBuffers buffers;
   const auto before = BlockBytes();
   // Each table is a little larger than the one before, so that no buffer is used again.
@@ -255,7 +255,7 @@ size_t AllocatedBytes() {
   return info.uordblks + info.hblkhd;
 }
 
-TEST_CASE("regression: what pushes have lost of a table goes with the table") {
+TEST_CASE("regression: dropping a table frees its residuals") {
   constexpr uint64_t kMany = 4 << 20;
   FakeCluster cluster;
   cluster.AddTyped(Spec(v1::CODEC_NONE, v1::CONSISTENCY_ASYNC), kElements, "other");

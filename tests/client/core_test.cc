@@ -1,4 +1,4 @@
-// The client core's protocol: what it sends, in which order, and when a call is done.
+// The client core's protocol: its requests, their order, and when a call is done.
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -134,7 +134,8 @@ TEST_CASE("push-pull of a whole sync table ends its step and returns the new ver
         45);
 }
 
-TEST_CASE("async push-pull pulls what includes the push, also when the lane is lost between them") {
+TEST_CASE(
+    "an async push-pull pulls a version with its push, also when the lane is lost between them") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
@@ -184,7 +185,7 @@ TEST_CASE("a sync pull waits for the steps this worker has ended") {
   CHECK(reinterpret_cast<float*>(to.block->data())[0] == 3.0f);
 }
 
-TEST_CASE("more chunks than slots and operations go through, all of them") {
+TEST_CASE("more chunks than slots and operations are all transferred") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 200);
   cluster.Join();
@@ -237,7 +238,7 @@ TEST_CASE("a record is sent again only after its lane is dead") {
   CHECK(cluster.servers[0]->Of(RecordType::kPush).size() == 4);
 }
 
-TEST_CASE("wrong epoch: the view is fetched and the record goes to the partition's new place") {
+TEST_CASE("wrong epoch: the view is fetched and the record goes to the partition's new server") {
   FakeCluster::Options options;
   options.servers = 2;
   options.partitions = 1;
@@ -263,7 +264,7 @@ TEST_CASE("wrong epoch: the view is fetched and the record goes to the partition
   }
 }
 
-TEST_CASE("what is queued for a server follows its partition to another") {
+TEST_CASE("requests queued for a server follow their partition to another one") {
   FakeCluster::Options options;
   options.servers = 2;
   options.partitions = 1;

@@ -22,13 +22,13 @@ TEST_CASE("a GPU's memory is pushed from and pulled to over every transport") {
   }
 }
 
-TEST_CASE("a push comes after what the caller has enqueued, and the call does not wait for that") {
+TEST_CASE("a push runs after the work on the caller's stream, and the call does not wait for it") {
   GpuFixture f("shm");
   const Region gradient = f.OnGpu(), parameters = f.OnGpu();
   const uintptr_t stream = rdma::fake_cuda_make_stream(0);
   rdma::fake_cuda_hold_stream(stream, true);
   rdma::fake_cuda_enqueue_fill(stream, gradient.data(), 0, gradient.size());
-  Write(gradient, Counting(7));  // what must not be pushed
+  Write(gradient, Counting(7));  // must not be pushed
   PushOptions options;
   options.stream = reinterpret_cast<void*>(stream);
   Ticket push = f.client->Push(f.table, gradient, {}, options);
@@ -63,38 +63,39 @@ TEST_CASE("a tensor of the caller's, and page-locked memory, are regions") {
                    [](float pushed, float pulled) { return pulled == -pushed; }));
 }
 
-TEST_CASE("what is wrong with memory of a GPU is said, and calls go on") {
+TEST_CASE("errors with GPU memory name the cause, and other calls go on") {
   GpuFixture f("shm");
-  const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
+  const auto expect_error = [](const absl::Status& status, absl::StatusCode code,
+                               const char* text) {
     INFO(status.ToString());
     CHECK(status.code() == code);
     CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains(text));
   };
   std::vector<float> host(1024);
-  says(f.client->RegisterRegion(host.data(), 4096, MemoryKind::kCuda).status(),
-       absl::StatusCode::kInvalidArgument, "host");
-  says(f.client->AllocateRegion(4096, MemoryKind::kCuda, 9).status(),
-       absl::StatusCode::kInvalidArgument, "9");
+  expect_error(f.client->RegisterRegion(host.data(), 4096, MemoryKind::kCuda).status(),
+               absl::StatusCode::kInvalidArgument, "host");
+  expect_error(f.client->AllocateRegion(4096, MemoryKind::kCuda, 9).status(),
+               absl::StatusCode::kInvalidArgument, "9");
   rdma::fake_cuda_set_memory(0, 1 << 20);
-  says(f.client->AllocateRegion(2 << 20, MemoryKind::kCuda).status(),
-       absl::StatusCode::kResourceExhausted, "cuda:0");
+  expect_error(f.client->AllocateRegion(2 << 20, MemoryKind::kCuda).status(),
+               absl::StatusCode::kResourceExhausted, "cuda:0");
   rdma::fake_cuda_set_memory(0, 64 << 20);
   // Its memory goes while a push is to be copied from it.
   const auto device = *rdma::OpenCudaDevice(0);
   auto tensor = *rdma::MemoryBlock::AllocateOn(device, kElements * sizeof(float));
   const Region gone = *f.client->RegisterRegion(tensor->data(), tensor->size(), MemoryKind::kCuda);
   tensor.reset();
-  says(f.client->Push(f.table, gone).Wait(), absl::StatusCode::kInvalidArgument, "cuda:0");
+  expect_error(f.client->Push(f.table, gone).Wait(), absl::StatusCode::kInvalidArgument, "cuda:0");
   const Region gradient = f.OnGpu();
   Write(gradient, Counting(1));
   f.Good(f.client->Push(f.table, gradient));
   rdma::fake_cuda_lose(0, 719);
-  says(f.client->Push(f.table, gradient).Wait(), absl::StatusCode::kUnavailable, "is lost");
+  expect_error(f.client->Push(f.table, gradient).Wait(), absl::StatusCode::kUnavailable, "is lost");
   const Region memory = *f.client->AllocateRegion(kElements * sizeof(float));
   f.Good(f.client->Pull(f.table, memory));
 }
 
-TEST_CASE("the same in C") {
+TEST_CASE("C: a push-pull with GPU memory") {
   GpuFixture f("shm");
   verbena_connect_options options;
   verbena_connect_options_init(&options, sizeof options);

@@ -18,7 +18,7 @@ FakeCluster::Options Reaching() {
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_CASE("direct: chunks go and come without a copy, and what came is flushed once a call") {
+TEST_CASE("direct: chunks travel without a copy, and a pull flushes the device once") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster(Reaching());
     const uint32_t table = cluster.AddTable(consistency, 5);
@@ -55,7 +55,7 @@ TEST_CASE("direct: a push waits for its stream, a pull whose destination is busy
   CHECK(cluster.servers[0]->Of(RecordType::kPush).empty());
   CHECK_FALSE(pull->done);
   CHECK(All(cluster.Numbers(to), 2 * kChunkElements, 1.0f));
-  // A deadline says what it was that took so long.
+  // A deadline error names the stream that the call waited for.
   auto late = cluster.Push(table, cluster.DeviceMemory(table, 1.0f, 7), 50 * kMilli);
   REQUIRE(cluster.Wait(late));
   CHECK_THAT(Message(late->status), Contains("the stream of fake:0"));
@@ -71,7 +71,7 @@ TEST_CASE("direct: a push waits for its stream, a pull whose destination is busy
   CHECK(cluster.device->started[1] == 2);
 }
 
-TEST_CASE("direct: after a deadline the memory is the library's until the server has answered") {
+TEST_CASE("direct: after a deadline the memory stays in use until the server has answered") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -93,7 +93,7 @@ TEST_CASE("direct: after a deadline the memory is the library's until the server
   CHECK(cluster.core->statistics().lanes_lost == 0);
 }
 
-TEST_CASE("direct: a region that goes closes the lanes that use it") {
+TEST_CASE("direct: freeing a region closes the lanes that use it") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -118,7 +118,7 @@ TEST_CASE("direct: a region that goes closes the lanes that use it") {
   CHECK(next->status.ok());
 }
 
-TEST_CASE("direct: memory that is not reached is staged, and the reason told; or it is an error") {
+TEST_CASE("direct: unreachable memory is staged and the reason reported, or the call fails") {
   for (const bool direct_only : {false, true}) {
     for (const bool reaches : {false, true}) {
       CAPTURE(direct_only, reaches);
@@ -158,7 +158,7 @@ TEST_CASE("direct: memory that is not reached is staged, and the reason told; or
   }
 }
 
-TEST_CASE("direct: memory that is refused for a while ends no call where staging is not allowed") {
+TEST_CASE("direct: memory that is refused temporarily ends no call where staging is not allowed") {
   FakeCluster::Options options;
   options.reaches_device = true;
   options.direct_only = true;
@@ -180,7 +180,7 @@ TEST_CASE("direct: memory that is refused for a while ends no call where staging
   CHECK(cluster.device->started[0] + cluster.device->started[1] == 0);
 }
 
-TEST_CASE("direct: memory that no other attempt registers ends its call at once, not late") {
+TEST_CASE("direct: memory that no retry can register ends its call at once") {
   FakeCluster::Options options;
   options.reaches_device = true;
   options.direct_only = true;
@@ -196,7 +196,7 @@ TEST_CASE("direct: memory that no other attempt registers ends its call at once,
              Contains("rdma.gpu_direct is required") && Contains("does not share it"));
 }
 
-TEST_CASE("direct: a lane that does not reach the memory gets a copy of what another was to send") {
+TEST_CASE("direct: a lane that cannot reach the memory sends a copy of a lost lane's request") {
   FakeCluster cluster(Reaching());
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
   cluster.Join();
@@ -265,7 +265,8 @@ TEST_CASE("direct: a flush that fails ends the pull") {
   CHECK(pull->status.code() == Code::kUnavailable);
 }
 
-// Under lost lanes each push counts once, and each pull brings what was there.
+// While lanes are lost each push counts once, and each pull returns the values of all pushes before
+// it.
 TEST_CASE("direct: lost lanes, refusals and busy streams change nothing", "[seeds]") {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
@@ -279,7 +280,7 @@ TEST_CASE("direct: lost lanes, refusals and busy streams change nothing", "[seed
     const uint32_t table = cluster.AddTable(consistency, 8);
     cluster.Join();
     for (int step = 1; step <= 12; ++step) {
-      // Other memory each time: what was refused once stays so.
+      // Other memory each time, because a refused block stays refused.
       auto gradient = cluster.DeviceMemory(table, 1.0f, 7);
       auto parameters = cluster.DeviceMemory(table, 0.0f);
       cluster.endpoint->refuse_kind = step > 1 && random() % 3 == 0

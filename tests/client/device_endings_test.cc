@@ -11,7 +11,7 @@ using Code = absl::StatusCode;
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_CASE("device: after a deadline the memory is the library's until the copy is over") {
+TEST_CASE("device: after a deadline the memory stays in use until the copy is over") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 2);
@@ -36,7 +36,7 @@ TEST_CASE("device: after a deadline the memory is the library's until the copy i
   }
 }
 
-TEST_CASE("device: a deadline says that the caller's stream has not come so far") {
+TEST_CASE("device: a deadline error names the caller's stream that has not reached the call") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -51,7 +51,7 @@ TEST_CASE("device: a deadline says that the caller's stream has not come so far"
   }
 }
 
-TEST_CASE("device: once posted, a push whose call is over needs the memory no more") {
+TEST_CASE("device: a posted push whose call is over no longer uses the memory") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -61,7 +61,7 @@ TEST_CASE("device: once posted, a push whose call is over needs the memory no mo
   CHECK(push->status.code() == Code::kDeadlineExceeded);
   CHECK(cluster.core->BufferReleased(push->id));
   CHECK(cluster.device->allocations() == 0);
-  // The lane goes: what was posted is settled by empty records.
+  // The lane closes: posted pushes are settled by empty records.
   cluster.servers[0]->CloseLanes("a test");
   cluster.servers[0]->hold_pushes = false;
   auto next = cluster.Push(table, cluster.DeviceMemory(table, 4.0f));
@@ -97,7 +97,7 @@ TEST_CASE("device: a push that is copied again when its call ends is settled all
   CHECK(cluster.servers[0]->applied[{table, 0}] == 2.0f);
 }
 
-TEST_CASE("device: a region that goes is in use until its copies are over") {
+TEST_CASE("device: a freed region stays in use until its copies are over") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -125,7 +125,7 @@ TEST_CASE("device: a region that goes is in use until its copies are over") {
   CHECK(cluster.core->statistics().lanes_opened == opened);
 }
 
-TEST_CASE("device: a client that goes waits for what is being copied") {
+TEST_CASE("device: a client's destructor waits for running copies") {
   std::shared_ptr<FakeDevice> device;
   for (const int direction : {0, 1}) {
     FakeCluster cluster;
@@ -180,12 +180,12 @@ TEST_CASE("device: each failure ends its calls with the cause, and nothing else"
 }
 
 TEST_CASE(
-    "device: copies are started together while it is busy, and one that is refused ends alone") {
+    "device: copies that arrive while it is busy start together, and a refused one ends alone") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
   OpenLane(&cluster, table);
-  // Two batches keep it busy; what is asked for meanwhile is gathered.
+  // Two batches keep it busy; requests that arrive meanwhile are gathered.
   cluster.device->holds[0] = true;
   std::vector<std::shared_ptr<FakeCluster::Call>> calls;
   for (int i = 0; i < 2; ++i) {
@@ -210,7 +210,8 @@ TEST_CASE(
   CHECK(cluster.servers[0]->applied[{table, 0}] == 3.0f);
 }
 
-TEST_CASE("device: one that is lost ends what it was to copy, and the host's memory goes on") {
+TEST_CASE(
+    "device: a lost device ends the calls that need a copy, and calls with host memory go on") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -237,7 +238,7 @@ TEST_CASE("device: one that is lost ends what it was to copy, and the host's mem
   CHECK(cluster.servers[0]->applied[{table, 0}] == 2.0f);
 }
 
-TEST_CASE("device: rows travel from and to memory of the host only, and that is said") {
+TEST_CASE("device: rows travel only from and to host memory, and the error names it") {
   FakeCluster cluster;
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, 4);

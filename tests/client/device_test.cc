@@ -1,4 +1,5 @@
-// Pushes from and pulls to memory of a device: the order of things, and what waits for what.
+// Pushes from and pulls to memory of a device: the order of copies, and the events that each waits
+// for.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -9,7 +10,8 @@ namespace {
 
 using Direction = rdma::Device::Direction;
 
-TEST_CASE("device: what is pushed arrives, what is pulled is there, and the host touches neither") {
+TEST_CASE(
+    "device: pushes and pulls transfer the right numbers, and the host reads neither memory") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 5);
@@ -56,14 +58,15 @@ TEST_CASE("device: nothing is copied, and no buffer held, before the caller's st
   REQUIRE(cluster.Wait(goes, kSecond));
   CHECK(goes->status.ok());
   CHECK(cluster.device->started[0] == 4);
-  // What the stream writes meanwhile is what is pushed.
+  // The push carries the numbers that the stream writes meanwhile.
   std::fill_n(cluster.Numbers(memory), 4 * kChunkElements, 5.0f);
   cluster.device->busy[7] = false;
   REQUIRE(cluster.Wait(waits, kSecond));
   CHECK(cluster.servers[0]->applied[{first, 0}] == 5.0f);
 }
 
-TEST_CASE("device: a pull is done when it is on the device, and after what still reads there") {
+TEST_CASE(
+    "device: a pull waits for readers on the stream, and is done after its copy to the device") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 3);
   cluster.Join();
@@ -125,7 +128,7 @@ TEST_CASE("device: copies run ahead of the records, but not far") {
   CHECK(cluster.device->started[0] == 40);
 }
 
-TEST_CASE("regression: one server's pulls took every buffer, and the others had nothing to do") {
+TEST_CASE("regression: one server's pulls leave buffers to the others") {
   FakeCluster::Options options;
   options.servers = 4;
   options.staging_bytes = 16 * 4096;
@@ -176,7 +179,7 @@ TEST_CASE("device: the last buffer is left to the push that was made first") {
   CHECK(cluster.device->most_pinned <= 2 * 4 * 4096);
 }
 
-TEST_CASE("device: what a server that takes over needs again is copied again") {
+TEST_CASE("device: chunks that a new primary needs again are copied again") {
   FakeCluster::Options options;
   options.servers = 2;
   options.replicas = 2;

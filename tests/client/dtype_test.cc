@@ -1,5 +1,5 @@
-// Tables of bf16 and f16: what travels for odd numbers of elements, where it lands, and which
-// regions are refused.
+// Tables of bf16 and f16: the bytes sent for odd numbers of elements, where they land, and the
+// regions that are refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -55,7 +55,7 @@ std::vector<std::byte> Pattern(size_t bytes, uint32_t seed) {
   return result;
 }
 
-// What the servers hold of a table, chunk after chunk.
+// All chunks of a table that the servers hold, in order.
 using Chunks = std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> FakeServer::*;
 std::vector<std::byte> Joined(const FakeCluster& cluster, uint32_t table, uint32_t chunks,
                               Chunks what) {
@@ -70,7 +70,7 @@ std::vector<std::byte> Joined(const FakeCluster& cluster, uint32_t table, uint32
   return all;
 }
 
-// Sets what pulls are answered with.
+// Sets the parameters that pulls return.
 void Store(FakeCluster* cluster, uint32_t table, const std::vector<std::byte>& all,
            size_t chunk_bytes) {
   for (size_t first = 0, chunk = 0; first < all.size(); first += chunk_bytes, ++chunk) {
@@ -83,7 +83,7 @@ void Store(FakeCluster* cluster, uint32_t table, const std::vector<std::byte>& a
   }
 }
 
-// Whether `slice` holds `bytes`, and what is around it was left alone.
+// Whether `slice` holds `bytes`, and the memory around it was left alone.
 bool Holds(const Slice& slice, const std::vector<std::byte>& bytes) {
   const std::byte* data = slice.block->data();
   const auto* untouched = reinterpret_cast<const std::byte*>(&kUntouched);
@@ -94,7 +94,7 @@ bool Holds(const Slice& slice, const std::vector<std::byte>& bytes) {
   return true;
 }
 
-TEST_CASE("a push and a pull of an odd number of elements move what they say, and no more") {
+TEST_CASE("a push and a pull of an odd number of elements move exactly those elements") {
   for (const bool shm : {false, true}) {
     for (const Case& types : kCases) {
       FakeCluster::Options options;
@@ -196,7 +196,7 @@ TEST_CASE("push-pull in place needs as many bytes in both directions") {
   }
 }
 
-TEST_CASE("a range of chunks lies where its own elements say") {
+TEST_CASE("a range of chunks lies at the offset of its own elements") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(Spec(kCases[0]), kElements);
   cluster.Join();
@@ -207,7 +207,7 @@ TEST_CASE("a range of chunks lies where its own elements say") {
   CHECK(Holds(last, {parameters.end() - 777 * 2, parameters.end()}));
 }
 
-TEST_CASE("numbers of 16 bits are summed by a server as what they mean") {
+TEST_CASE("a server sums 16-bit numbers by value") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(Spec(kCases[0]), 5);
   cluster.Join();
@@ -221,15 +221,15 @@ TEST_CASE("numbers of 16 bits are summed by a server as what they mean") {
   CHECK(sum == std::vector<float>(5, 3.0f));
 }
 
-TEST_CASE("regions are refused by what an element has in the direction of the call") {
+TEST_CASE("regions are checked against the element type of the call's direction") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(Spec(kCases[2]), kElements);  // f32 there, bf16 back
   cluster.Join();
-  const auto refused = [](const FakeCluster::CallPtr& call, const std::string& says) {
+  const auto refused = [](const FakeCluster::CallPtr& call, const std::string& message) {
     REQUIRE(call->done);
     INFO(call->status);
     CHECK(absl::IsInvalidArgument(call->status));
-    CHECK_THAT(std::string(call->status.message()), Contains(says));
+    CHECK_THAT(std::string(call->status.message()), Contains(message));
   };
   const auto block = Allocate(kElements * 4);
   refused(cluster.Push(table, {block, 2, 0, kElements}),

@@ -1,4 +1,4 @@
-// How calls end when servers, tables, leases or the coordinator go away, and what each says.
+// How calls end when servers, tables, leases or the coordinator go away, and their errors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -16,7 +16,8 @@ using Code = absl::StatusCode;
 
 std::string Text(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_CASE("a silent server: calls end UNAVAILABLE by their deadline and say since when") {
+TEST_CASE(
+    "a silent server: calls end UNAVAILABLE by their deadline, with the time of the last reply") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
   cluster.Join();
@@ -46,7 +47,8 @@ TEST_CASE("a silent server: calls end UNAVAILABLE by their deadline and say sinc
   CHECK(reinterpret_cast<float*>(to.block->data())[0] == 1.0f);
 }
 
-TEST_CASE("a push that waits for another worker says which server is silent, though not its own") {
+TEST_CASE(
+    "a push that waits for another worker names the silent server, though it is not its own") {
   FakeCluster::Options options;
   options.servers = 2;
   options.expected_workers = 2;
@@ -88,7 +90,7 @@ TEST_CASE("a server that grants no lane: UNAVAILABLE with its reason") {
   CHECK(cluster.control.calls("OpenLane") <= 20);  // it backs off
 }
 
-TEST_CASE("a server at a limit of lanes: RESOURCE_EXHAUSTED, which says what the server said") {
+TEST_CASE("a server at its limit of lanes: RESOURCE_EXHAUSTED with the server's own message") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -130,7 +132,7 @@ TEST_CASE("lost partitions: DATA_LOSS names table and partition, for pending and
   CHECK(fine->status.ok());
 }
 
-// What the first calls of a client say of a table that had lost a partition when it joined.
+// Codes of a client's first calls on a table that had lost a partition when the client joined.
 std::vector<Code> FirstCallsOfLost() {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
@@ -215,7 +217,7 @@ TEST_CASE("regression: a client forgets tables that were dropped") {
   }
 }
 
-TEST_CASE("the lease ends: everything is ABORTED, later calls say to connect again") {
+TEST_CASE("the lease ends: calls in flight are ABORTED, later errors ask to connect again") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -285,7 +287,7 @@ TEST_CASE("regression: a call refused for its table's job ends that call alone")
   CHECK(push->status.ok());
 }
 
-TEST_CASE("a coordinator that does not answer ends nothing") {
+TEST_CASE("a coordinator that does not answer ends no call") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();

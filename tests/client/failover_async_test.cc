@@ -31,7 +31,7 @@ struct AsyncFailover : FakeCluster {
     for (uint32_t p = 0; p < 2; ++p) Move(p, 1);
     Publish();
   }
-  // Of a partition, as the server saw them.
+  // Sequences of a partition's pushes and end-steps, as the server received them.
   std::vector<uint64_t> Sequences(size_t server, uint32_t partition) const {
     std::vector<uint64_t> result;
     for (const Seen& s : servers[server]->seen) {
@@ -49,7 +49,8 @@ std::vector<uint64_t> UpTo(uint64_t first, uint64_t last) {
   return result;
 }
 
-TEST_CASE("async: unanswered pushes go to the next server in order, and what it has counts") {
+TEST_CASE(
+    "async: unanswered pushes go to the next server in order, and replicated ones count once") {
   const auto consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const uint64_t replicated = GENERATE(1, 2, 4, 7);
   AsyncFailover cluster;
@@ -76,7 +77,7 @@ TEST_CASE("async: unanswered pushes go to the next server in order, and what it 
   CHECK_FALSE(cluster.core->Busy());
 }
 
-TEST_CASE("async: nothing new overtakes what is out on the lane to the old primary") {
+TEST_CASE("async: new pushes do not overtake those in flight to the old primary") {
   AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
@@ -107,14 +108,15 @@ TEST_CASE("async: nothing new overtakes what is out on the lane to the old prima
   CHECK(cluster.servers[1]->applied[{table, 0}] == 3.0f);
 }
 
-TEST_CASE("async: the old primary is refused at, and alive: the new one has it at once") {
+TEST_CASE(
+    "async: a push that the old primary refuses goes to the new one as soon as the view names it") {
   AsyncFailover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
   cluster.Good(cluster.Push(table, cluster.Memory(table, 1.0f)));
   for (uint32_t p = 0; p < 2; ++p) cluster.Move(p, 1);
   auto push = cluster.Push(table, cluster.Memory(table, 2.0f));
-  cluster.RunFor(30 * kMilli);  // kWrongEpoch, and the view says nothing new
+  cluster.RunFor(30 * kMilli);  // kWrongEpoch, and the view is unchanged
   CHECK_FALSE(push->done);
   cluster.Publish();
   auto next = cluster.Push(table, cluster.Memory(table, 4.0f));
@@ -157,11 +159,11 @@ struct Clipped : AsyncFailover {
   uint32_t table = 0;
 };
 
-TEST_CASE("norms: a server that takes over is told the totals of the open step") {
+TEST_CASE("norms: a new primary gets the totals of the open step again") {
   Clipped cluster;
   auto& old = *cluster.servers[0];
   const auto when = GENERATE(RecordType::kNorms, RecordType::kTotals);
-  // One of the two partitions goes, while the worker asks, or tells.
+  // One of the two partitions moves while the worker requests norms or sends totals.
   old.refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
     if (s.type == when) return ReplyStatus::kTooEarly;
     return std::nullopt;
@@ -186,8 +188,7 @@ TEST_CASE("norms: a server that takes over is told the totals of the open step")
   cluster.Good(end);
 }
 
-TEST_CASE(
-    "norms: totals that were told are told again, though another part has forgotten its own") {
+TEST_CASE("norms: sent totals are sent again, though another partition has lost its norms") {
   Clipped cluster;
   auto& old = *cluster.servers[0];
   // Partition 0 has committed, and the copy of 1 does not know of it; the worker knows neither.

@@ -17,7 +17,7 @@ constexpr int kServers = 3;
 
 class RandomFailovers {
  public:
-  // on_device: what is pushed to dense tables lies there, and the device has its troubles, too.
+  // on_device: pushes to dense tables come from memory of a device, which has faults of its own.
   RandomFailovers(uint64_t seed, bool on_device)
       : random_(seed), on_device_(on_device), cluster_(Faults(on_device)) {
     for (const auto& server : cluster_.servers) {
@@ -154,14 +154,14 @@ class RandomFailovers {
   std::vector<FakeCluster::CallPtr> calls_;
 };
 
-TEST_CASE("whatever moves, hangs and breaks, each push counts once") {
+TEST_CASE("random moves, hangs and lane losses: each push counts once") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
     RandomFailovers(seed, false).Run(5);
   }
 }
 
-TEST_CASE("the same of pushes that lie on a device, which copies when it pleases") {
+TEST_CASE("random moves, hangs and lane losses: each push from device memory counts once") {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     INFO("seed " << seed);
     RandomFailovers(seed, true).Run(5);

@@ -46,8 +46,8 @@ struct RowFailover : FakeCluster {
     for (const uint32_t p : partitions) Move(p, 1);
     Publish();
   }
-  // Partitions 0 and 3 move while a lookup waits for the step's end, which answers it. `hangs`: the
-  // server that had them says nothing meanwhile.
+  // Partitions 0 and 3 move while a lookup waits for the step's end, which answers it. `hangs`:
+  // their old server does not answer meanwhile.
   void MoveWhileDeferred(const CallPtr& lookup, bool hangs) {
     RunFor(100 * kMilli);
     CHECK_FALSE(lookup->done);
@@ -86,7 +86,7 @@ struct RowFailover : FakeCluster {
   uint32_t table = 0;
 };
 
-TEST_CASE("rows of a sync step that were answered go to the next server, those that moved") {
+TEST_CASE("answered rows of a sync step go to the next server if their partition has moved") {
   RowFailover cluster(v1::CONSISTENCY_SYNC);
   cluster.servers[0]->hold_commits = true;
   auto first = cluster.PushRows(cluster.table, Keys(), Memory(1));
@@ -120,7 +120,7 @@ TEST_CASE("rows of a sync step that were answered go to the next server, those t
   for (const Seen& s : cluster.servers[1]->Of(RecordType::kEndStep)) CHECK(s.count == 2);
 }
 
-TEST_CASE("rows that were answered are empty at the next server when their call is over") {
+TEST_CASE("answered rows whose call is over go to the next server as empty groups") {
   RowFailover cluster(v1::CONSISTENCY_SYNC);
   cluster.servers[0]->hold_commits = true;
   auto push = cluster.PushRows(cluster.table, Keys(), Memory(1));
@@ -163,7 +163,7 @@ TEST_CASE("a group that was refused memory stays without effect at the next serv
   }
 }
 
-TEST_CASE("of a record that the old primary refuses in part, what has moved goes to the new one") {
+TEST_CASE("a push record that the old primary refuses in part: moved groups go to the new one") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     RowFailover cluster(consistency);
     cluster.Good(cluster.Lookup(cluster.table, Keys(), Memory(0)));

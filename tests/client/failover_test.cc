@@ -1,5 +1,5 @@
-// Partitions that have copies, and get another primary: what a worker keeps of sync steps and sends
-// again.
+// Partitions that have replicas and get another primary: the pushes of sync steps that a worker
+// keeps and sends again.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
@@ -53,7 +53,7 @@ struct Failover : FakeCluster {
   size_t Records(size_t server) const { return servers[server]->seen.size(); }
 };
 
-TEST_CASE("sync pushes that were answered go to the server that takes over, then the end-step") {
+TEST_CASE("answered sync pushes go to the new primary, and then the end-step") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -100,7 +100,7 @@ TEST_CASE("sync pushes that were answered go to the server that takes over, then
   CHECK(next.applied[{table, 2}] == 4.0f);
 }
 
-TEST_CASE("with copies a sync push's buffer is kept until its step is committed") {
+TEST_CASE("with replicas a sync push's buffer is kept until its step is committed") {
   for (const uint32_t replicas : {1u, 2u}) {
     Failover cluster(Copies(replicas));
     const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
@@ -119,7 +119,8 @@ TEST_CASE("with copies a sync push's buffer is kept until its step is committed"
   }
 }
 
-TEST_CASE("a learner makes a worker keep pushes, too, and a single copy none") {
+TEST_CASE(
+    "a worker keeps pushes for a partition with a learner, and none for one without replicas") {
   for (const bool learner : {false, true}) {
     Failover cluster(Copies(1));
     const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
@@ -142,7 +143,7 @@ TEST_CASE("a learner makes a worker keep pushes, too, and a single copy none") {
   }
 }
 
-TEST_CASE("copies cost no record") {
+TEST_CASE("replicas cost no additional records") {
   std::vector<std::vector<std::tuple<RecordType, uint32_t, uint64_t, uint32_t, uint64_t>>> runs;
   for (const uint32_t replicas : {1u, 2u}) {
     Failover cluster(Copies(replicas));
@@ -168,7 +169,8 @@ TEST_CASE("copies cost no record") {
   CHECK(runs[0] == runs[1]);
 }
 
-TEST_CASE("a kept push whose call ends is given back, and contributes zero at the next server") {
+TEST_CASE(
+    "a kept push whose call ends releases its buffer, and contributes zero at the next server") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -193,7 +195,7 @@ TEST_CASE("a kept push whose call ends is given back, and contributes zero at th
   CHECK(cluster.servers[1]->pushed.empty());
 }
 
-TEST_CASE("memory that is destroyed is not kept") {
+TEST_CASE("destroyed memory is not kept") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -232,7 +234,7 @@ TEST_CASE("a chunk that was refused as not finite stays zero at the next server"
   for (const Seen& s : again) CHECK((s.count == 0) == (s.chunk == 3));
 }
 
-TEST_CASE("only what has moved is sent again, and lanes that owe nothing of it stay open") {
+TEST_CASE("only pushes of moved partitions are sent again, and unaffected lanes stay open") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -261,7 +263,7 @@ TEST_CASE("only what has moved is sent again, and lanes that owe nothing of it s
   }
 }
 
-TEST_CASE("what the old primary had not answered goes to the next one once, in order") {
+TEST_CASE("pushes that the old primary had not answered go to the next one once, in order") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -286,11 +288,11 @@ TEST_CASE("what the old primary had not answered goes to the next one once, in o
   CHECK(cluster.core->statistics().lanes_lost == 1);
 }
 
-TEST_CASE("a commit that the next server knows of and this worker does not is not made twice") {
+TEST_CASE("a commit known to the next server but not to this worker is not repeated") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
-  // Awaits are not answered: the step is over, and the worker is not told.
+  // Awaits are not answered: the step is committed, but the worker gets no confirmation.
   cluster.servers[0]->refuse = [](const Seen& s) -> std::optional<ReplyStatus> {
     if (s.type == RecordType::kAwait) return ReplyStatus::kNotReady;
     return std::nullopt;
@@ -308,7 +310,7 @@ TEST_CASE("a commit that the next server knows of and this worker does not is no
   }
 }
 
-TEST_CASE("pulls and awaits that were deferred are asked of the next server") {
+TEST_CASE("deferred pulls and awaits go to the next server") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -327,7 +329,7 @@ TEST_CASE("pulls and awaits that were deferred are asked of the next server") {
   CHECK(cluster.servers[1]->Of(RecordType::kPush).size() == kChunks);
 }
 
-TEST_CASE("a new epoch of the same server: what the old one answered is sent again") {
+TEST_CASE("a new epoch of the same server: pushes answered in the old epoch are sent again") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -348,8 +350,7 @@ TEST_CASE("a new epoch of the same server: what the old one answered is sent aga
   CHECK(cluster.core->statistics().lanes_lost == 0);
 }
 
-TEST_CASE(
-    "an answer of the epoch before, which comes behind the view, is not kept but sent again") {
+TEST_CASE("a push answered in the old epoch, after the view has changed, is sent again") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -377,8 +378,7 @@ TEST_CASE(
   cluster.Good(push);
 }
 
-TEST_CASE(
-    "at a new epoch of the same server end-steps go behind the pushes, when they were answered") {
+TEST_CASE("a new epoch of the same server: answered end-steps follow the pushes again") {
   // Before the view; behind it, at the old epoch; behind it, and refused.
   const int answered = GENERATE(0, 1, 2);
   Failover cluster;
@@ -444,7 +444,7 @@ TEST_CASE("two failovers in one step") {
   }
 }
 
-TEST_CASE("a partition without a primary keeps its pushes for the one that comes") {
+TEST_CASE("pushes to a partition without a primary wait for the next primary") {
   Failover cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, kChunks);
   cluster.Join();
@@ -463,7 +463,7 @@ TEST_CASE("a partition without a primary keeps its pushes for the one that comes
   CHECK(cluster.servers[1]->pushed == cluster.servers[0]->pushed);
 }
 
-TEST_CASE("a part that was lost and is reset can be used again") {
+TEST_CASE("a lost partition that is reset can be used again") {
   Failover cluster(Copies(1));
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, kChunks);
   cluster.Join();

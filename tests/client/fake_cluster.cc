@@ -183,7 +183,7 @@ uint32_t FakeCluster::AddTyped(v1::TableSpec spec, uint64_t elements, const std:
 
 uint32_t FakeCluster::Add(v1::TableSpec spec) {
   uint32_t id = view.tables_size() == 0 ? 1 : view.tables(view.tables_size() - 1).id() + 1;
-  // The fake server tells by the id: odd is async.
+  // The fake server derives the consistency from the id: odd is async.
   if ((id % 2 == 1) != (spec.consistency() != v1::CONSISTENCY_SYNC)) ++id;
   spec.set_job("job");
   v1::Table* table = view.add_tables();
@@ -219,7 +219,7 @@ bool FakeCluster::RunUntil(const std::function<bool()>& done, int64_t at_most_ns
     if (worked) continue;
     if (now() >= end) return done();
     if (options_.shm) continue;
-    // Steps of a millisecond: the fake coordinator has no timers of its own to tell.
+    // Steps of a millisecond, because the fake coordinator has no timers.
     network.Advance(std::min(end, now() + kMilli));
   }
   return true;

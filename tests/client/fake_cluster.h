@@ -3,8 +3,8 @@
 //
 // The fake server applies the rules a client must keep, in the simplest form: async sequences only
 // as last + 1; a sync step of a partition commits when this one worker ends it. Sync pushes are
-// told apart by chunk, or index, and an end-step must count them. A record's dtype says what
-// numbers it carries: the fake knows no table's.
+// identified by chunk or index, and an end-step must count them. Payloads are decoded by the
+// record's dtype: the fake knows the dtype of no table.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLIENT_FAKE_CLUSTER_H_
@@ -67,14 +67,14 @@ class FakeControl final : public ControlChannel {
   std::deque<std::unique_ptr<Call>> calls_;
 };
 
-// What a server saw of one group of a record.
+// One group of a record, as a server received it.
 struct Seen {
   RecordType type;
   uint32_t table, partition, chunk;
   uint64_t epoch, sequence;
   uint32_t count;
   uint64_t min_version;
-  float value;  // of the payload's first element, as the record's dtype says
+  float value;  // of the payload's first element, decoded by the record's dtype
   uint32_t lane;
   int64_t at;
   std::vector<uint64_t> keys;               // of the group, of a record of rows
@@ -102,20 +102,21 @@ class FakeServer {
   std::function<bool(const Seen&)> hold;  // nor records whose first group it is true of
   // When set: groups of partitions that are another's in it, or at another epoch, are refused.
   const v1::ClusterView* knows = nullptr;
-  std::set<uint32_t> clipped;  // tables whose steps commit when they are told the totals
+  std::set<uint32_t> clipped;  // tables whose steps commit when they receive the totals
   absl::Status open_status;    // of OpenLane
   v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
   rdma::LaneConfig config;
 
-  // ---- what happened ----
+  // ---- observed by the server ----
   std::vector<Seen> seen;
   std::vector<Seen> Of(RecordType type) const;
   // Sum of pushed first elements by (table, chunk): each applied once.
   std::map<std::pair<uint32_t, uint32_t>, float> applied;
-  // The last payload of each (table, chunk), and what is pulled of one where the test sets it.
+  // The last payload of each (table, chunk), and the payload for pulls of it where the test sets
+  // one.
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::byte>> pushed, stored;
-  // The sum of what was pushed for each key of a table, each group applied once.
+  // The sum of the pushed rows for each key of a table, each group applied once.
   std::map<uint32_t, std::map<uint64_t, std::vector<float>>> rows;
   uint64_t CommittedOf(uint32_t table, uint32_t partition) const;
   // Changes of the optimizer that count: partition, first value, and the step for which they are.
@@ -131,9 +132,9 @@ class FakeServer {
   std::vector<Changed> changed;
   // By partition: the totals that came, oldest first.
   std::map<uint32_t, std::vector<double>> totals;
-  // Has now of the partition what a copy of `from` has: all but the open step of sync tables.
+  // Takes over the partition as a replica of `from`: everything but the open step of sync tables.
   void TakeOver(const FakeServer& from, uint32_t partition);
-  // An async push of that sequence, and those before it, had come to the copy.
+  // The replica has received the async pushes up to that sequence.
   void Settle(uint32_t table, uint32_t partition, uint64_t sequence) {
     last_[{table, partition}] = sequence;
   }
@@ -151,7 +152,7 @@ class FakeServer {
   };
   // False: it must wait.
   bool Handle(Held* held);
-  // Of rows (fake_rows.cc).
+  // For tables of rows (fake_rows.cc).
   bool HandleRows(Held* held);
   bool HandleLookup(Held* held);
   bool HandleBags(Held* held);
@@ -159,7 +160,7 @@ class FakeServer {
   const float* RowOf(uint32_t table, uint64_t key);
   bool HandleScan(Held* held);
   bool HandleSetOptimizer(Held* held);
-  // Of tables in `clipped` (fake_norms.cc).
+  // For tables in `clipped` (fake_norms.cc).
   bool HandleNorms(Held* held);
   bool HandleTotals(Held* held);
   bool Mine(const Group& group) const;
@@ -173,7 +174,7 @@ class FakeServer {
   bool Refuse(Held* held);
   std::optional<ReplyStatus> RefuseGroup(const Held& held, const Group& group) const;
   static float FirstOf(const Held& held);
-  // What a pull is answered with.
+  // The payload of a pull's reply.
   std::vector<std::byte> Parameters(const Record& record);
   rdma::ShardLane::Answer AnswerTo(const Held& held) const;
   // False, and the slot is returned: the version is not there yet.
@@ -197,7 +198,7 @@ class FakeServer {
   // sync: chunks, or indices of the pushes of rows, of a step, by (table, partition, step).
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, std::set<uint32_t>> indices_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> made_;  // keys, as they came
-  // What the open step has added, by (table, partition); and the partition of a (table, chunk).
+  // Contributions to the open step by (table, partition); and the partition of a (table, chunk).
   struct Open {
     std::vector<std::pair<uint32_t, float>> chunks;
     std::vector<std::pair<uint64_t, std::vector<float>>> rows;
@@ -229,16 +230,17 @@ class FakeCluster {
   // A table of `chunks` chunks of `chunk_bytes`; its id.
   uint32_t AddTable(v1::Consistency consistency, uint32_t chunks, uint32_t chunk_bytes = 4096,
                     const std::string& name = "weights");
-  // One of `elements`, as a specification without a name and a shape says.
+  // A table of `elements` numbers; the specification has no name and no shape.
   uint32_t AddTyped(v1::TableSpec spec, uint64_t elements, const std::string& name = "weights");
   uint32_t AddEmbedding(v1::Consistency consistency, uint32_t dim, uint32_t chunk_bytes = 4096,
                         const std::string& name = "items");
-  // As a specification with a dim, maybe without a name, says.
+  // A table of the specification, which has a dim and may lack a name.
   uint32_t AddRows(v1::TableSpec spec);
   void Join();
-  // Publishes what was changed in `view`.
+  // Publishes the changed `view`.
   void Publish();
-  // In `view`, at a new epoch, and on that server: it takes over what it is to have.
+  // Changes `view` only: a new epoch with that server as the primary, which takes over the
+  // replica's state.
   void Move(uint32_t partition, size_t server);
 
   bool RunUntil(const std::function<bool()>& done, int64_t at_most_ns = 60 * kSecond);
@@ -278,7 +280,7 @@ class FakeCluster {
   }
   // Memory for the whole table, filled with `value`; chunks may be cut from it.
   client::ClientCore::Slice Memory(uint32_t table, float value);
-  // The same on `device`; `stream` is what it waits for.
+  // The same on `device`, ordered after the work on `stream`.
   client::ClientCore::Slice DeviceMemory(uint32_t table, float value, uintptr_t stream = 0);
   // The numbers in memory of a device.
   float* Numbers(const client::ClientCore::Slice& slice) {

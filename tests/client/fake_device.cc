@@ -134,7 +134,8 @@ absl::StatusOr<uint64_t> FakeDevice::CopiesDone(Direction direction) {
     return lost;
   }
   const bool out = direction == Direction::kToHost;
-  // Who asks on and on at one moment waits for it: a device is not slower for that.
+  // A caller that polls without advancing the clock waits for the copy: the device is not slower
+  // for it.
   asked_ = clock_->NowNanos() == asked_at_ ? asked_ + 1 : 0;
   asked_at_ = clock_->NowNanos();
   const int64_t now = asked_ > 10'000 ? INT64_MAX : asked_at_;

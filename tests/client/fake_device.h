@@ -1,4 +1,4 @@
-// A device whose memory the host cannot touch and whose copies take as long as a test says.
+// A device whose memory the host cannot touch and whose copies take a time that the test sets.
 //
 // Its addresses are mapped without any access, so that code that reads or writes them by mistake
 // crashes; the bytes are in another mapping. A copy moves them when it is done, not when it is
@@ -36,7 +36,7 @@ class FakeDevice final : public rdma::Device {
   absl::Status refuse_copy;   // not OK: of the next StartCopy(), once; StartCopies() fails, too
   absl::Status refuse_flush;  // not OK: of FlushPeerWrites()
 
-  // ---- what happened ----
+  // ---- observed by the device ----
   size_t started[2] = {0, 0};
   size_t together[2] = {0, 0};         // the most by one StartCopies()
   size_t pinned = 0, most_pinned = 0;  // bytes

@@ -1,4 +1,4 @@
-// The fake cluster's servers when partitions move: who refuses what, and what a copy has.
+// The fake cluster's servers when partitions move: refusals by epoch, and the state of a replica.
 #include <algorithm>
 #include <tuple>
 
@@ -12,7 +12,7 @@ bool FakeServer::Mine(const Group& group) const {
   return partition.primary() == incarnation_ && partition.epoch() == group.epoch;
 }
 
-// Of what is answered as a whole, deferred or not.
+// For records that are answered as a whole, deferred or not.
 bool FakeServer::RefuseStrangers(Held* held) {
   const Record& record = held->arrival.record;
   const RecordType type = record.header.type;
@@ -46,7 +46,7 @@ void FakeServer::Forget(uint32_t partition) {
   }
 }
 
-// What was not committed is gone.
+// Drops contributions that were not committed.
 void FakeServer::DropOpen(uint32_t partition) {
   for (const auto& [key, open] : open_) {
     if (key.second != partition) continue;

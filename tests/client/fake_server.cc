@@ -108,7 +108,7 @@ bool FakeServer::RunOnce() {
   }
   for (auto& [id, lane] : lanes_) worked |= lane->RunOnce();
   if (silent) return worked;
-  // What was answered may let an earlier record go.
+  // An answered record may have let an earlier one proceed.
   for (size_t i = 0; i < held_.size();) {
     if (lanes_[held_[i].lane]->state() != rdma::ShardLane::State::kOpen || Handle(&held_[i])) {
       held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(i));

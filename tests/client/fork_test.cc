@@ -141,7 +141,7 @@ TEST_CASE("a fork releases everything, and the parent goes on") {
   global.reset();
 }
 
-TEST_CASE("operations and scans that run when a process is forked are over in the fork") {
+TEST_CASE("operations and scans that run during a fork have ended in the child") {
   World w;
   v1::TableSpec sync;
   sync.set_name("sync");
@@ -198,7 +198,9 @@ TEST_CASE("forks that use and release the client end while the parent's threads 
   CHECK(failed == 0);
 }
 
-TEST_CASE("C: a fork's call says why at once; it frees the handles, and the parent goes on") {
+TEST_CASE(
+    "C: calls in a forked child fail at once with the reason; it frees the handles, and the parent "
+    "goes on") {
   ProcessCluster cluster{{.servers = 1, .shards = 1}};
   verbena_connect_options options;
   verbena_connect_options_init(&options, sizeof options);

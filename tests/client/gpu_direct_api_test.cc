@@ -12,7 +12,7 @@ using Catch::Matchers::Contains;
 
 constexpr size_t kBytes = kElements * sizeof(float);
 
-TEST_CASE("gpu direct: what is pushed and pulled is never copied") {
+TEST_CASE("gpu direct: pushes and pulls copy nothing") {
   rdma::fake_kernel() = {};
   GpuFixture f("verbs", v1::CONSISTENCY_SYNC);
   f.TrainThreeSteps();
@@ -30,7 +30,8 @@ TEST_CASE("gpu direct: what is pushed and pulled is never copied") {
   CHECK(rdma::fake_cuda_counts().flushes == 3);
 }
 
-TEST_CASE("gpu direct: where it cannot be, staging carries the same, and says why") {
+TEST_CASE(
+    "gpu direct: staging replaces it where it is unavailable, with the same data and a reason") {
   rdma::fake_kernel() = {};
   rdma::fake_kernel().dma_bufs = rdma::FakeKernel::DmaBufs::kReal;
   GpuFixture f("verbs");
@@ -45,7 +46,7 @@ TEST_CASE("gpu direct: where it cannot be, staging carries the same, and says wh
   CHECK_THAT(statistics.gpu_paths[0].reason, Contains("takes no dma-buf"));
 }
 
-TEST_CASE("gpu direct: where it is required and cannot be, calls say so") {
+TEST_CASE("gpu direct: calls fail with the reason where it is required and unavailable") {
   rdma::fake_kernel() = {};
   rdma::fake_kernel().dma_bufs = rdma::FakeKernel::DmaBufs::kNotTaken;
   GpuFixture f("verbs", v1::CONSISTENCY_ASYNC, GpuDirectUse::kRequired);
@@ -75,7 +76,7 @@ TEST_CASE("gpu direct: one region that is refused is staged, others are not") {
   CHECK_THAT(statistics.gpu_paths[0].refusal, Contains("BAR1"));
 }
 
-TEST_CASE("gpu direct: a region that goes while a server hangs is given back, and calls go on") {
+TEST_CASE("gpu direct: a region freed while a server hangs is released, and calls go on") {
   rdma::fake_kernel() = {};
   GpuFixture f("verbs");
   f.Good(f.client->Push(f.table, f.OnGpu()));

@@ -1,4 +1,5 @@
-// Conversions between f32 and numbers of 16 bits: every such number, and what lies between two.
+// Conversions between f32 and 16-bit numbers: every such number, and the f32 values between two
+// neighbours.
 #include "verbena/half.h"
 
 #include <bit>
@@ -38,7 +39,7 @@ uint16_t Narrow(const Type& type, float value) {
   return one;
 }
 
-TEST_CASE("what 16 bits mean is what IEEE 754 says, and the first half of an f32") {
+TEST_CASE("f16 is IEEE 754 binary16, and bf16 the upper half of an f32") {
   CHECK(FloatFromHalf(0x3c00) == 1);
   CHECK(FloatFromHalf(0xc000) == -2);
   CHECK(FloatFromHalf(0x7bff) == 65504);
@@ -76,17 +77,17 @@ TEST_CASE("every number of 16 bits comes back as it was, and the sign of zero to
   }
 }
 
-TEST_CASE("between two numbers the nearest is taken, and of two the even one") {
+TEST_CASE("rounding takes the nearest number, and the even one of two equally near") {
   for (const Type& type : kTypes) {
     size_t wrong = 0;
-    // The last step is from the greatest number to the infinity: what would be next, if it were
-    // one more number.
+    // The last step goes from the greatest number to infinity, which stands for the next number
+    // after it.
     for (uint16_t low = 0; low < type.infinity; ++low) {
       const auto high = static_cast<uint16_t>(low + 1);
       const double from = type.wide(low);
       const double to = high == type.infinity ? 2 * from - type.wide(low - 1) : type.wide(high);
       const auto middle = static_cast<float>((from + to) / 2);
-      // Of denormal bf16 the middle is a number of f32 as well.
+      // For denormal bf16 the middle is an f32 number as well.
       REQUIRE(middle == (from + to) / 2);
       const uint16_t even = low % 2 == 0 ? low : high;
       for (const float sign : {1.0f, -1.0f}) {
@@ -101,7 +102,7 @@ TEST_CASE("between two numbers the nearest is taken, and of two the even one") {
   }
 }
 
-TEST_CASE("what is too large becomes an infinity, and a NaN stays one") {
+TEST_CASE("too large numbers become infinity, and a NaN stays a NaN") {
   CHECK(HalfFromFloat(65519.0f) == 0x7bff);
   CHECK(HalfFromFloat(65520.0f) == 0x7c00);
   CHECK(HalfFromFloat(-1e30f) == 0xfc00);
@@ -109,7 +110,7 @@ TEST_CASE("what is too large becomes an infinity, and a NaN stays one") {
   for (const Type& type : kTypes) {
     CHECK(Narrow(type, kInf) == type.infinity);
     CHECK(Narrow(type, -kInf) == (type.infinity | 0x8000));
-    // Quiet and signalling; with what tells them from an infinity in any place.
+    // Quiet and signalling; any single bit of the mantissa distinguishes it from infinity.
     for (int place = 0; place < 23; ++place) {
       const auto nan = std::bit_cast<float>(0x7f800000u | 1u << place);
       INFO(type.name << " " << place);

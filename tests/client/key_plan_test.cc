@@ -71,7 +71,7 @@ TEST_CASE("keys that are sorted before their call have the plan that the call wo
   CHECK(sort.TakeBags() == nullptr);
 }
 
-TEST_CASE("a plan of one key, of the greatest and the least, and of none") {
+TEST_CASE("plans with one key, with the least and the greatest key, and with none") {
   KeyScratch scratch;
   KeyPlan plan;
   for (const std::vector<uint64_t>& keys :

@@ -66,7 +66,7 @@ struct World {
                      [this](const std::string& line) { lines.push_back(line); }};
 };
 
-TEST_CASE("registration that takes four leases ends none, and is reported") {
+TEST_CASE("a registration that takes four leases ends no lease, and is reported") {
   const bool planted = GENERATE(false, true);
   World w;
   client::failpoints().heartbeats_need_owner = planted;
@@ -82,7 +82,7 @@ TEST_CASE("registration that takes four leases ends none, and is reported") {
   CHECK(w.lines.size() <= 3);
 }
 
-TEST_CASE("where the session renews the lease, no other heartbeat is sent") {
+TEST_CASE("a session that renews the lease sends no other heartbeat") {
   World w;
   for (int i = 0; i < 16; ++i) {
     w.keeper.Renewed(w.now());

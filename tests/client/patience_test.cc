@@ -1,5 +1,5 @@
-// When a worker sleeps until the last answer of its lanes: only while no answer before it could be
-// of use, or what it waits for would wait for it.
+// When a worker sleeps until the last answer of its lanes: only while no earlier answer could help
+// it, and no other request depends on one.
 #include <catch2/catch.hpp>
 
 #include "client/core/failpoints.h"
@@ -33,7 +33,7 @@ struct World {
   client::ClientCore::Slice to;
 };
 
-TEST_CASE("one operation whose records are all out: the last answer will do") {
+TEST_CASE("with all records of one operation in flight a worker sleeps until the last answer") {
   World w(v1::CONSISTENCY_ASYNC);
   CHECK(Sleeps(w.cluster) == SleepUntil::kAnything);  // nothing is in progress
   const auto pull = w.cluster.Pull(w.table, w.to);
@@ -53,7 +53,7 @@ TEST_CASE("a step that is pushed and pulled sleeps until the pull") {
   REQUIRE(w.cluster.Wait(call));
 }
 
-TEST_CASE("of two operations each may be waited for") {
+TEST_CASE("with two operations in progress a worker wakes for any answer") {
   World w(v1::CONSISTENCY_ASYNC);
   const auto push = w.cluster.Push(w.table, w.from());
   const auto pull = w.cluster.Pull(w.table, w.to);
@@ -64,7 +64,7 @@ TEST_CASE("of two operations each may be waited for") {
   REQUIRE(w.cluster.Wait(pull));
 }
 
-TEST_CASE("a pull that was given up may be answered much later than what is waited for") {
+TEST_CASE("after a pull that ended by its deadline a worker wakes for any answer") {
   World w(v1::CONSISTENCY_ASYNC);
   const auto pull = w.cluster.Pull(w.table, w.to, {}, kMilli);
   REQUIRE(w.cluster.Wait(pull));
@@ -193,7 +193,7 @@ TEST_CASE("answers that woke no thread are handled when another operation starts
   REQUIRE(w.cluster.Wait(step));
 }
 
-TEST_CASE("a push that was given up may be answered much later than what is waited for") {
+TEST_CASE("after a push that ended by its deadline a worker wakes for any answer") {
   World w(v1::CONSISTENCY_ASYNC);
   const auto push = w.cluster.Push(w.table, w.from(), kMilli);
   REQUIRE(w.cluster.Wait(push));

@@ -1,5 +1,4 @@
-// What a worker tells servers of rows that it will ask for: to whom, how often, and when not at
-// all.
+// Prefetch requests: which servers get them, how often, and when none are sent.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -35,18 +34,18 @@ uint32_t AddTiered(FakeCluster* cluster, uint32_t chunk_bytes = 65536) {
   return cluster->AddRows(spec);
 }
 
-// How often each key was said, over all servers.
-std::map<uint64_t, int> Told(const FakeCluster& cluster) {
-  std::map<uint64_t, int> told;
+// How often each key was prefetched, over all servers.
+std::map<uint64_t, int> Prefetched(const FakeCluster& cluster) {
+  std::map<uint64_t, int> counts;
   for (const auto& server : cluster.servers) {
     for (const Seen& seen : server->Of(RecordType::kPrefetch)) {
-      for (const uint64_t key : seen.keys) ++told[key];
+      for (const uint64_t key : seen.keys) ++counts[key];
     }
   }
-  return told;
+  return counts;
 }
 
-TEST_CASE("a prefetch tells each server once of the keys that it has") {
+TEST_CASE("a prefetch sends each server its own keys once") {
   FakeCluster cluster(Servers(3));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -63,9 +62,9 @@ TEST_CASE("a prefetch tells each server once of the keys that it has") {
       for (const uint64_t key : seen.keys) CHECK(PartitionOfKey(table, key, 8) == seen.partition);
     }
   }
-  const std::map<uint64_t, int> told = Told(cluster);
-  CHECK(told.size() == 200);
-  CHECK(std::all_of(told.begin(), told.end(), [](const auto& key) { return key.second == 1; }));
+  const std::map<uint64_t, int> counts = Prefetched(cluster);
+  CHECK(counts.size() == 200);
+  CHECK(std::all_of(counts.begin(), counts.end(), [](const auto& key) { return key.second == 1; }));
   // No push, and nothing that came.
   CHECK(cluster.core->statistics().pushes == 0);
   CHECK(cluster.core->statistics().bytes_pulled == 0);
@@ -76,19 +75,19 @@ TEST_CASE("more prefetches than a record holds go as several") {
   const uint32_t table = AddTiered(&cluster, 4096);
   cluster.Join();
   Good(&cluster, cluster.Prefetch(table, Count(20'000)));
-  CHECK(Told(cluster).size() == 20'000);
+  CHECK(Prefetched(cluster).size() == 20'000);
 }
 
-TEST_CASE("of a table whose rows are in memory nobody is told") {
+TEST_CASE("no server gets a prefetch of a table whose rows are in memory") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
   for (auto& server : cluster.servers) server->silent = true;
   Good(&cluster, cluster.Prefetch(table, Count(10)));
-  CHECK(Told(cluster).empty());
+  CHECK(Prefetched(cluster).empty());
 }
 
-TEST_CASE("groups of a prefetch that are refused are said again, the others not") {
+TEST_CASE("refused groups of a prefetch are sent again, the others are not") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -99,12 +98,12 @@ TEST_CASE("groups of a prefetch that are refused are said again, the others not"
   };
   Good(&cluster, cluster.Prefetch(table, Count(100)));
   CHECK(refusals < 0);
-  for (const auto& [key, times] : Told(cluster)) {
+  for (const auto& [key, times] : Prefetched(cluster)) {
     CHECK(times == (PartitionOfKey(table, key, 8) == 3 ? 4 : 1));
   }
 }
 
-TEST_CASE("a lane that is lost with prefetches on their way: they are said over the next") {
+TEST_CASE("prefetches in flight on a lost lane are sent on the next lane") {
   FakeCluster cluster(Servers(2));
   const uint32_t table = AddTiered(&cluster);
   cluster.Join();
@@ -115,9 +114,9 @@ TEST_CASE("a lane that is lost with prefetches on their way: they are said over 
   cluster.servers[1]->CloseLanes("test");
   cluster.servers[1]->silent = false;
   Good(&cluster, call);
-  std::set<uint64_t> told;
-  for (const auto& [key, times] : Told(cluster)) told.insert(key);
-  CHECK(told.size() == 100);
+  std::set<uint64_t> keys;
+  for (const auto& [key, times] : Prefetched(cluster)) keys.insert(key);
+  CHECK(keys.size() == 100);
 }
 
 TEST_CASE("a prefetch ends with its deadline, or when it is cancelled, and leaves nothing behind") {
@@ -138,18 +137,19 @@ TEST_CASE("a prefetch ends with its deadline, or when it is cancelled, and leave
   for (int i = 0; i < 2000; ++i) Good(&cluster, cluster.Prefetch(table, {uint64_t(i)}));
 }
 
-TEST_CASE("a prefetch that is wrong says which argument, its value and what is allowed") {
+TEST_CASE("an invalid prefetch names the argument, its value and the allowed values") {
   FakeCluster cluster;
   const uint32_t table = AddTiered(&cluster);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
-  const auto says = [&](const FakeCluster::CallPtr& call, const std::string& words) {
+  const auto expect_error = [&](const FakeCluster::CallPtr& call, const std::string& words) {
     REQUIRE(call->done);
     CHECK(call->status.code() == Code::kInvalidArgument);
     CHECK_THAT(std::string(call->status.message()), Contains(words));
   };
-  says(cluster.Prefetch(table, std::vector<uint64_t>((1 << 22) + 1)), "there are 4194305 keys");
-  says(cluster.Prefetch(dense, {1}), "prefetch: table 'weights' is a dense table");
+  expect_error(cluster.Prefetch(table, std::vector<uint64_t>((1 << 22) + 1)),
+               "there are 4194305 keys");
+  expect_error(cluster.Prefetch(dense, {1}), "prefetch: table 'weights' is a dense table");
 }
 
 }  // namespace client_prefetch_test

@@ -1,5 +1,5 @@
-// Tables with a pull codec: what comes is decoded to where it was wanted, when it is known to be
-// there, and to nowhere else.
+// Tables with a pull codec: a reply is decoded into the call's destination once its data is
+// complete, and nowhere else.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -32,7 +32,7 @@ v1::TableSpec PullSpec(v1::Codec codec, v1::Consistency consistency = v1::CONSIS
 
 std::vector<float> Untouched() { return std::vector<float>(kPulled, kUntouched); }
 
-// Sets what pulls are answered with; what is to come of it.
+// Sets the encoded replies of pulls; returns the numbers that they decode to.
 std::vector<float> StoreEncoded(FakeCluster* cluster, uint32_t table, ElementType type,
                                 uint32_t seed) {
   std::mt19937 random(seed);
@@ -86,7 +86,7 @@ TEST_CASE("a pull with a codec is decoded into memory of either kind, and counts
   }
 }
 
-TEST_CASE("a pull with a codec goes on over a new lane, and where a partition goes") {
+TEST_CASE("a pull with a codec continues on a new lane and at a partition's new server") {
   for (const v1::Codec codec : {v1::CODEC_BF16, v1::CODEC_INT8}) {
     FakeCluster::Options options;
     options.servers = 2;
@@ -111,7 +111,7 @@ TEST_CASE("a pull with a codec goes on over a new lane, and where a partition go
   }
 }
 
-TEST_CASE("what comes after the end of its call is decoded nowhere") {
+TEST_CASE("a reply that comes after its call has ended is decoded nowhere") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(PullSpec(v1::CODEC_INT8), kPulled);
   cluster.Join();
@@ -160,7 +160,8 @@ TEST_CASE("push-pull with codecs of both directions works in place") {
   }
 }
 
-TEST_CASE("a pull with a codec into memory of a device is refused, and says what is allowed") {
+TEST_CASE(
+    "a pull with a codec into device memory is refused, and the error names the allowed memory") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTyped(PullSpec(v1::CODEC_F16), kPulled);
   cluster.Join();
@@ -178,7 +179,7 @@ TEST_CASE("a pull with a codec into memory of a device is refused, and says what
   CHECK(push->status.ok());
 }
 
-TEST_CASE("parameters are decoded in bounded turns, in which other calls may come") {
+TEST_CASE("parameters are decoded in bounded turns, between which other calls may start") {
   FakeCluster::Options options;
   options.staging_bytes = 64 << 20;
   FakeCluster cluster(options);

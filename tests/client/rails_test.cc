@@ -48,7 +48,7 @@ TEST_CASE("partitions are spread evenly over the rails that are up, and move no 
   for (uint32_t p = 0; p < kPartitions; ++p) CHECK((three[p] == two[p] || three[p] == 2));
 }
 
-TEST_CASE("what is pinned to a lost rail goes to the others, and only that; it comes back") {
+TEST_CASE("only pins of a lost rail move to the others, and they return with it") {
   RailPins pins;
   Rails(&pins);
   pins.Up(0);
@@ -98,7 +98,7 @@ TEST_CASE("a partition that is new goes to the emptiest rail; one that left is n
   CHECK(pins.Of(3) == first);
 }
 
-TEST_CASE("what was carried long ago counts less and less") {
+TEST_CASE("old traffic counts less and less") {
   RailPins pins;
   pins.Up(0);
   Rails(&pins, 2);

@@ -1,5 +1,5 @@
-// Memory that is registered while other calls go on: which job goes first, what calls do until
-// their memory is ready, what is left of memory that goes away meanwhile, and the lines in the log.
+// Memory that is registered while other calls go on: the order of jobs, calls that wait for their
+// memory, memory that is freed meanwhile, and the lines in the log.
 #include "client/registrar.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ std::shared_ptr<rdma::MemoryBlock> Block(size_t bytes) {
 
 // ---- jobs ---------------------------------------------------------------------------------------
 
-// Of a block, in steps that the test counts.
+// Registration of a block, in steps that the test counts.
 struct Steps final : rdma::Registration {
   Steps(uint64_t all, uint64_t each, int* count) : bytes(all), step(each), live(count) { ++*live; }
   ~Steps() override { --*live; }
@@ -82,7 +82,7 @@ TEST_CASE("a small region waits for two steps of larger ones at most") {
   CHECK(jobs.registrar.Find({0, large->id()})->registered == first->done);
 }
 
-TEST_CASE("memory that is given up is let go of at the next step, before anything else") {
+TEST_CASE("abandoned memory is deregistered at the next step, before other jobs") {
   Jobs jobs;
   auto gone = Block(1 << 20);
   const auto other = Block(1 << 20);
@@ -106,7 +106,7 @@ TEST_CASE("memory that is given up is let go of at the next step, before anythin
                                                std::make_unique<Steps>(1, 1, &jobs.live))));
 }
 
-// Of a piece for one lane: it is complete after one step.
+// Registration of a piece for one lane: it is complete after one step.
 struct LaneJob {
   LaneJob() {
     REQUIRE(
@@ -119,7 +119,7 @@ struct LaneJob {
   Registrar::Purpose purpose = {0, block->id(), rdma::ConnectionId{7}, 2};
 };
 
-TEST_CASE("what was registered for a lane is handed out, with its purpose") {
+TEST_CASE("a registration for a lane is handed out with its purpose") {
   LaneJob lane;
   CHECK(lane.jobs.registrar.Find(lane.purpose).has_value());
   CHECK_FALSE(lane.jobs.registrar.Find({0, lane.block->id()}).has_value());
@@ -146,7 +146,7 @@ TEST_CASE("what was registered for a lane is handed out, with its purpose") {
   }
 }
 
-TEST_CASE("memory that is given up before its lane has taken it is ended by a thread") {
+TEST_CASE("a registration abandoned before its lane has taken it is ended by a thread") {
   LaneJob lane;
   REQUIRE(lane.jobs.registrar.RunOnce());
   lane.jobs.registrar.GiveUp(lane.block->id());
@@ -161,7 +161,7 @@ TEST_CASE("memory that is given up before its lane has taken it is ended by a th
   CHECK_FALSE(lane.jobs.registrar.Holds(lane.block->id()));
 }
 
-TEST_CASE("a registration that takes long says how far it is, every five seconds at most") {
+TEST_CASE("a slow registration logs its progress, every five seconds at most") {
   Jobs jobs;
   const auto block = Block(1 << 20);
   Steps* const steps = jobs.Start(block, 1 << 18);
@@ -190,7 +190,7 @@ TEST_CASE("a registration that takes long says how far it is, every five seconds
   CHECK(jobs.lines.size() == 6);
 }
 
-TEST_CASE("there is a bound on how many regions are registered at a time") {
+TEST_CASE("the number of concurrent registrations is limited") {
   Jobs jobs;
   const auto block = Block(4096);
   for (size_t i = 0; i < Registrar::kMostJobs; ++i) jobs.Start(block, 1);
@@ -300,8 +300,7 @@ TEST_CASE("a call waits for its region for a moment, and goes on when that is re
   CHECK(w.cluster.core->statistics().staged_bytes == 0);
 }
 
-TEST_CASE(
-    "a region that cannot be registered is reached by way of staging, and says why at the end") {
+TEST_CASE("a region that cannot be registered: the call's error at its deadline has the reason") {
   World w;
   w.cluster.endpoint->register_status = absl::ResourceExhaustedError("RLIMIT_MEMLOCK is 65536");
   const auto push = w.cluster.Push(w.table, w.cluster.Memory(w.table, 3.0f), kSecond);
@@ -310,7 +309,7 @@ TEST_CASE(
   CHECK_THAT(std::string(push->status.message()), Contains("transport sim: RLIMIT_MEMLOCK"));
 }
 
-TEST_CASE("a region that is freed while it is registered is let go of") {
+TEST_CASE("a region freed during its registration is deregistered") {
   World w;
   const auto push = w.cluster.Push(w.table, w.Slow(3.0f));
   w.cluster.RunFor(kMilli);
@@ -329,7 +328,7 @@ TEST_CASE("a region that is freed while it is registered is let go of") {
 
 // ---- of lanes -----------------------------------------------------------------------------------
 
-// A client whose lanes need a registration of their own for what they expose.
+// A client whose lanes need a separate registration for the memory that they expose.
 struct LanesWorld : World {
   LanesWorld() { cluster.endpoint->exposure_steps = 1 << 20; }
   // The destination's takes many more steps than any call is waited for.
@@ -365,7 +364,7 @@ TEST_CASE("a pull waits for its lane's registration for a moment, and goes on wh
   CHECK(w.cluster.endpoint->exposures == before + 1);
 }
 
-TEST_CASE("a pull whose lane registers its destination for long goes by way of staging") {
+TEST_CASE("a pull is staged when its lane's registration of the destination takes long") {
   LanesWorld w;
   const auto pull = w.Pull();
   REQUIRE(w.Exposing());
@@ -376,7 +375,7 @@ TEST_CASE("a pull whose lane registers its destination for long goes by way of s
   CHECK(w.cluster.core->statistics().staged_bytes > 0);
 }
 
-TEST_CASE("a region that is freed while a lane registers it is let go of") {
+TEST_CASE("a region freed while a lane registers it is deregistered") {
   LanesWorld w;
   const bool complete = GENERATE(false, true);
   if (complete) w.cluster.endpoint->exposure_steps = 1;
@@ -399,7 +398,7 @@ TEST_CASE("a region that is freed while a lane registers it is let go of") {
   CHECK(w.slow.block.use_count() == 1);
 }
 
-TEST_CASE("a lane that is lost while it registers memory leaves nothing of it, and the pull ends") {
+TEST_CASE("a lane lost while it registers memory leaves no registration, and the pull ends") {
   LanesWorld w;
   w.cluster.endpoint->exposure_steps = 2;
   const auto pull = w.Pull();
@@ -420,7 +419,7 @@ TEST_CASE("a lane that is lost while it registers memory leaves nothing of it, a
   CHECK_FALSE(w.cluster.core->InUse(w.slow.block->id()));
 }
 
-TEST_CASE("a client that ends while a region is registered leaves nothing of it") {
+TEST_CASE("a client that ends during a registration leaves no registration") {
   World w;
   (void)w.cluster.Push(w.table, w.Slow(3.0f));
   w.cluster.RunFor(kMilli);

@@ -1,4 +1,4 @@
-// Rows with codecs: what travels, what comes back, and what a resend is.
+// Rows with codecs: the encoded rows in both directions, and resends.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -90,7 +90,7 @@ TEST_CASE("rows are encoded one by one when they are pushed, and decoded when th
   }
 }
 
-TEST_CASE("rows of one key are summed in f32, and the sum is what is encoded") {
+TEST_CASE("rows of one key are summed in f32 before they are encoded") {
   FakeCluster cluster;
   const uint32_t table = Add(&cluster, v1::CONSISTENCY_ASYNC, v1::CODEC_BF16, v1::CODEC_NONE);
   cluster.Join();
@@ -119,7 +119,7 @@ TEST_CASE("sums by bag and scans come as f32 whatever codec the rows have") {
   CHECK(first == Numbers(scanned->keys[0]));
 }
 
-TEST_CASE("what is sent again after a lane was lost is what was sent first") {
+TEST_CASE("a resend after a lane loss has the bits of the first transmission") {
   FakeCluster cluster;
   const uint32_t table = Add(&cluster, v1::CONSISTENCY_SYNC, v1::CODEC_INT8, v1::CODEC_NONE);
   cluster.Join();

@@ -44,7 +44,7 @@ void CheckRows(const FakeCluster& cluster, uint32_t table, float value, size_t c
   CHECK(rows == count);
 }
 
-TEST_CASE("of a record that is refused in part only the refused groups are sent again") {
+TEST_CASE("only the refused groups of a record are sent again") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddEmbedding(consistency, kDim);
@@ -101,7 +101,7 @@ TEST_CASE("a push whose deadline passes frees its memory and is settled by empty
     CHECK(push->status.code() == Code::kDeadlineExceeded);
     CHECK_THAT(Text(push), Contains("push of rows on table 'items'") &&
                                Contains("has not answered a push of rows"));
-    // What travels is a copy.
+    // The record carries a copy of the rows.
     CHECK(cluster.core->BufferReleased(push->id));
     cluster.servers[0]->CloseLanes("a test");
     cluster.RunFor(kSecond);
@@ -126,7 +126,7 @@ TEST_CASE("a push whose deadline passes frees its memory and is settled by empty
   }
 }
 
-TEST_CASE("a push that is over while its record is out counts, once") {
+TEST_CASE("a push that ends while its record is in flight counts once") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -208,7 +208,7 @@ TEST_CASE("staging of a lookup that is over stays taken until the server has ans
   CHECK(std::all_of(w, w + kKeys * kDim, [](float x) { return x == 1; }));
 }
 
-TEST_CASE("destroying a region ends its calls and closes no lane: what travels are copies") {
+TEST_CASE("destroying a region ends its calls and closes no lane, because records carry copies") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -229,7 +229,7 @@ TEST_CASE("destroying a region ends its calls and closes no lane: what travels a
   CHECK(cluster.core->statistics().lanes_opened == 1);
 }
 
-TEST_CASE("a memory limit is told with table, server and limit, and the other rows go on") {
+TEST_CASE("the error of a memory limit has table, server and limit, and the other rows go on") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddEmbedding(consistency, kDim);
@@ -337,7 +337,7 @@ TEST_CASE("regression: pushes behind a refused one wait for no backoff") {
   }
 }
 
-TEST_CASE("a partition that has as many rows as it may have is told, and what to do") {
+TEST_CASE("the error of a partition at its maximum of rows has the limit and the remedy") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -353,7 +353,7 @@ TEST_CASE("a partition that has as many rows as it may have is told, and what to
                              Contains("67108864") && Contains("--partitions"));
 }
 
-TEST_CASE("a gradient with a NaN is told when the call is over, and its step can end") {
+TEST_CASE("a gradient with a NaN fails its call when the call is over, and its step can end") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   cluster.Join();
@@ -370,7 +370,7 @@ TEST_CASE("a gradient with a NaN is told when the call is over, and its step can
   Good(&cluster, end);
 }
 
-TEST_CASE("a group that a server refuses for good ends the call; what is owed is settled") {
+TEST_CASE("a group that a server refuses finally ends the call, and its records are settled") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddEmbedding(consistency, kDim);
@@ -394,7 +394,7 @@ TEST_CASE("a group that a server refuses for good ends the call; what is owed is
   }
 }
 
-TEST_CASE("rows follow their partition to another server, whatever of them was in progress") {
+TEST_CASE("rows follow their partition to another server in every state of their records") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster::Options options;
     options.servers = 2;
@@ -427,7 +427,7 @@ TEST_CASE("rows follow their partition to another server, whatever of them was i
   }
 }
 
-TEST_CASE("a table that is dropped, a partition that is lost and a lease that ends are told") {
+TEST_CASE("a dropped table, a lost partition and an ended lease have an error each") {
   FakeCluster cluster;
   const uint32_t dropped = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   const uint32_t lost = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim, 4096, "lost");
@@ -463,7 +463,7 @@ TEST_CASE("a table that is dropped, a partition that is lost and a lease that en
   CHECK(expired->status.code() == Code::kAborted);
 }
 
-TEST_CASE("a worker that is late for a sync step is told") {
+TEST_CASE("a worker that is too late for a sync step gets an error") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   cluster.Join();
@@ -478,7 +478,7 @@ TEST_CASE("a worker that is late for a sync step is told") {
   CHECK_THAT(Text(push), Contains("joined after"));
 }
 
-TEST_CASE("a refused lookup is asked again as a whole, and a refused scan") {
+TEST_CASE("a refused lookup is sent again as a whole, and so is a refused scan") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
   cluster.Join();
@@ -500,7 +500,7 @@ TEST_CASE("a refused lookup is asked again as a whole, and a refused scan") {
   CHECK(result->keys.size() == 5);
 }
 
-TEST_CASE("a deferred lookup says which version it waits for") {
+TEST_CASE("the deadline error of a deferred lookup has the version that it waits for") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   cluster.Join();

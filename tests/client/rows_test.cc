@@ -1,4 +1,4 @@
-// Embedding tables: how calls are split, what travels, and what comes back.
+// Embedding tables: how calls are split, the contents of their records, and their results.
 #include <malloc.h>
 
 #include <algorithm>
@@ -76,7 +76,7 @@ TEST_CASE("regression: many keys are sorted before their call, not in it") {
   const auto keys = Count(client::KeySort::kManyKeys);
   CHECK(cluster.core->StartKeys(table, Count(keys.size() - 1)) == nullptr);
   CHECK(cluster.core->StartKeys(dense, keys) == nullptr);
-  // Other keys than the call's: what is pushed shows whose order it has.
+  // Other keys than the call's, so that the pushed rows show whose order is used.
   auto others = keys;
   for (uint64_t& key : others) key += keys.size();
   auto sorted = cluster.core->StartKeys(table, others);
@@ -275,7 +275,9 @@ TEST_CASE("rows of the next sync step wait until the step before is committed") 
   CHECK(cluster.servers[0]->rows[table][29][0] == 2);
 }
 
-TEST_CASE("a step that is not committed for want of a disk: the deadline names the disk") {
+TEST_CASE(
+    "a step that does not commit: the deadline error of a cold tier's table names the disk "
+    "metric") {
   for (const bool tiered : {true, false}) {
     FakeCluster cluster;
     v1::TableSpec spec;
@@ -296,7 +298,8 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
     const std::string disk = "verbena_shard_cold_write_failures_total";
     if (tiered) CHECK_THAT(message, Contains(disk));
     if (!tiered) CHECK_THAT(message, !Contains(disk));
-    // Whoever waits for the commit says it, too, and does not blame other workers alone.
+    // The error of a call that waits for the commit has the reason, too, and does not blame other
+    // workers alone.
     for (const auto& call : {push, end}) {
       if (call->status.ok()) continue;
       const std::string waits(call->status.message());
@@ -307,7 +310,7 @@ TEST_CASE("a step that is not committed for want of a disk: the deadline names t
   }
 }
 
-TEST_CASE("a call without keys ends well, and waits for nobody") {
+TEST_CASE("a call without keys succeeds at once") {
   for (const auto consistency :
        {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
     FakeCluster cluster;
@@ -324,13 +327,13 @@ TEST_CASE("a call without keys ends well, and waits for nobody") {
   }
 }
 
-TEST_CASE("a call that is wrong says which argument, its value and what is allowed") {
+TEST_CASE("an invalid call names the argument, its value and the allowed values") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_SYNC, kDim);
   const uint32_t dense = cluster.AddTable(v1::CONSISTENCY_SYNC, 2);
   cluster.Join();
-  const auto says = [&](const FakeCluster::CallPtr& call, absl::StatusCode code,
-                        const std::vector<std::string>& words) {
+  const auto expect_error = [&](const FakeCluster::CallPtr& call, absl::StatusCode code,
+                                const std::vector<std::string>& words) {
     REQUIRE(call->done);
     INFO(call->status);
     CHECK(call->status.code() == code);
@@ -341,26 +344,29 @@ TEST_CASE("a call that is wrong says which argument, its value and what is allow
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
   Rows rows = FakeCluster::RowMemory(3, kDim, 0);
   const std::vector<uint64_t> many(client::kMaxKeys + 1);
-  says(cluster.Lookup(table, many, rows), kInvalid, {"4194305 keys", "0..4194304"});
-  says(cluster.PushRows(table, {1, 2, 1, 2}, rows), kInvalid,
-       {"4 rows", "items", "dim 4", "need 64 bytes", "has 48 bytes"});
+  expect_error(cluster.Lookup(table, many, rows), kInvalid, {"4194305 keys", "0..4194304"});
+  expect_error(cluster.PushRows(table, {1, 2, 1, 2}, rows), kInvalid,
+               {"4 rows", "items", "dim 4", "need 64 bytes", "has 48 bytes"});
   rows.offset = 16;
-  says(cluster.Lookup(table, {1, 2, 3}, rows), kInvalid, {"need 48 bytes", "32 from offset 16"});
+  expect_error(cluster.Lookup(table, {1, 2, 3}, rows), kInvalid,
+               {"need 48 bytes", "32 from offset 16"});
   rows.offset = 6;
-  says(cluster.Lookup(table, {1}, rows), kInvalid, {"region_offset is 6", "multiples of 4"});
+  expect_error(cluster.Lookup(table, {1}, rows), kInvalid,
+               {"region_offset is 6", "multiples of 4"});
   rows.offset = 1000;
-  says(cluster.Lookup(table, {1}, rows), kInvalid, {"0 from offset 1000"});
-  says(cluster.Lookup(table, {1}, {nullptr, 0}), kInvalid, {"the region is empty"});
+  expect_error(cluster.Lookup(table, {1}, rows), kInvalid, {"0 from offset 1000"});
+  expect_error(cluster.Lookup(table, {1}, {nullptr, 0}), kInvalid, {"the region is empty"});
   rows.offset = 0;
-  says(cluster.PushRows(dense, {1}, rows), kInvalid, {"weights", "dense", "Push()"});
-  says(cluster.Lookup(dense, {1}, rows), kInvalid, {"weights", "dense", "Pull()"});
-  says(cluster.Scan(dense, 0, 0, nullptr), kInvalid, {"weights", "dense"});
-  says(cluster.Scan(table, 4, 0, nullptr), kInvalid, {"partition is 4", "less than 4"});
+  expect_error(cluster.PushRows(dense, {1}, rows), kInvalid, {"weights", "dense", "Push()"});
+  expect_error(cluster.Lookup(dense, {1}, rows), kInvalid, {"weights", "dense", "Pull()"});
+  expect_error(cluster.Scan(dense, 0, 0, nullptr), kInvalid, {"weights", "dense"});
+  expect_error(cluster.Scan(table, 4, 0, nullptr), kInvalid, {"partition is 4", "less than 4"});
   const client::ClientCore::Slice slice = {rows.block, 0, 0, 4};
-  says(cluster.Push(table, slice), kInvalid, {"items", "embedding table of dim 4", "PushRows()"});
-  says(cluster.Pull(table, slice), kInvalid, {"items", "embedding", "Lookup()"});
-  says(cluster.PushPull(table, slice, slice), kInvalid, {"items", "embedding"});
-  says(cluster.PushRows(99, {1}, rows), absl::StatusCode::kNotFound, {"99"});
+  expect_error(cluster.Push(table, slice), kInvalid,
+               {"items", "embedding table of dim 4", "PushRows()"});
+  expect_error(cluster.Pull(table, slice), kInvalid, {"items", "embedding", "Lookup()"});
+  expect_error(cluster.PushPull(table, slice, slice), kInvalid, {"items", "embedding"});
+  expect_error(cluster.PushRows(99, {1}, rows), absl::StatusCode::kNotFound, {"99"});
 }
 
 TEST_CASE("an observer looks up and scans, and may not push") {

@@ -69,7 +69,7 @@ TEST_CASE("set optimizer: pushes of the step wait until the servers have the cha
   CHECK(cluster.last->last == 0);
 }
 
-TEST_CASE("set optimizer: after a push to the open step it is for the next one") {
+TEST_CASE("set optimizer: after a push to the open step it applies to the next step") {
   OptimizerCluster cluster(v1::CONSISTENCY_SYNC);
   auto push = cluster.Push(cluster.table, cluster.Memory(cluster.table, 1));
   Good(&cluster, cluster.Set({{"rate", 0.5}}));
@@ -114,7 +114,7 @@ TEST_CASE("set optimizer: async: its sequences are among those of the pushes") {
   CHECK(cluster.Sequences() == std::vector<uint64_t>(kChunks, 2));
 }
 
-TEST_CASE("set optimizer: async: one whose call is over only settles its sequence") {
+TEST_CASE("set optimizer: async: a request whose call is over only settles its sequence") {
   OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
   // Opens the lane.
   Good(&cluster, cluster.Pull(cluster.table, cluster.Memory(cluster.table, 0)));
@@ -129,7 +129,7 @@ TEST_CASE("set optimizer: async: one whose call is over only settles its sequenc
   CHECK(cluster.servers[0]->changed.size() <= kChunks);
 }
 
-TEST_CASE("set optimizer: groups that are refused for now are sent again") {
+TEST_CASE("set optimizer: groups that are refused temporarily are sent again") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   OptimizerCluster cluster(consistency);
   int refusals = 3;
@@ -164,7 +164,7 @@ TEST_CASE("set optimizer: values that the optimizer does not have are refused at
 }
 
 TEST_CASE(
-    "set optimizer: an observer may send it; a server refuses one whose token may not write") {
+    "set optimizer: an observer may send it, and a server refuses a token without write access") {
   FakeCluster::Options options;
   options.observer = true;
   OptimizerCluster cluster(v1::CONSISTENCY_ASYNC, options);

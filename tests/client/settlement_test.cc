@@ -1,4 +1,4 @@
-// How calls end: deadlines, cancellation, memory that goes away, limits, and what each says.
+// How calls end: deadlines, cancellation, memory that goes away and limits, and their errors.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -14,7 +14,7 @@ using Code = absl::StatusCode;
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 
-TEST_CASE("a deadline ends the wait and not the transfer: the buffer stays the library's") {
+TEST_CASE("a deadline ends the wait and not the transfer: the buffer stays in use") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -91,7 +91,7 @@ TEST_CASE("a cancelled call takes its unposted records with it") {
   CHECK(cluster.servers[0]->applied[{table, 0}] == 1.0f);
 }
 
-TEST_CASE("destroying a region closes the lanes that use it, and nothing touches it again") {
+TEST_CASE("destroying a region closes the lanes that use it, and no transfer touches it again") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 4);
   cluster.Join();
@@ -146,7 +146,7 @@ TEST_CASE("no credit by the deadline is RESOURCE_EXHAUSTED") {
   CHECK_FALSE(hog->done);
 }
 
-TEST_CASE("a step that another worker does not end: DEADLINE_EXCEEDED says who is missing") {
+TEST_CASE("a step that another worker does not end: DEADLINE_EXCEEDED counts the joined workers") {
   FakeCluster::Options options;
   options.expected_workers = 2;
   FakeCluster cluster(options);
@@ -204,7 +204,7 @@ TEST_CASE("final refusals name the record") {
   auto memory = cluster.Memory(table, 1.0f);
   auto push = cluster.Push(table, memory);
   auto end = cluster.EndStep(table);
-  // The refused chunks contribute zero: the step goes on, and the push tells when it is over.
+  // The refused chunks contribute zero: the step goes on, and the push fails when it is over.
   REQUIRE(cluster.Wait(end));
   CHECK(end->status.ok());
   REQUIRE(cluster.Wait(push));
@@ -295,7 +295,7 @@ TEST_CASE("a sync push that is refused after its deadline is settled, too") {
   CHECK(cluster.core->BufferReleased(push->id));
 }
 
-TEST_CASE("a refusal that the old primary did not deliver is asked of the next one") {
+TEST_CASE("a refusal that the old primary did not deliver comes from the next one") {
   FakeCluster::Options options;
   options.servers = options.replicas = 2;
   FakeCluster cluster(options);
@@ -331,7 +331,7 @@ TEST_CASE("a refusal that the old primary did not deliver is asked of the next o
   CHECK(zero == (empty ? std::vector<bool>{true} : std::vector<bool>{false, true}));
 }
 
-TEST_CASE("calls that are wrong say what is wrong") {
+TEST_CASE("invalid calls have errors that name the cause") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 4);
   cluster.Join();
@@ -387,7 +387,7 @@ TEST_CASE("an observer pulls and does not push") {
   CHECK(pull->status.ok());
 }
 
-TEST_CASE("chunks larger than the slots: the lane is reopened once, then the call says so") {
+TEST_CASE("chunks larger than the slots: the lane is reopened once, then the call fails") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2, 16384);
   cluster.Join();
@@ -400,7 +400,7 @@ TEST_CASE("chunks larger than the slots: the lane is reopened once, then the cal
   CHECK(cluster.core->statistics().lanes_opened == 2);
 }
 
-TEST_CASE("a worker that joined after steps were committed is told, and nothing is swallowed") {
+TEST_CASE("pushes of a worker that joined after steps were committed fail, and none is dropped") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 1);
   cluster.Join();
@@ -415,7 +415,7 @@ TEST_CASE("a worker that joined after steps were committed is told, and nothing 
   CHECK_THAT(MessageOf(push->status), Contains("is at step 50 already"));
 }
 
-TEST_CASE("shm: pulls into memory of the caller go by way of staging") {
+TEST_CASE("shm: pulls into memory of the caller are staged") {
   FakeCluster::Options options;
   options.shm = true;
   options.staging_bytes = 4096;  // one chunk at a time
@@ -452,7 +452,7 @@ TEST_CASE("shm: pulls into memory of the caller go by way of staging") {
   CHECK(cluster.core->statistics().staged_bytes == memory.size() * sizeof(float));
 }
 
-TEST_CASE("the failpoint gives a buffer back at the deadline with its record still out") {
+TEST_CASE("the failpoint releases a buffer at the deadline with its record still in flight") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();

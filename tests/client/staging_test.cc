@@ -40,7 +40,7 @@ struct Pool {
   Staging staging;
 };
 
-TEST_CASE("staging that small records took is there for large ones when it is free") {
+TEST_CASE("free staging of small records is available to large ones") {
   Pool pool(16 * kMiB);
   for (const uint32_t bytes : {4096u, 8192u, 16384u, 32768u}) {
     // One after the other, as calls take them.
@@ -54,14 +54,14 @@ TEST_CASE("staging that small records took is there for large ones when it is fr
   CHECK(pool.allocated == 16 * kMiB);
 }
 
-TEST_CASE("staging in use is not cut anew, and every size gets a buffer all the same") {
+TEST_CASE("buffers of another size do not split staging in use, and every size gets a buffer") {
   Pool pool(kMiB);
   const auto small = pool.TakeAll(4096);
   CHECK(small.size() == 256);
   const auto large = pool.TakeAll(256 << 10);
   CHECK(large.size() == 1);
   pool.GiveAll(large, 256 << 10);
-  // What stands beyond the limit stays with its size: it is not made again and again.
+  // Memory beyond the limit is kept by its size, so that it is not allocated again and again.
   for (int round = 0; round < 10; ++round) {
     const auto medium = pool.TakeAll(64 << 10);
     CHECK(medium.size() == 1);

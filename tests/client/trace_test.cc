@@ -1,4 +1,4 @@
-// Ranges for profilers: what one that is linked into this program is told.
+// Ranges for profilers, received by a profiler that is linked into this program.
 #define NVTX_NO_IMPL  // of the part of programs that are traced
 #include "client/trace/trace.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint32_t kChunkElements = 1024;
 
-// What a range was, and when: places in the order of all beginnings and ends; `ended` 0: not yet.
+// A range, with its place in the order of all beginnings and ends; `ended` is 0 until it has ended.
 struct Range {
   std::string name;
   uint64_t bytes;
@@ -126,7 +126,7 @@ TEST_CASE("trace: a push from a device is a range of its own, with its copies an
   }
 }
 
-TEST_CASE("trace: a pull to a device copies what its records brought") {
+TEST_CASE("trace: a pull to a device copies the payload of its records") {
   Traced t(2);
   auto pull = t.cluster.Pull(t.table, t.cluster.DeviceMemory(t.table, 1.0f));
   REQUIRE(t.cluster.Wait(pull));
@@ -144,7 +144,7 @@ TEST_CASE("trace: a pull to a device copies what its records brought") {
   }
 }
 
-TEST_CASE("trace: what ends early has no range left open") {
+TEST_CASE("trace: calls that end early leave no range open") {
   Traced t(2);
   t.cluster.servers[0]->hold_pushes = true;
   auto push = t.cluster.Push(t.table, t.cluster.Memory(t.table, 1.0f), 20 * kMilli);
@@ -159,7 +159,7 @@ TEST_CASE("trace: what ends early has no range left open") {
   CHECK(t.profiler->Of("record").size() >= 2);
 }
 
-TEST_CASE("trace: encoding and decoding are told, with the bytes that travel") {
+TEST_CASE("trace: encoding and decoding have ranges with their bytes on the wire") {
   FakeCluster cluster;
   v1::TableSpec spec;
   spec.set_consistency(v1::CONSISTENCY_ASYNC);
@@ -192,6 +192,6 @@ TEST_CASE("trace: encoding and decoding are told, with the bytes that travel") {
 }  // namespace verbena::test
 
 extern "C" {
-// What the headers of NVTX look for in a program.
+// The symbol that the NVTX headers look for in a program.
 NvtxInitializeInjectionNvtxFunc_t InitializeInjectionNvtx2_fnptr = verbena::test::Attach;
 }

@@ -1,5 +1,4 @@
-// Transports as a client sees them: what it offers, what it falls back to, memory that a device
-// does not take.
+// Transports of a client: its offers, its fallbacks, and memory that a device refuses.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -25,7 +24,7 @@ uint32_t AddStaged(FakeCluster* cluster) {
   return cluster->AddTyped(spec, 2 * 1024);
 }
 
-TEST_CASE("a server is told which transports this worker lacks, and why") {
+TEST_CASE("a server receives the transports that this worker lacks, with the reasons") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
   cluster.Join();
@@ -45,7 +44,7 @@ TEST_CASE("a server is told which transports this worker lacks, and why") {
   CHECK(lanes[0].reason == "a test");
 }
 
-TEST_CASE("a transport that does not open gives way to the next one, which is said") {
+TEST_CASE("a transport that does not open is replaced by the next one, and its error reported") {
   FakeCluster::Options options;
   options.broken_transport = true;
   FakeCluster cluster(options);
@@ -142,8 +141,9 @@ TEST_CASE("no call ends because a transport refuses memory a few times") {
   CHECK(cluster.core->statistics().lanes_lost == 0);
 }
 
-// What no waiting mends.
-TEST_CASE("a transport that may not use memory at all ends a call at once, and says which") {
+// Errors that retrying cannot remove.
+TEST_CASE(
+    "a transport that may not use memory at all ends a call at once, with the transport's error") {
   const bool early = GENERATE(true, false);
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 2);
@@ -171,7 +171,7 @@ TEST_CASE("a transport that may not use memory at all ends a call at once, and s
   CHECK(cluster.core->statistics().lanes_lost == 0);
 }
 
-TEST_CASE("of records that wait for a staging buffer the oldest gets the last one") {
+TEST_CASE("the oldest record that waits for staging gets the last buffer") {
   FakeCluster::Options options;
   options.servers = 2;
   options.partitions = 2;
@@ -232,7 +232,7 @@ TEST_CASE("a record that waits for the last staging buffer behind others does no
 }
 
 // One buffer is with server 1; a push to server 0 waits for it, and cannot go for long.
-TEST_CASE("regression: a push that cannot go leaves the last staging buffer to others") {
+TEST_CASE("regression: a push that cannot be sent leaves the last staging buffer to others") {
   const bool moved = GENERATE(false, true);
   INFO(moved);
   FakeCluster::Options options;
@@ -304,7 +304,7 @@ TEST_CASE("a refused lane ends no call while the coordinator does not answer") {
   CHECK(pull->ended_at - start < 5 * kSecond);
 }
 
-TEST_CASE("a region that a transport refuses is reached by way of staging") {
+TEST_CASE("a region that a transport refuses is staged") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     FakeCluster cluster;
     const uint32_t table = cluster.AddTable(consistency, 2);

@@ -29,7 +29,7 @@ std::unique_ptr<rdma::Endpoint> NewVerbs() {
   return *std::move(endpoint);
 }
 
-// The shards' side of all lanes: grants what is asked for first, and accepts connections.
+// The shards' side of all lanes: grants the first request, and accepts connections.
 class Shards {
  public:
   Shards() : endpoint_(NewVerbs()) {
@@ -107,7 +107,7 @@ class Shards {
     std::memcpy(&id, hello->token, sizeof(id));
     if (granted_.count(id) == 0) return endpoint_->Reject(event.connection, "given back");
     auto lane = rdma::ShardLane::Accept(endpoint_.get(), event.connection, *hello, granted_.at(id));
-    // Of one that has given up meanwhile it cannot be.
+    // Accept() fails for a client that has given up meanwhile.
     if (lane.ok()) lanes_[event.connection] = *std::move(lane);
   }
 
@@ -166,7 +166,7 @@ class Lanes final : public client::LaneListener {
 
   // The server runs once in `turns` turns of the client.
   bool AllOpen(int turns = 1) {
-    // Each turn lets a little time pass, beside what the events take.
+    // Each turn lets a little time pass, in addition to the time of the events.
     for (int turn = 0; turn < 40'000 && open < kShards; ++turn) {
       fake_skip(kMilli);
       control_.RunOnce();

@@ -136,7 +136,7 @@ TEST_CASE("calls are answered, many at a time") {
   REQUIRE(poll(&descriptor, 1, 0) == 0);
 }
 
-TEST_CASE("every status code arrives as itself, with the address") {
+TEST_CASE("every status code is passed on, with the address") {
   TestServer server;
   GrpcControlChannel channel;
   for (int code = 1; code <= 16; ++code) {
@@ -222,7 +222,7 @@ TEST_CASE("a channel destroyed with calls outstanding runs no callback and does 
   REQUIRE(*alive == 0);
 }
 
-TEST_CASE("a restarted server is found again, and one that is gone is not waited for") {
+TEST_CASE("a restarted server is found again, and calls to a stopped one end at once") {
   auto server = std::make_unique<TestServer>();
   const int port = server->port();
   const std::string address = server->address();

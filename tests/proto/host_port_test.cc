@@ -9,7 +9,7 @@ namespace {
 
 using Catch::Contains;
 
-TEST_CASE("host and port come apart, and together again") {
+TEST_CASE("host and port are split and joined") {
   struct Case {
     std::string text, host;
     uint16_t port;
@@ -26,7 +26,7 @@ TEST_CASE("host and port come apart, and together again") {
   }
 }
 
-TEST_CASE("what is no host and port is refused with the reason") {
+TEST_CASE("text that is no host and port is refused with the reason") {
   const auto refused = [](const std::string& text) {
     const auto parsed = SplitHostPort(text);
     return parsed.ok() ? "accepted" : std::string(parsed.status().message());
@@ -42,7 +42,7 @@ TEST_CASE("what is no host and port is refused with the reason") {
   CHECK_THAT(refused("dns:///host:7000"), Contains("leave out 'dns://'"));
 }
 
-TEST_CASE("brackets are taken off, and only a pair of them") {
+TEST_CASE("brackets are removed only in pairs") {
   CHECK(WithoutBrackets("[::1]") == "::1");
   CHECK(WithoutBrackets("::1") == "::1");
   CHECK(WithoutBrackets("[]") == "[]");

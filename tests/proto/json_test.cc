@@ -42,13 +42,13 @@ TEST_CASE("objects and arrays nest") {
       R"("inner": {"yes": true, "nothing": null}})");
 }
 
-TEST_CASE("no string does anything to a terminal") {
+TEST_CASE("control characters in strings are escaped") {
   CHECK(JsonString("\x1b[31m \x7f \r") == R"("\u001b[31m \u007f \u000d")");
   CHECK(JsonString("\xc2\x9b"
                    "31m \xc2\xa0") == "\"\\u009b31m \xc2\xa0\"");
 }
 
-TEST_CASE("strings are UTF-8 whatever the bytes") {
+TEST_CASE("strings are valid UTF-8 for any bytes") {
   CHECK(JsonString("\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xbf") ==
         "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xbf\"");
   CHECK(JsonString("\xff") == "\"\\ufffd\"");

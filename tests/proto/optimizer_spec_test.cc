@@ -1,5 +1,4 @@
-// Schedules and clipping in a table's specification: what is refused, in what words, and what is
-// the same.
+// Schedules and clipping in a table's specification: invalid values and their errors, and equality.
 #include "proto/spec/optimizer_spec.h"
 
 #include <catch2/catch.hpp>
@@ -94,7 +93,7 @@ TEST_CASE("clipping") {
         "one of the three");
 }
 
-TEST_CASE("a constant schedule, with and without warm-up") {
+TEST_CASE("constant schedules, with and without warm-up") {
   CHECK(RefusedSchedule(v1::Schedule::CONSTANT, [](auto*) {}) == "accepted");
   CHECK(RefusedSchedule(v1::Schedule::CONSTANT, [](auto* s) { s->set_warmup_steps(9); }) ==
         "accepted");
@@ -192,7 +191,7 @@ TEST_CASE("a field that the kind does not use must not be set") {
              Contains("optimizer.schedule.rates is [5]; allowed: none" + unless));
 }
 
-// The first difference between what two changes make of one optimizer.
+// The first difference between one optimizer after two changes.
 std::string Difference(const Change& first, const Change& second) {
   v1::Optimizer a = Changed(first);
   v1::Optimizer b = Changed(second);
@@ -209,7 +208,7 @@ std::string Difference(const Change& first, const Change& second) {
   return difference->field + ": " + difference->first + " and " + difference->second;
 }
 
-TEST_CASE("what says the same is the same; differences name the field and both values") {
+TEST_CASE("equivalent optimizers are the same; differences name the field and both values") {
   const Change plain = [](auto*) {};
   const Change cosine = [](v1::Optimizer* o) {
     o->mutable_schedule()->set_kind(v1::Schedule::COSINE);

@@ -1,4 +1,4 @@
-// Records about rows from a peer: their keys, and what a lookup of bags says of them.
+// Records about rows from a peer: their keys, and the bags and weights of a lookup of bags.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -71,7 +71,7 @@ TEST_CASE("keys are copied out, group after group") {
   CHECK(RowsRecord(RecordType::kPushRows, {{}, {}}).Check().ok());  // settles, and pushes nothing
 }
 
-TEST_CASE("a record about rows that does not add up is refused") {
+TEST_CASE("an inconsistent record about rows is refused") {
   const auto refused = [](RecordType type, const std::vector<std::vector<uint64_t>>& keys,
                           const std::function<void(RecordHeader*)>& change = {}) {
     RowsRecord rows(type, keys);
@@ -108,7 +108,7 @@ TEST_CASE("a record about rows that does not add up is refused") {
              Contains("payload_bytes is 4; allowed: 0"));
 }
 
-TEST_CASE("of a lookup of bags keys may repeat, and what is said of them is copied out") {
+TEST_CASE("keys of a lookup of bags may repeat, and their bags and weights are copied out") {
   RowsRecord rows(RecordType::kLookupBags, {{3, 3, 5, UINT64_MAX, UINT64_MAX}, {}, {1}});
   INFO(rows.Check());
   REQUIRE(rows.Check().ok());
@@ -121,7 +121,7 @@ TEST_CASE("of a lookup of bags keys may repeat, and what is said of them is copi
   }
 }
 
-TEST_CASE("a lookup of bags that does not add up is refused, and bags in any other record") {
+TEST_CASE("an inconsistent lookup of bags is refused, and so are bags in any other record") {
   const auto check = [](RecordType type, const std::vector<std::vector<uint64_t>>& keys,
                         const std::function<void(RecordHeader*)>& change = {}) {
     RowsRecord rows(type, keys);

@@ -27,7 +27,7 @@ TEST_CASE("a push is copied out, its payload stays in the slot") {
   REQUIRE(slot.Check(&record, &payload).ok());
   CHECK(payload.data() == slot.data() + PayloadOffset(1));
   CHECK(payload.size() == 400);
-  // What was decided on does not change when the peer writes again.
+  // Checked values do not change when the peer writes again.
   std::memset(slot.data(), 0xff, 4096);
   CHECK(record.header.table == 3);
   CHECK(record.group_span().size() == 1);
@@ -35,7 +35,7 @@ TEST_CASE("a push is copied out, its payload stays in the slot") {
   CHECK(record.group_span()[0].sequence == 9);
 }
 
-TEST_CASE("a push without elements is taken: its buffer was given back") {
+TEST_CASE("a push without elements is accepted: its buffer was released before") {
   Slot slot;
   slot.Put(PushHeader(0), {GroupOf(0)});
   Record record;
@@ -58,7 +58,7 @@ TEST_CASE("an end-step may list as many groups as a small slot holds") {
   CHECK(payload.empty());
 }
 
-TEST_CASE("what a record's numbers may be follows from its type") {
+TEST_CASE("the type of a record determines its element types and payload size") {
   RecordHeader h = PushHeader(100);
   Slot slot;
   const auto check = [&](RecordType type, ElementType dtype, uint32_t bytes) {
@@ -140,7 +140,7 @@ TEST_CASE("norms and totals are of one step and one kind") {
   }
 }
 
-TEST_CASE("a change of the optimizer has whole values, whose names are names") {
+TEST_CASE("a change of the optimizer has complete values with valid names") {
   RecordHeader h = PushHeader(0);
   h.type = RecordType::kSetOptimizer;
   h.dtype = ElementType::kNone;
@@ -176,7 +176,7 @@ TEST_CASE("a change of the optimizer has whole values, whose names are names") {
   }
 }
 
-TEST_CASE("what a server replicates says where its part belongs") {
+TEST_CASE("a part of a replicated value has its offset and its total") {
   RecordHeader h = PushHeader(0);
   h.type = RecordType::kReplicate;
   h.dtype = ElementType::kNone;
@@ -298,7 +298,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   }
 }
 
-TEST_CASE("a payload by reference needs no room in the slot, and is one of a push") {
+TEST_CASE("a payload by reference needs no space in the slot, and only pushes may have one") {
   RecordHeader header = PushHeader(1 << 20);
   header.flags = kRecordReference;
   const auto check = [&](bool references) {

@@ -5,7 +5,7 @@
 namespace verbena {
 namespace {
 
-TEST_CASE("a role has one name, which names it") {
+TEST_CASE("every role has a name that parses to it") {
   int roles = 0;
   for (int number = v1::Role_MIN; number <= v1::Role_MAX; ++number) {
     if (!v1::Role_IsValid(number) || number == v1::ROLE_UNSPECIFIED) continue;
@@ -22,7 +22,7 @@ TEST_CASE("a role has one name, which names it") {
   CHECK(RoleName(static_cast<v1::Role>(77)) == "77");
 }
 
-TEST_CASE("what is no role is named, with what is allowed") {
+TEST_CASE("the error of an unknown role has its name and the allowed roles") {
   for (const char* name : {"", "read_only", "Operator", "none", "4", "job\n"}) {
     const absl::Status status = ParseRole(name).status();
     REQUIRE(absl::IsInvalidArgument(status));

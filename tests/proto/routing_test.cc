@@ -21,7 +21,7 @@ TEST_CASE("a layout covers every element once") {
   CHECK(DenseLayout{65, 64, 4, 4}.elements_of(1) == 1);
 }
 
-TEST_CASE("the partition of a chunk is the same for ever") {
+TEST_CASE("the partition of a chunk never changes") {
   // A stored checkpoint and a running peer rely on these numbers.
   CHECK(PartitionOfChunk(0, 0, 256) == 0);
   CHECK(PartitionOfChunk(1, 0, 256) == 0xb9);
@@ -29,7 +29,7 @@ TEST_CASE("the partition of a chunk is the same for ever") {
   CHECK(PartitionOfChunk(1, 256, 256) == 0xb9);
 }
 
-TEST_CASE("the partition of a key is the same for ever, and keys spread") {
+TEST_CASE("the partition of a key never changes, and keys are spread evenly") {
   CHECK(PartitionOfKey(1, 0, 256) == PartitionOfKey(1, 0, 256));
   CHECK(PartitionOfKey(0, 0, 256) == 0);
   CHECK(PartitionOfKey(1, 0, 256) == 226);

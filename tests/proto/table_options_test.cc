@@ -1,4 +1,5 @@
-// Descriptors of table options: they cover the specification, and what follows from them.
+// Descriptors of table options: they cover the specification, and the checks, defaults and parsers
+// derived from them.
 #include "proto/spec/table_options.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +44,7 @@ TEST_CASE("every field of a specification has one descriptor, with a sentence") 
   CHECK(options == fields);
 }
 
-TEST_CASE("a condition names an option before, and values that it has") {
+TEST_CASE("a condition refers to an earlier option and to values of that option") {
   std::set<std::string> before;
   for (const TableOption& option : TableOptions()) {
     INFO(option.name);
@@ -125,7 +126,7 @@ TEST_CASE("a number outside its range is refused with its name, value and range"
   CHECK(checked > 20);
 }
 
-TEST_CASE("an enum value that does not exist is refused with those that do") {
+TEST_CASE("an unknown enum value is refused with the allowed ones") {
   for (const TableOption& option : TableOptions()) {
     if (FieldOf(option).cpp_type() != FieldDescriptor::CPPTYPE_ENUM) continue;
     v1::TableSpec spec = SpecFor(option);
@@ -136,7 +137,7 @@ TEST_CASE("an enum value that does not exist is refused with those that do") {
   }
 }
 
-TEST_CASE("an option that does not apply is refused, ignored, or there with its default") {
+TEST_CASE("an option that does not apply is refused, ignored, or set to its default") {
   for (const TableOption& option : TableOptions()) {
     const bool dense_only = option.kind == TableKind::kDense;
     if (option.when == nullptr && option.kind == TableKind::kAny) continue;
@@ -205,7 +206,8 @@ TEST_CASE("a value of the wrong form is refused with the forms that are allowed"
   CHECK(FindTableOption("colour") == nullptr);
 }
 
-TEST_CASE("a description is a line of UTF-8 of at most 512 bytes, and part of what a table is") {
+TEST_CASE(
+    "a description is a line of UTF-8 of at most 512 bytes, and tables with other ones differ") {
   const auto described = [](const std::string& text) {
     return Refused([&](auto* s) { s->set_description(text); });
   };

@@ -15,7 +15,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::Equals;
 
-TEST_CASE("an admission is of an embedding table, with what its kind uses and nothing else") {
+TEST_CASE("admissions: only for embedding tables, with the fields of their kind and no other") {
   const auto refused = [](v1::Admission::Kind kind, const std::function<void(v1::Admission*)>& set,
                           uint32_t dim = 8) {
     return Refused([&](auto* s) {
@@ -68,7 +68,7 @@ TEST_CASE("an admission is of an embedding table, with what its kind uses and no
              Contains("admission.min_count is 3 in the existing table and 4"));
 }
 
-TEST_CASE("an eviction is of an embedding table, with what its kind uses and nothing else") {
+TEST_CASE("evictions: only for embedding tables, with the fields of their kind and no other") {
   const auto refused = [](v1::Eviction::Kind kind, const std::function<void(v1::Eviction*)>& set,
                           uint32_t dim = 8) {
     return Refused([&](auto* s) {
@@ -122,7 +122,7 @@ TEST_CASE("an eviction is of an embedding table, with what its kind uses and not
              Contains("eviction.max_rows is 30 in the existing table and 31"));
 }
 
-TEST_CASE("rows of 16 bits are an embedding table's, and only they are rounded by chance") {
+TEST_CASE("16-bit rows are only for embedding tables, and only they have stochastic rounding") {
   const auto refused = [](uint32_t dim, int row_dtype, bool stochastic) {
     return Refused([=](auto* s) {
       s->set_dim(dim);
@@ -150,7 +150,7 @@ TEST_CASE("rows of 16 bits are an embedding table's, and only they are rounded b
              Contains("stochastic_rounding is false in the existing table and true"));
 }
 
-TEST_CASE("a cold tier is of an embedding table, with some memory for rows") {
+TEST_CASE("a cold tier is only for embedding tables, and needs memory for rows") {
   const auto refused = [](uint64_t bytes, uint32_t dim = 8) {
     return Refused([&](auto* s) {
       s->set_dim(dim);
@@ -178,7 +178,7 @@ TEST_CASE("a cold tier is of an embedding table, with some memory for rows") {
              Contains("cold_tier.hot_bytes is 0 in the existing table and 1048576"));
 }
 
-TEST_CASE("rows travel as what says something of each number, or else as f32") {
+TEST_CASE("rows are sent with codecs that encode every number, or else as f32") {
   for (const char* name : {"bf16", "f16", "int8", "fp8_e4m3", "fp8_e5m2"}) {
     v1::TableSpec spec = Spec();
     spec.clear_shape();

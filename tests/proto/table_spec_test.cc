@@ -1,4 +1,4 @@
-// Specifications of tables: defaults, what is refused and how it is said.
+// Specifications of tables: defaults, and invalid values with their errors.
 #include "proto/spec/table_spec.h"
 
 #include <catch2/catch.hpp>
@@ -36,7 +36,7 @@ TEST_CASE("defaults are filled in") {
   CHECK(NormalizeTableSpec(*spec)->SerializeAsString() == spec->SerializeAsString());
 }
 
-TEST_CASE("a chunk has room for its parameters and its gradients") {
+TEST_CASE("a chunk holds its parameters and its gradients") {
   const auto layout = [](v1::DType dtype, v1::DType gradient) {
     v1::TableSpec spec = Spec();
     spec.set_dtype(dtype);
@@ -53,7 +53,7 @@ TEST_CASE("a chunk has room for its parameters and its gradients") {
   CHECK(mixed.chunk_elements == kDefaultChunkBytes / 4);
 }
 
-TEST_CASE("a view's types that this version does not know have a size") {
+TEST_CASE("types of a view that this version does not know have a size") {
   v1::TableSpec spec = *NormalizeTableSpec(Spec());
   for (const int unknown : {0, 4, 256, -1}) {
     spec.set_dtype(static_cast<v1::DType>(unknown));
@@ -63,7 +63,7 @@ TEST_CASE("a view's types that this version does not know have a size") {
   }
 }
 
-TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") {
+TEST_CASE("16-bit types are only for dense tables, and tables with other types differ") {
   const auto row = [](auto set) {
     return Refused([&](auto* s) {
       s->clear_shape();
@@ -82,7 +82,7 @@ TEST_CASE("types of 16 bits are for dense tables, and part of what a table is") 
       Contains("gradient_dtype is f32 in the existing table and bf16"));
 }
 
-TEST_CASE("a push codec is for f32 gradients, and part of what a table is") {
+TEST_CASE("a push codec is only for f32 gradients, and tables with other codecs differ") {
   CHECK_THAT(Refused([](auto* s) { s->set_push_codec(static_cast<v1::Codec>(9)); }),
              Contains("push_codec is 9; allowed: 1 (none), 2 (bf16), 3 (f16), 4 (int8)"));
   CHECK_THAT(
@@ -119,7 +119,7 @@ TEST_CASE("a push codec is for f32 gradients, and part of what a table is") {
   CHECK(CheckSameSpec(stored, plain).ok());
 }
 
-TEST_CASE("a pull codec is for f32 parameters, and part of what a table is") {
+TEST_CASE("a pull codec is only for f32 parameters, and tables with other codecs differ") {
   for (const v1::Codec codec : {v1::CODEC_SIGN, v1::CODEC_TOP_K, static_cast<v1::Codec>(9)}) {
     CHECK_THAT(Refused([&](auto* s) { s->set_pull_codec(codec); }),
                Contains("pull_codec is " + std::to_string(codec)) &&
@@ -157,7 +157,7 @@ TEST_CASE("a pull codec is for f32 parameters, and part of what a table is") {
   CHECK(CheckSameSpec(stored, plain).ok());
 }
 
-TEST_CASE("a negative rate is refused in so many words") {
+TEST_CASE("the error of a negative rate names it") {
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(-0.1); }),
              Equals("table \"emb\": optimizer.rate is -0.1; allowed: a finite number >= 0"));
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(std::nan("")); }),
@@ -167,7 +167,7 @@ TEST_CASE("a negative rate is refused in so many words") {
   CHECK_THAT(Refused([](auto* s) { s->mutable_optimizer()->set_rate(0); }), Equals("accepted"));
 }
 
-TEST_CASE("a staleness is for ssp, and bounded") {
+TEST_CASE("a staleness is only for ssp, and limited") {
   v1::TableSpec one = Spec();
   one.set_consistency(v1::CONSISTENCY_SSP);
   one.set_staleness(1);
@@ -189,7 +189,7 @@ TEST_CASE("a staleness is for ssp, and bounded") {
   CHECK_THAT(ssp(1'000'001), Contains("staleness is 1000001; allowed: 0..1000000"));
 }
 
-TEST_CASE("norms over several chunks are for dense sync tables") {
+TEST_CASE("norms over several chunks are only for dense sync tables") {
   const auto with = [](v1::Consistency consistency, uint32_t dim, const char* name, double clip) {
     return Refused([=](auto* s) {
       s->set_consistency(consistency);
@@ -257,7 +257,7 @@ TEST_CASE("chunks") {
                s->set_chunk_bytes(256);
              }),
              Contains("chunk_bytes is 256; allowed: enough to cut shape [128, 8589934592]"));
-  // What shards serve: an index entry for each chunk.
+  // A limit of the shards: they keep an index entry for each chunk.
   const auto chunks = [](uint64_t count) {
     return Refused([count](auto* s) {
       s->set_shape(0, count);

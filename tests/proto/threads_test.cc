@@ -21,7 +21,7 @@ void Write(const std::string& path, const std::string& text) {
   WriteFile(path, text);
 }
 
-TEST_CASE("a thread is started, and room for several is found") {
+TEST_CASE("a thread starts, and a check for several succeeds") {
   int ran = 0;
   absl::StatusOr<std::thread> thread = StartThread("test", [&] { ran = 1; });
   REQUIRE(thread.ok());
@@ -51,11 +51,11 @@ TEST_CASE("the limit of threads is the least of a group's and those above it, v1
 
 // Sanitizers reserve more than any limit.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST_CASE("without room the limit is named") {
+TEST_CASE("without space for a thread the error names the limit") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    // Of address space: enough for the program, not for stacks of threads.
+    // Limits the address space: enough for the program, but not for the stacks of threads.
     const rlimit little = {256 << 20, 256 << 20};
     setrlimit(RLIMIT_AS, &little);
     const absl::Status room = CheckThreadRoom(1000, "the test");

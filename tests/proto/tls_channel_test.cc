@@ -1,4 +1,5 @@
-// The control channel against servers with and without TLS: who believes whom, and what is said.
+// The control channel against servers with and without TLS: verification of both certificates, and
+// the errors.
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <poll.h>
@@ -89,7 +90,7 @@ class Party {
   std::shared_ptr<TlsFiles> files_;
 };
 
-// The deadline is far off: what is wrong must be found out before.
+// The deadline is far off: the error must come before it.
 absl::Status CallOnce(GrpcControlChannel& channel, const std::string& address) {
   std::optional<absl::Status> answer;
   Call<v1::HeartbeatResponse>(
@@ -103,7 +104,7 @@ absl::Status CallOnce(GrpcControlChannel& channel, const std::string& address) {
   return *answer;
 }
 
-// What a user is told; a peer that is reached but not believed is never UNAVAILABLE.
+// The error for the user; a peer that is reached but not trusted is never UNAVAILABLE.
 std::string Refusal(GrpcControlChannel& channel, const std::string& address) {
   const absl::Status status = CallOnce(channel, address);
   INFO(status.ToString());
@@ -120,7 +121,7 @@ struct World {
   Party server{ca, authority.Issue({.name = "server"})};
 };
 
-TEST_CASE("TLS: the server is believed by its authority, clients by nobody") {
+TEST_CASE("TLS: the client verifies the server, and the server accepts any client") {
   World world;
   const Server server(MakeServerCredentials(world.server.files(), false));
   Party client(world.ca, {});
@@ -143,7 +144,7 @@ TEST_CASE("TLS over IPv6: the address in brackets is the one in the certificate"
                Contains("is for '10.0.0.1', not for '::1'"));
 }
 
-TEST_CASE("mutual TLS: both are believed") {
+TEST_CASE("mutual TLS: both sides verify each other") {
   World world;
   const Server server(MakeServerCredentials(world.server.files(), true));
   Party client(world.ca, world.authority.Issue({.name = "worker", .usage = "clientAuth"}));
@@ -151,7 +152,7 @@ TEST_CASE("mutual TLS: both are believed") {
   REQUIRE(CallOnce(channel, server.address()).ok());
 }
 
-TEST_CASE("a server that cannot be believed is refused, with the reason") {
+TEST_CASE("a server that fails verification is refused, with the reason") {
   World world;
   Party client(world.ca, {});
   GrpcControlChannel channel(client.files());
@@ -186,7 +187,7 @@ TEST_CASE("a server that cannot be believed is refused, with the reason") {
   }
 }
 
-TEST_CASE("a client that cannot be believed is refused, with the reason") {
+TEST_CASE("a client that fails verification is refused, with the reason") {
   World world;
   const Server server(MakeServerCredentials(world.server.files(), true));
   SECTION("without a certificate") {
@@ -245,7 +246,7 @@ TEST_CASE("a server takes replaced files without a restart") {
   // A connection that was there is not cut.
   REQUIRE(CallOnce(earlier, server.address()).ok());
 
-  // What cannot be used changes nothing.
+  // Unusable files change nothing.
   WriteFile(world.server.options().key, "nothing");
   GrpcControlChannel again(moved.files());
   REQUIRE(CallOnce(again, server.address()).ok());
@@ -259,12 +260,12 @@ TEST_CASE("a client takes replaced files without a restart") {
   REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not trusted"));
   client.Replace(world.ca, world.authority.Issue());
   REQUIRE(CallOnce(channel, server.address()).ok());
-  // And the other way: what it believed is not trusted any more.
+  // In the other direction: the certificate that it accepted before is no longer trusted.
   client.Replace(world.stranger.certificate(), world.stranger.Issue());
   REQUIRE_THAT(Refusal(channel, server.address()), Contains("is not trusted"));
 }
 
-TEST_CASE("a channel destroyed while it looks for a reason does not hang") {
+TEST_CASE("a channel destroyed while it determines an error's reason does not hang") {
   World world;
   const Server server(MakeServerCredentials(world.server.files(), true));
   for (int round = 0; round < 5; ++round) {

@@ -37,7 +37,7 @@ struct Files {
                         directory.File("key.pem")};
 };
 
-TEST_CASE("files in order are read, whole") {
+TEST_CASE("valid files are read completely") {
   const Files files;
   const auto read = ReadTlsFiles(files.options);
   REQUIRE(read.ok());
@@ -51,7 +51,7 @@ TEST_CASE("files in order are read, whole") {
   REQUIRE_THAT(other, Contains("'localhost', '127.0.0.1', '::1'") && Contains("'node1'"));
 }
 
-TEST_CASE("no file is no TLS") {
+TEST_CASE("without files there is no TLS") {
   const auto files = TlsFiles::Open({});
   REQUIRE(files.ok());
   REQUIRE(*files == nullptr);
@@ -67,7 +67,7 @@ TEST_CASE("a certificate and its key go together") {
   REQUIRE_THAT(Message(without_cert), Contains(files.options.key));
 }
 
-TEST_CASE("what is wrong with a file is said, with its name and nothing of a key") {
+TEST_CASE("errors name the file and the problem, and contain no key") {
   const Files files;
   const std::string& ca = files.options.ca;
   const std::string& cert = files.options.cert;
@@ -132,7 +132,7 @@ TEST_CASE("what is wrong with a file is said, with its name and nothing of a key
   }
 }
 
-TEST_CASE("replaced files are taken, and unusable ones are not") {
+TEST_CASE("replaced files are read again, and unusable ones are ignored") {
   const Files files;
   std::vector<absl::Status> log;
   const auto opened =

@@ -15,7 +15,7 @@ namespace token_test {
 
 using Catch::Matchers::Contains;
 
-TEST_CASE("a token has its id in it, and is like no other") {
+TEST_CASE("a token contains its id and is unique") {
   std::set<std::string> texts;
   for (int i = 0; i < 100; ++i) {
     const auto token = MakeToken();
@@ -27,7 +27,7 @@ TEST_CASE("a token has its id in it, and is like no other") {
   }
 }
 
-TEST_CASE("what is no token is told so, without a word of it") {
+TEST_CASE("the error of a malformed token contains no part of it") {
   const std::string good = MakeToken()->text;
   for (const std::string& text :
        {std::string(), std::string("secret"), good.substr(1), good + "A", good.substr(0, 59),
@@ -48,7 +48,8 @@ TEST_CASE("the hash is SHA-256") {
   CHECK_FALSE(SameHash("", ""));
 }
 
-TEST_CASE("a token's file: its owner's alone, never overwritten, read again when it was replaced") {
+TEST_CASE(
+    "a token's file: private to its owner, never overwritten, read again after a replacement") {
   test::TemporaryDirectory directory;
   const std::string path = directory.File("token");
   const std::string first = MakeToken()->text, second = MakeToken()->text;

@@ -18,7 +18,7 @@
 namespace verbena {
 namespace {
 
-TEST_CASE("a pipe takes what it has room for; then nobody waits") {
+TEST_CASE("a pipe takes lines until it is full, and then the writer does not wait") {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   const std::string line(1000, 'x');
@@ -63,7 +63,7 @@ void ReadSome(int fd) {
 }
 
 // poll(2) finds room in a terminal as soon as there is any.
-TEST_CASE("regression: a terminal with less room than a line makes nobody wait") {
+TEST_CASE("regression: a writer does not wait for a terminal with less space than a line") {
   const size_t length = GENERATE(150, 1000, 4000, 20'000);
   const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   REQUIRE(master >= 0);
@@ -76,7 +76,7 @@ TEST_CASE("regression: a terminal with less room than a line makes nobody wait")
   close(master);
 }
 
-TEST_CASE("writers of one pipe make each other wait for no reader") {
+TEST_CASE("several writers of one pipe do not wait for its reader") {
   int ends[2];
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   CHECK(AllEnd(ends[1], 8, 1000, [&] { ReadSome(ends[0]); }));
@@ -84,7 +84,7 @@ TEST_CASE("writers of one pipe make each other wait for no reader") {
   close(ends[1]);
 }
 
-TEST_CASE("a socket takes what it has room for") {
+TEST_CASE("a socket takes lines until it is full") {
   int ends[2];
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
   CHECK(AllEnd(ends[1], 4, 1000, [&] { ReadSome(ends[0]); }));
@@ -93,7 +93,7 @@ TEST_CASE("a socket takes what it has room for") {
   close(ends[1]);
 }
 
-TEST_CASE("a descriptor that is closed is no reason to end") {
+TEST_CASE("a closed descriptor does not end the process") {
   CHECK_FALSE(WriteUnlessFull(-1, "line\n"));
 }
 

@@ -228,7 +228,7 @@ TEST_CASE("a difference in any field of an entry is in the change") {
       view, [](v1::ClusterView* v) { return v->mutable_partitions(0)->mutable_followers(0); });
 }
 
-TEST_CASE("what no change describes is left to the whole view") {
+TEST_CASE("a difference that no change can describe is sent as the whole view") {
   RandomView random(1);
   v1::ClusterView view = random.view();
   for (const uint64_t incarnation : {1, 2, 3}) view.add_servers()->set_incarnation(incarnation);
@@ -255,7 +255,7 @@ TEST_CASE("what no change describes is left to the whole view") {
   }
 }
 
-TEST_CASE("a change is applied to its base alone") {
+TEST_CASE("a change applies only to its base") {
   RandomView random(1);
   const v1::ClusterView first = random.view();
   random.Change();
@@ -302,7 +302,7 @@ TEST_CASE("regression: versions of a view are made without copies, and never und
     ViewVersions versions;
     v1::ClusterView begun = random.view();
     std::shared_ptr<const v1::ClusterView> view = versions.Replace(std::move(begun));
-    // A reader that holds a version for long, and what it has to have then.
+    // A reader that holds a version for long, and the contents that it must still have.
     std::shared_ptr<const v1::ClusterView> held;
     v1::ClusterView as_held;
     for (int i = 0; i < 200; ++i) {
@@ -330,7 +330,7 @@ TEST_CASE("regression: versions of a view are made without copies, and never und
   }
 }
 
-TEST_CASE("a version may outlive those that make them") {
+TEST_CASE("a version may outlive the object that made it") {
   RandomView random(1);
   auto versions = std::make_unique<ViewVersions>();
   v1::ClusterView begun = random.view();
@@ -339,7 +339,7 @@ TEST_CASE("a version may outlive those that make them") {
   CHECK(Equal(*view, random.view()));
 }
 
-TEST_CASE("a difference names what changes name, and is everything where they do not follow") {
+TEST_CASE("a difference has the names of its changes, and everything if the changes have a gap") {
   v1::ClusterView view;
   view.set_revision(7);
   v1::ViewChange changes[2];

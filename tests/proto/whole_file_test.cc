@@ -1,4 +1,4 @@
-// Files written whole: what readers find, what is followed, and what stays what it is.
+// Files that are written as a whole: their readers, symbolic links, and files that are not regular.
 #include "proto/base/whole_file.h"
 
 #include <fcntl.h>
@@ -55,7 +55,7 @@ mode_t TypeOf(const std::string& path) {
   return there.st_mode & S_IFMT;
 }
 
-TEST_CASE("a file is there when it is complete, and nothing is left of one that is given up") {
+TEST_CASE("a file appears when it is complete, and an abandoned one leaves nothing") {
   const Folder folder;
   Write(folder / "a", "first");
   {
@@ -72,7 +72,7 @@ TEST_CASE("a file is there when it is complete, and nothing is left of one that 
   CHECK(folder.Entries() == 1);
 }
 
-TEST_CASE("regression: of several that write one path each file is whole, and the last one stays") {
+TEST_CASE("regression: several writers of one path write complete files, and the last one stays") {
   const Folder folder;
   auto first = WholeFile::Open(folder / "a");
   REQUIRE(first.ok());
@@ -119,7 +119,7 @@ TEST_CASE(
   CHECK(TypeOf("/dev/null") == S_IFCHR);
 }
 
-TEST_CASE("a descriptor under a name is written where it is") {
+TEST_CASE("a path of a descriptor is written in place") {
   const Folder folder;
   const int fd = open((folder / "out").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   REQUIRE(fd >= 0);
@@ -137,7 +137,7 @@ TEST_CASE("a descriptor under a name is written where it is") {
   close(fd);
 }
 
-TEST_CASE("a device and a pipe stay what they are, and are written") {
+TEST_CASE("a device and a pipe are written and keep their type") {
   const Folder folder;
   // /dev/null itself is not tried: where the test fails, the machine would lose it.
   REQUIRE(symlink("/dev/null", (folder / "null").c_str()) == 0);
@@ -160,7 +160,7 @@ TEST_CASE("a device and a pipe stay what they are, and are written") {
   CHECK(TypeOf(folder / "pipe") == S_IFIFO);
 }
 
-TEST_CASE("what cannot be written is named before and after") {
+TEST_CASE("an unwritable path is named before and after writing") {
   const Folder folder;
   for (const std::string& path : {folder / "none/a", folder / "."}) {
     CAPTURE(path);
@@ -193,7 +193,7 @@ TEST_CASE("another user's link is refused, and its target left alone") {
   CHECK(Read(folder / "target") == "kept");
 }
 
-TEST_CASE("a link at the name of the draft is not followed") {
+TEST_CASE("a link at the temporary file's name is not followed") {
   const Folder folder;
   const std::string victim = folder / "victim";
   std::ofstream(victim) << "kept";

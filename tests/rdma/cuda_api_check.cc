@@ -12,8 +12,8 @@ namespace {
 
 using test::SameFunction;
 
-// cuda.h declares what is used, under the names of its symbols: a name that it does not know does
-// not compile.
+// cuda.h must declare the used functions under the names of their symbols: an unknown name does not
+// compile.
 #define CHECK_FUNCTION(name, parameters) \
   static_assert(SameFunction<decltype(DriverApi::name), decltype(&::name)>::value, #name);
 VERBENA_CUDA_FUNCTIONS(CHECK_FUNCTION)

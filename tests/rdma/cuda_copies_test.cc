@@ -30,7 +30,7 @@ TEST_CASE("bytes go to the device and back") {
   CHECK(to->data()[100 + 2 * kPage] == std::byte{0});
 }
 
-TEST_CASE("a copy is done later, not when it is started") {
+TEST_CASE("a copy is done after its start, not by it") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);
@@ -50,7 +50,7 @@ TEST_CASE("a copy is done later, not when it is started") {
   CHECK(host->data()[kPage - 1] == std::byte{9});
 }
 
-TEST_CASE("copies of one direction are done in order, and each is counted once it is") {
+TEST_CASE("copies of one direction are done in order, and each is counted when it is done") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   constexpr size_t kCopies = 200;
@@ -77,7 +77,7 @@ TEST_CASE("copies of one direction are done in order, and each is counted once i
   CHECK(fake_cuda_counts().copies == kCopies);
 }
 
-TEST_CASE("events are used again, not made for each copy") {
+TEST_CASE("events are reused, not created for each copy") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);
@@ -90,7 +90,7 @@ TEST_CASE("events are used again, not made for each copy") {
   CHECK(fake_cuda_counts().events <= 2);
 }
 
-TEST_CASE("a copy of memory that is gone is refused, and those after it work") {
+TEST_CASE("a copy of freed memory is refused, and later copies work") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto host = Pinned(device, kPage);
@@ -110,7 +110,7 @@ TEST_CASE("a copy of memory that is gone is refused, and those after it work") {
   CHECK(Finish(*device, kToHost, 1));
 }
 
-TEST_CASE("memory that is freed while it is copied is there until the copy is done") {
+TEST_CASE("memory freed during a copy stays until the copy is done") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto host = Pinned(device, kPage);
@@ -128,10 +128,10 @@ TEST_CASE("memory that is freed while it is copied is there until the copy is do
   CHECK(fake_cuda_counts().allocations == 0);
 }
 
-TEST_CASE("a device that goes with copies in progress lets them end first") {
+TEST_CASE("destroying a device waits for copies in progress") {
   const CudaFixture fixture;
   auto device = OpenCudaDevice(0).value();
-  // Of another device, so that they stay when the first one goes.
+  // Pinned by another device, so that the memory stays when the first one goes.
   const auto other = OpenCudaDevice(1).value();
   const auto host = Pinned(other, kPage);
   std::byte* const memory = device->Allocate(kPage).value();
@@ -208,8 +208,8 @@ TEST_CASE("copies are started one by one where the driver cannot start several")
   CHECK(fake_cuda_counts().batches == 0);
 }
 
-// Of a batch with memory that it does not know, a real driver crashes the process.
-TEST_CASE("regression: copies of which one's memory is gone never reach the driver as a batch") {
+// A real driver crashes the process when a batch contains memory that it does not know.
+TEST_CASE("regression: a batch with a copy of freed memory never reaches the driver") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   Several several(device);
@@ -232,7 +232,7 @@ TEST_CASE("regression: copies of which one's memory is gone never reach the driv
   CHECK(Finish(*device, kToHost, several.copies.size()));
 }
 
-TEST_CASE("copies that are started together may lie in several ranges of memory that was mapped") {
+TEST_CASE("copies that are started together may lie in several mapped ranges") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto host = Pinned(device, 4 * kPage);

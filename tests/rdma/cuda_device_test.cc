@@ -14,7 +14,7 @@ namespace {
 
 // ---- opening ------------------------------------------------------------------------------------
 
-TEST_CASE("a GPU is opened once while anybody has it, and given back after") {
+TEST_CASE("a GPU is opened once while it has users, and released after the last one") {
   const CudaFixture fixture;
   auto device = OpenCudaDevice(0).value();
   CHECK(device->ordinal() == 0);
@@ -31,7 +31,7 @@ TEST_CASE("a GPU is opened once while anybody has it, and given back after") {
   CHECK(OpenCudaDevice(0).value()->ordinal() == 0);
 }
 
-TEST_CASE("a GPU that is not there is refused with how many there are") {
+TEST_CASE("a GPU that does not exist is refused with the number of GPUs") {
   const CudaFixture fixture;
   for (const int ordinal : {-1, 2, 1000}) {
     const absl::Status status = OpenCudaDevice(ordinal).status();
@@ -64,7 +64,7 @@ TEST_CASE("a GPU that cannot be opened leaves nothing behind, and may be opened 
 
 // ---- marks --------------------------------------------------------------------------------------
 
-TEST_CASE("a mark passes when what was in the stream before it is done, not what came after") {
+TEST_CASE("a mark passes after the earlier work on its stream, without the later work") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);
@@ -111,7 +111,7 @@ TEST_CASE("a mark in a stream of another GPU, or of none, is refused") {
   CHECK(device->MarkStream(0).ok());
 }
 
-TEST_CASE("a graph that somebody captures is not disturbed, and a mark in it is refused") {
+TEST_CASE("a graph that is being captured is not disturbed, and a mark in it is refused") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);
@@ -131,7 +131,7 @@ TEST_CASE("a graph that somebody captures is not disturbed, and a mark in it is 
 
 // ---- a lost device ------------------------------------------------------------------------------
 
-TEST_CASE("a lost device stays lost: every call says so, and no copy touches memory") {
+TEST_CASE("a lost device stays lost: every call fails, and no copy touches memory") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   auto memory = On(device, kPage);
@@ -170,7 +170,7 @@ TEST_CASE("a lost device stays lost: every call says so, and no copy touches mem
   CHECK(fake_cuda_counts().allocations == 0);
 }
 
-TEST_CASE("the loss is noticed by whichever call hears of it first") {
+TEST_CASE("any call may be the first to notice the loss") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);
@@ -215,7 +215,7 @@ TEST_CASE("a device whose own events fail is lost, once its copies have ended") 
   CHECK(fake_cuda_counts().copies == 2);  // none goes on
 }
 
-TEST_CASE("a device that somebody reset is lost") {
+TEST_CASE("a device that was reset is lost") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   fake_cuda_fail_next("cuCtxPushCurrent_v2", cuda::kInvalidContext);
@@ -226,7 +226,7 @@ TEST_CASE("a device that somebody reset is lost") {
   CHECK(device->CopiesDone(kToHost).status() == status);
 }
 
-TEST_CASE("no event is a reason to refuse a copy, not to lose the device") {
+TEST_CASE("without an event a copy is refused, and the device is not lost") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto memory = On(device, kPage);

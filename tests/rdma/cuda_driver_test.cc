@@ -1,4 +1,4 @@
-// Loading a CUDA driver, and what is said when there is none that works.
+// Loading a CUDA driver, and the errors when no driver works.
 #include <cstdlib>
 
 #include "rdma/memory/cuda/cuda_errors.h"
@@ -13,7 +13,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-TEST_CASE("without a driver the error says which library is missing and what to do") {
+TEST_CASE("without a driver the error names the missing library and the remedy") {
   const absl::Status status = cuda::LoadDriverFrom("/nonexistent/libcuda.so.1").status();
   CHECK(absl::IsUnavailable(status));
   CHECK(Says(status, "no CUDA driver: /nonexistent/libcuda.so.1: "));
@@ -28,7 +28,7 @@ TEST_CASE("a driver that lacks a function is refused, with the name of the funct
   CHECK(Says(status, "lacks cuDriverGetVersion: it is too old, or none; CUDA 11.0"));
 }
 
-TEST_CASE("a driver that does not start says why by name, and what that means") {
+TEST_CASE("the error of a driver that does not start has the CUDA error's name and the cause") {
   const CudaFixture fixture;
   const std::string path = Environment("VERBENA_CUDA_DRIVER");
   fake_cuda_fail_next("cuInit", cuda::kNoDevice);
@@ -52,7 +52,7 @@ TEST_CASE("a driver is loaded once for the process") {
 }
 
 // In a process of its own, with VERBENA_CUDA_DRIVER naming no file.
-TEST_CASE("a process without a driver is told so each time", "[.missing]") {
+TEST_CASE("a process without a driver gets the error each time", "[.missing]") {
   for (int i = 0; i < 2; ++i) {
     const absl::Status status = OpenCudaDevice(0).status();
     CHECK(absl::IsUnavailable(status));
@@ -60,7 +60,7 @@ TEST_CASE("a process without a driver is told so each time", "[.missing]") {
   }
 }
 
-TEST_CASE("errors become the status that fits, and name what failed") {
+TEST_CASE("CUDA errors become the matching status, and name the object and the function") {
   const cuda::DriverApi& api = *cuda::LoadDriver().value();
   const auto code = [&](cuda::Result result) {
     return cuda::DriverError(api, result, "cuda:0", "cuX").code();

@@ -39,14 +39,14 @@ TEST_CASE("the host cannot touch a device's memory") {
   const auto block = MemoryBlock::AllocateOn(device, kCudaPage).value();
   int ends[2] = {-1, -1};
   REQUIRE(pipe(ends) == 0);
-  // The kernel tries to read it on our behalf, and says so instead of ending the process.
+  // The kernel tries to read it for write(), which fails instead of ending the process.
   CHECK(write(ends[1], block->data(), 1) == -1);
   CHECK(errno == EFAULT);
   close(ends[0]);
   close(ends[1]);
 }
 
-TEST_CASE("a device without enough memory says how much it has left") {
+TEST_CASE("the error of a device without enough memory has the free bytes") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(1).value();
   fake_cuda_set_memory(1, 10 * kCudaPage);
@@ -91,7 +91,7 @@ TEST_CASE("memory that cannot be pinned is refused with cause and remedy, and no
   CHECK(MemoryBlock::AllocatePinned(device, kCudaPage, "staging").ok());
 }
 
-TEST_CASE("memory that is pinned already is the caller's mistake") {
+TEST_CASE("memory that is already pinned is refused") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto block = MemoryBlock::AllocatePinned(device, kCudaPage, "staging").value();
@@ -122,7 +122,7 @@ TEST_CASE("a part of a caller's memory on the device is registered, and not free
   CHECK(fake_cuda_counts().allocations == 1);
 }
 
-TEST_CASE("more than the allocation has is refused with what it has") {
+TEST_CASE("a range beyond the allocation is refused with the allocation's size") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const Lent lent(device, 10'000);
@@ -133,7 +133,7 @@ TEST_CASE("more than the allocation has is refused with what it has") {
       absl::IsInvalidArgument(MemoryBlock::RegisterOn(device, lent.data + 1, ~size_t{0}).status()));
 }
 
-TEST_CASE("what is not memory of the device is refused with what it is") {
+TEST_CASE("memory that does not belong to the device is refused with its kind") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto refused = [&](void* data) {
@@ -170,7 +170,7 @@ TEST_CASE("what is not memory of the device is refused with what it is") {
   CHECK(absl::IsInvalidArgument(MemoryBlock::RegisterOn(device, nullptr, 1).status()));
 }
 
-TEST_CASE("memory that was mapped range by range is one, up to its end") {
+TEST_CASE("memory mapped range by range is one block, up to its end") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   auto* const data = static_cast<std::byte*>(fake_cuda_map_segments(0, 2 * kCudaPage, 3));
@@ -190,7 +190,7 @@ TEST_CASE("memory that was mapped range by range is one, up to its end") {
   for (size_t i = 0; i < 3; ++i) device->Free(data + 2 * kCudaPage * i);
 }
 
-TEST_CASE("regression: an allocation of a pool ends where it ends, whatever lies behind it") {
+TEST_CASE("regression: an allocation of a pool ends before the next one behind it") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   auto* const data = static_cast<std::byte*>(fake_cuda_allocate_in_pool(0, 2 * kCudaPage, 3));

@@ -1,4 +1,4 @@
-// Access by other devices to memory of CUDA devices: what is allowed, dma-bufs, flushes.
+// Access by other devices to memory of CUDA devices: its conditions, dma-bufs, flushes.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ constexpr size_t kPeerPage = 4096;
 
 bool IsOpen(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
-TEST_CASE("peer access: what the driver has is told, and what is missing") {
+TEST_CASE("peer access: the driver's capabilities, and the reasons for missing ones") {
   const CudaFixture fixture;
   {
     const Device::PeerAccess access = OpenCudaDevice(0).value()->Access();
@@ -35,7 +35,7 @@ TEST_CASE("peer access: what the driver has is told, and what is missing") {
   }
 }
 
-TEST_CASE("a dma-buf is of the whole allocation, in pages, and its descriptor the caller's") {
+TEST_CASE("a dma-buf covers the whole allocation in pages, and the caller owns its descriptor") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   const auto block = MemoryBlock::AllocateOn(device, 3 * kPeerPage + 100).value();
@@ -55,7 +55,7 @@ TEST_CASE("a dma-buf is of the whole allocation, in pages, and its descriptor th
   CHECK(fake_cuda_counts().exports == 1);
 }
 
-TEST_CASE("a dma-buf may be of several mappings in a row") {
+TEST_CASE("a dma-buf may cover several consecutive mappings") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   auto* const data = static_cast<std::byte*>(fake_cuda_map_segments(0, 2 * kPeerPage, 3));
@@ -65,12 +65,12 @@ TEST_CASE("a dma-buf may be of several mappings in a row") {
   const auto middle = device->ExportDmaBuf(data + 2 * kPeerPage, kPeerPage).value();
   CHECK(middle.base == data + 2 * kPeerPage);
   CHECK(middle.bytes == 2 * kPeerPage);
-  // Copies to and from each of the ranges are ordered with what others read of them.
+  // Copies to and from each of the ranges are ordered with reads by other devices.
   for (int i = 0; i < 3; ++i) CHECK(fake_cuda_synced(data + size_t(i) * 2 * kPeerPage));
   for (int i = 0; i < 3; ++i) device->Free(data + size_t(i) * 2 * kPeerPage);
 }
 
-TEST_CASE("memory that cannot be exported is an error that names it") {
+TEST_CASE("the error of memory that cannot be exported names it") {
   const CudaFixture fixture;
   const auto device = OpenCudaDevice(0).value();
   auto block = MemoryBlock::AllocateOn(device, kPeerPage).value();
@@ -86,7 +86,7 @@ TEST_CASE("memory that cannot be exported is an error that names it") {
   CHECK(absl::IsUnavailable(device->ExportDmaBuf(freed, kPeerPage).status()));
 }
 
-TEST_CASE("what others wrote is flushed where the device does not order it by itself") {
+TEST_CASE("writes of other devices are flushed where the device does not order them itself") {
   const CudaFixture fixture;
   CHECK(OpenCudaDevice(0).value()->FlushPeerWrites().ok());
   CHECK(fake_cuda_counts().flushes == 1);

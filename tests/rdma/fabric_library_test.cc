@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 
 void OwnHandler(int) {}
 
-TEST_CASE("ofi: a libfabric that is not there, and a library that is another, are named") {
+TEST_CASE("ofi: errors name a missing libfabric, and a library that is another one") {
   const absl::Status missing = LoadFabricFrom("/nowhere/libfabric.so.1").status();
   CHECK(absl::IsUnavailable(missing));
   CHECK_THAT(std::string(missing.message()), Contains("/nowhere/libfabric.so.1") &&
@@ -25,7 +25,7 @@ TEST_CASE("ofi: a libfabric that is not there, and a library that is another, ar
   CHECK_THAT(std::string(other.message()), Contains("libdl.so.2 lacks fi_") && Contains("1.17"));
 }
 
-TEST_CASE("ofi: what libfabric brings takes no signal of the process") {
+TEST_CASE("ofi: libraries loaded with libfabric do not replace the process's signal handlers") {
   const char* const taker = std::getenv("VERBENA_SIGNAL_TAKER");
   REQUIRE(taker != nullptr);
   struct sigaction own = {};

@@ -49,7 +49,7 @@ __attribute__((visibility("default"))) ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uin
   uint64_t bytes = 0;
   if (!verbena::rdma::fake_cuda_dma_buf(fd, &base, &bytes)) return verbena::rdma::Refused(EBADF);
   if (kernel.refuse != 0) return verbena::rdma::Refused(std::exchange(kernel.refuse, 0));
-  // What the kernel checks (uverbs_std_types_mr.c).
+  // The checks of the kernel (uverbs_std_types_mr.c).
   constexpr int kAllowed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
                            IBV_ACCESS_RELAXED_ORDERING;

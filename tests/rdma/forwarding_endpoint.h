@@ -23,7 +23,7 @@ class ForwardingEndpoint : public Endpoint {
  public:
   explicit ForwardingEndpoint(std::unique_ptr<Endpoint> to) : to_(std::move(to)) {}
 
-  // ---- what the test decides ----
+  // ---- set by the test ----
   std::string name = "sim";
   std::string device_name;
   absl::Status listen_status, register_status;
@@ -31,12 +31,13 @@ class ForwardingEndpoint : public Endpoint {
   int refusals = 0;                       // so many calls of Register() and Expose() are refused
   uint64_t refuse_block = 0;              // this memory is neither registered nor exposed
   int steps = 1;                          // of registrations that are started
-  // Of exposures: 0: they take no time. Others register memory in so many steps, in StartExposure()
-  // or, each before_exposure_step() once, in Expose(). Set before the first of them.
+  // Steps of exposures; with 0 they take no time. Otherwise they register memory in that many
+  // steps, in StartExposure() or, each before_exposure_step() once, in Expose(). Set before the
+  // first of them.
   int exposure_steps = 0;
   std::function<void(uint64_t block)> before_exposure_step;
   bool never_dead = false;  // closed connections stay closing as long as this is true
-  // ---- what happened ----
+  // ---- observed by the endpoint ----
   uint64_t last_domain = 0;  // of Create() or Prepare()
   int registrations = 0;     // calls of Register()
   int allocations = 0;

@@ -1,5 +1,5 @@
 // GPUDirect over a real device (or a soft one): memory of imitated GPUs is written from and to by
-// RDMA, and which way is taken.
+// RDMA, and the selection of the transfer path.
 #include "rdma/verbs/gpu_direct.h"
 
 #include <catch2/catch.hpp>
@@ -85,7 +85,7 @@ absl::Status Write(Endpoint* endpoint, ConnectionId connection, absl::Span<const
   return endpoint->PostWrite(connection, request);
 }
 
-TEST_CASE("gpu direct: bytes go from and to memory that the host cannot touch") {
+TEST_CASE("gpu direct: writes read from and land in memory that the host cannot touch") {
   const bool dma_buf = GENERATE(true, false);
   const bool windows = GENERATE(true, false);
   INFO((dma_buf ? "dma-buf" : "peer memory") << (windows ? ", windows" : ""));
@@ -142,14 +142,14 @@ TEST_CASE("gpu direct: bytes go from and to memory that the host cannot touch") 
   CHECK((fake_kernel().dma_buf_regions > 0) == dma_buf);
   CHECK((fake_kernel().peer_regions > 0) == !dma_buf);
 
-  // What is taken back cannot be written to any more.
+  // Memory that is no longer exposed cannot be written to.
   pair.client.endpoint->Unexpose(pair.c, there);
   REQUIRE(Write(pair.server.endpoint.get(), pair.s, back, there).ok());
   CHECK(stage.Until([&] { return pair.server.Count(Kind::kLost, pair.s) == 1; }));
   CHECK(OnDevice(*destination) == now);
 }
 
-TEST_CASE("gpu direct: memory is given back with its registrations") {
+TEST_CASE("gpu direct: freeing memory ends its registrations") {
   World world;
   const int before = OpenDescriptors();
   {
@@ -165,7 +165,7 @@ TEST_CASE("gpu direct: memory is given back with its registrations") {
   CHECK(OpenDescriptors() <= before + 1);  // librdmacm keeps one of its own
 }
 
-TEST_CASE("gpu direct: which way is taken, and why not another") {
+TEST_CASE("gpu direct: the transfer path, and the reason for it") {
   World world;
   const auto device = OpenCudaDevice(0).value();
   const auto choose = [&](GpuDirectUse use = GpuDirectUse::kAuto) {
@@ -186,7 +186,7 @@ TEST_CASE("gpu direct: which way is taken, and why not another") {
   CHECK_THAT(choose().reason, Contains("takes no dma-buf"));
 }
 
-TEST_CASE("gpu direct: soft-RoCE's own driver takes no dma-buf, and says so") {
+TEST_CASE("gpu direct: soft-RoCE's own driver takes no dma-buf, and the reason names that") {
   World world;
   fake_kernel().dma_bufs = FakeKernel::DmaBufs::kReal;
   const auto device = OpenCudaDevice(0).value();
@@ -238,7 +238,7 @@ TEST_CASE("gpu direct: a GPU far from the NIC is staged, unless it is required")
   CHECK(choose(GpuDirectUse::kRequired).route == DeviceRoute::kDmaBuf);
 }
 
-TEST_CASE("gpu direct: a registration that is refused says what to look at, and nothing is kept") {
+TEST_CASE("gpu direct: the error of a refused registration has the remedy, and nothing is kept") {
   World world;
   const bool dma_buf = GENERATE(true, false);
   if (!dma_buf) world.UsePeerMemory();

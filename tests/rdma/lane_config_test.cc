@@ -1,4 +1,4 @@
-// Sizes of a lane: the formulas that follow from them, and what is refused.
+// Sizes of a lane: the formulas derived from them, and the sizes that are refused.
 #include "rdma/lane/lane_config.h"
 
 #include <catch2/catch.hpp>

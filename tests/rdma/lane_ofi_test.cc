@@ -34,7 +34,7 @@ TEST_CASE("ofi lanes: every record is answered once, with the configured sizes a
   }
 }
 
-TEST_CASE("ofi lanes: closing either end in mid-load gives everything back exactly once") {
+TEST_CASE("ofi lanes: closing either end under load returns every resource exactly once") {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
     OfiWorld ofi(LaneConfig(), 2, seed);

@@ -1,4 +1,4 @@
-// What the tests of a lane's two ends, each against a peer played by the test, have in common.
+// Shared parts of the tests of a lane's two ends, each against a peer played by the test.
 #ifndef VERBENA_TESTS_RDMA_LANE_RULES_H_
 #define VERBENA_TESTS_RDMA_LANE_RULES_H_
 

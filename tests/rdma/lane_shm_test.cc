@@ -34,7 +34,7 @@ TEST_CASE("shm lanes: every record is answered once, with the configured sizes a
   }
 }
 
-TEST_CASE("shm lanes: closing either end in mid-load gives everything back exactly once") {
+TEST_CASE("shm lanes: closing either end under load returns every resource exactly once") {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     ShmWorld shm(LaneConfig(), 2, seed);
@@ -52,7 +52,7 @@ TEST_CASE("shm lanes: closing either end in mid-load gives everything back exact
   }
 }
 
-TEST_CASE("shm lanes: large payloads are read where they lie, small ones copied") {
+TEST_CASE("shm lanes: large payloads are read in place, small ones are copied") {
   ShmWorld shm(LaneConfig(), 1, 7);
   REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
   REQUIRE(shm.world.StepUntil([&] { return shm.world.user(0).posted() >= 2000; }, 8, kSteps));
@@ -66,7 +66,7 @@ TEST_CASE("shm lanes: large payloads are read where they lie, small ones copied"
   CHECK(read.payload_bytes == sent.payload_bytes);
 }
 
-TEST_CASE("shm lanes: a worker whose reference is outside what it shares loses its lane alone") {
+TEST_CASE("shm lanes: a worker whose reference is outside its shared memory loses only its lane") {
   ShmWorld shm(LaneConfig(), 2, 9);
   REQUIRE(shm.world.StepUntil([&] { return shm.world.AllOpen(); }, 0, kSteps));
   const auto block = MemoryBlock::Allocate(65536, "test").value();
@@ -75,7 +75,7 @@ TEST_CASE("shm lanes: a worker whose reference is outside what it shares loses i
   SECTION("beyond its end") { memory.address += 4; }
   SECTION("before its beginning") { memory.address -= 4; }
   SECTION("far away") { memory.address = ~uint64_t{0} - 8; }
-  SECTION("of no memory") { memory.key += 1000; }
+  SECTION("in no memory") { memory.key += 1000; }
   WorkerLane::Request request;
   request.header.type = RecordType::kPush;
   request.header.dtype = ElementType::kF32;

@@ -92,7 +92,7 @@ TEST_CASE("sim lanes: deferred records hold operations, not slots") {
   });
 }
 
-TEST_CASE("sim lanes: a lost lane gives everything back exactly once") {
+TEST_CASE("sim lanes: a lost lane returns every resource exactly once") {
   uint64_t lost_with_records = 0;
   ForSeeds(300, [&](uint64_t seed) {
     SimFaults faults;
@@ -132,7 +132,7 @@ TEST_CASE("sim lanes: closing one lane leaves the others alone") {
   });
 }
 
-TEST_CASE("sim lanes: a credit that returns before its receive is found out") {
+TEST_CASE("sim lanes: the failpoint of a credit that returns before its receive is detected") {
   struct Planted {
     Planted() { failpoints().reply_before_receive = true; }
     ~Planted() { failpoints().reply_before_receive = false; }
@@ -146,7 +146,7 @@ TEST_CASE("sim lanes: a credit that returns before its receive is found out") {
   CHECK(found);
 }
 
-TEST_CASE("sim lanes: acting on the sender's completion is found out") {
+TEST_CASE("sim lanes: the failpoint of acting on the sender's completion is detected") {
   struct Planted {
     Planted() { failpoints().act_on_send_completion = true; }
     ~Planted() { failpoints().act_on_send_completion = false; }

@@ -37,7 +37,7 @@ TEST_CASE("verbs lanes: every record is answered once, with the configured sizes
   }
 }
 
-TEST_CASE("verbs lanes: closing either end in mid-load gives everything back exactly once") {
+TEST_CASE("verbs lanes: closing either end under load returns every resource exactly once") {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     CAPTURE(seed);
     VerbsWorld verbs(LaneConfig(), 2, seed);
@@ -61,7 +61,7 @@ uint64_t MemoryBytes() {
 
 // docs/rdma.md: a lane costs LaneConfig::shard_memory_bytes() and worker_memory_bytes(), rounded up
 // to pages, out of slabs of 16 MiB.
-TEST_CASE("verbs lanes: 256 at a time, and what they cost in memory") {
+TEST_CASE("verbs lanes: 256 at a time, and their memory") {
   const LaneConfig config = TightLanes();
   constexpr uint32_t kLanes = 256;
   const uint64_t before = MemoryBytes();

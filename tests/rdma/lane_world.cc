@@ -13,7 +13,7 @@ constexpr uint32_t kGeneration = 0xabc123;
 constexpr uint64_t kIncarnation = 900;
 constexpr size_t kBatch = 16;
 
-// What the shard answers to record `id`: the worker expects the same.
+// The shard's status for record `id`, which the worker expects.
 ReplyStatus StatusOf(uint64_t id, uint32_t group) {
   return static_cast<ReplyStatus>((id + group) % (kMaxReplyStatus + 1));
 }
@@ -92,7 +92,7 @@ void LaneServer::CheckPayload(const Pending& pending) {
   }
 }
 
-// Until RunOnce() finds the lane closing, nobody has changed what its records lie in.
+// Until RunOnce() finds the lane closing, no peer has changed the payloads of its records.
 void LaneServer::CheckHeld(uint32_t number) {
   if (lanes_[number]->state() == ShardLane::State::kOpen) return;
   for (Pending& pending : pending_) {
@@ -249,7 +249,7 @@ void LaneUser::PostSome(uint32_t count) {
 }
 
 void LaneUser::RunOnce() {
-  // Dead: what was not answered is not read any more either.
+  // Dead: unanswered records are no longer read either.
   if (lane_->RunOnce()) std::memset(buffer_->data(), 0xdd, buffer_->size());
 }
 

@@ -65,7 +65,7 @@ int NumberAt(const MemoryBlock& block, const void* key) {
   return found == nullptr ? -1 : static_cast<Number&>(*found).number;
 }
 
-TEST_CASE("regression: a region for which there is no descriptor names the limit") {
+TEST_CASE("regression: the error of a region without a free descriptor names the limit") {
   rlimit limit = {};
   REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
   const int lowest = dup(0);
@@ -80,7 +80,7 @@ TEST_CASE("regression: a region for which there is no descriptor names the limit
   CHECK(Says(status, std::to_string(lowest)));
 }
 
-TEST_CASE("a piece is a range of the block it was cut from and keeps that alive") {
+TEST_CASE("a piece is a range of its block and keeps the block alive") {
   auto whole = Private(10 * kPage);
   const MemoryBlock* root = whole.get();
   const std::weak_ptr<MemoryBlock> weak = whole;
@@ -119,7 +119,7 @@ TEST_CASE("a piece cannot be shared by itself") {
   CHECK_FALSE(Private(kPage)->allocated());
 }
 
-TEST_CASE("there is no piece outside a block") {
+TEST_CASE("a piece outside its block is refused") {
   const auto whole = Private(kPage);
   CHECK(MemoryBlock::Piece(nullptr, 0, 1, nullptr) == nullptr);
   CHECK(MemoryBlock::Piece(whole, kPage, 1, nullptr) == nullptr);
@@ -129,7 +129,7 @@ TEST_CASE("there is no piece outside a block") {
   CHECK(MemoryBlock::Piece(whole, 1, kPage - 1, nullptr) != nullptr);
 }
 
-TEST_CASE("attachments go while the memory is still there") {
+TEST_CASE("attachments are destroyed before the memory") {
   const int key = 0;
   const int other = 0;
   std::vector<uint64_t> sums;
@@ -152,7 +152,7 @@ TEST_CASE("attachments go while the memory is still there") {
   CHECK(sums == std::vector<uint64_t>{42, 42});
 }
 
-TEST_CASE("an attachment is found under its key, from pieces too, until another takes its place") {
+TEST_CASE("an attachment is found by its key, also from pieces, until it is replaced") {
   const int a = 0;
   const int b = 0;
   const auto whole = Private(kPage);
@@ -167,7 +167,7 @@ TEST_CASE("an attachment is found under its key, from pieces too, until another 
   auto held = first.lock();
   whole->Attach(&a, std::make_shared<Number>(3));
   CHECK(NumberAt(*piece, &a) == 3);
-  CHECK_FALSE(first.expired());  // whoever found it may finish with it
+  CHECK_FALSE(first.expired());  // the caller that found it may finish with it
   held.reset();
   CHECK(first.expired());
 
@@ -176,7 +176,7 @@ TEST_CASE("an attachment is found under its key, from pieces too, until another 
   CHECK(NumberAt(*whole, &b) == 2);
 }
 
-TEST_CASE("an attachment may look at its block while it is replaced") {
+TEST_CASE("an attachment may use its block while it is replaced") {
   struct Asking : MemoryBlock::Attachment {
     Asking(const MemoryBlock* b, const void* k, int* s) : block(b), key(k), seen(s) {}
     ~Asking() override { *seen = NumberAt(*block, key); }
@@ -212,7 +212,7 @@ TEST_CASE("threads attach and find at the same time") {
   for (const int& key : keys) CHECK(NumberAt(*block, &key) == kRounds - 1);
 }
 
-TEST_CASE("private memory is zeroed and as large as asked") {
+TEST_CASE("private memory is zeroed and has the requested size") {
   for (const size_t bytes : {size_t{1}, kPage + 1, 3 * kHugePageBytes}) {
     const auto block = Private(bytes);
     REQUIRE(block->size() == bytes);
@@ -222,7 +222,7 @@ TEST_CASE("private memory is zeroed and as large as asked") {
   }
 }
 
-TEST_CASE("memory that cannot be had is refused with its size and the reason") {
+TEST_CASE("memory that cannot be allocated is refused with its size and the reason") {
   for (const size_t bytes : {size_t{1} << 60, ~size_t{0}}) {
     const auto shared = MemoryBlock::Allocate(bytes, "test").status();
     CHECK(absl::IsResourceExhausted(shared));
@@ -246,7 +246,7 @@ uint64_t Counted(PageKind pages, int node) {
   return bytes;
 }
 
-TEST_CASE("mapped memory is counted by pages and node until it is given back") {
+TEST_CASE("mapped memory is counted by page size and node until it is unmapped") {
   const uint64_t before = Counted(PageKind::kSmall, kAnyNode);
   auto shared = MemoryBlock::Allocate(10, "test").value();
   auto own = Private(2 * kPage);
@@ -259,14 +259,14 @@ TEST_CASE("mapped memory is counted by pages and node until it is given back") {
   CHECK(Counted(PageKind::kSmall, kAnyNode) == before + 2 * kPage);
 }
 
-TEST_CASE("the statistics say so when there are no huge pages") {
+TEST_CASE("without huge pages the statistics have an entry for them") {
   const auto entries = GetMemoryStatistics().entries;
   CHECK(std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.pages == PageKind::kHuge && entry.node == kAnyNode;
   }));
 }
 
-TEST_CASE("every node is listed once, the asked one first") {
+TEST_CASE("every node is listed once, the given one first") {
   const int here = NodeOfThisThread();
   REQUIRE(NodeCount() >= 1);
   for (const int from : {here, kAnyNode, 1000}) {
@@ -277,7 +277,7 @@ TEST_CASE("every node is listed once, the asked one first") {
   if (here != kAnyNode) CHECK(NodesByDistance(here).front() == here);
 }
 
-TEST_CASE("the node of a device is what sysfs says") {
+TEST_CASE("the node of a device comes from sysfs") {
   char folder[] = "/tmp/verbena-device-XXXXXX";
   REQUIRE(mkdtemp(folder) != nullptr);
   const std::string file = std::string(folder) + "/numa_node";
@@ -292,7 +292,7 @@ TEST_CASE("the node of a device is what sysfs says") {
   rmdir(folder);
 }
 
-// Where the page of `address` is; kAnyNode: the system does not say.
+// The node of the page at `address`; kAnyNode: the system does not report it.
 int NodeOfPage(const std::byte* address) {
   int node = kAnyNode;
   const long failed = syscall(SYS_get_mempolicy, &node, nullptr, 0, address,  // NOLINT: its type
@@ -300,7 +300,7 @@ int NodeOfPage(const std::byte* address) {
   return failed == 0 ? node : kAnyNode;
 }
 
-TEST_CASE("memory is placed on a node, or anywhere when there is no such node") {
+TEST_CASE("memory is placed on the given node, or anywhere if it does not exist") {
   const int far = NodesByDistance(NodeOfThisThread()).back();
   const auto pages = GENERATE(HugePages::kAuto, HugePages::kOff);
   for (const auto& block : {Private(kHugePageBytes, {far, pages}),
@@ -316,14 +316,14 @@ TEST_CASE("memory is placed on a node, or anywhere when there is no such node") 
   }
 }
 
-TEST_CASE("memory for a node that does not exist is bound to none") {
+TEST_CASE("memory for a node that does not exist is bound to no node") {
   const uint64_t anywhere = Counted(PageKind::kSmall, kAnyNode);
   const auto block = Private(kPage, {1000, HugePages::kOff});
   block->data()[0] = std::byte{1};
   CHECK(Counted(PageKind::kSmall, kAnyNode) == anywhere + kPage);
 }
 
-TEST_CASE("huge pages are not asked for when much of them would be waste") {
+TEST_CASE("huge pages are not used when much of them would be wasted") {
   const uint64_t fallbacks = GetMemoryStatistics().huge_page_fallbacks;
   for (const size_t bytes :
        {kPage, kHugePageBytes - 1, kHugePageBytes + 1, 3 * kHugePageBytes + 1}) {
@@ -336,7 +336,7 @@ TEST_CASE("huge pages are not asked for when much of them would be waste") {
 
 constexpr PageOptions kHuge = {kAnyNode, HugePages::kAuto};
 
-TEST_CASE("without enough huge pages there are ordinary ones, and that is counted") {
+TEST_CASE("without enough huge pages ordinary ones are used, and counted") {
   constexpr size_t kMany = size_t{1} << 30;
   const uint64_t fallbacks = GetMemoryStatistics().huge_page_fallbacks;
   std::vector<std::shared_ptr<MemoryBlock>> blocks;
@@ -395,7 +395,7 @@ TEST_CASE("a block in huge pages is counted, sealed, and accepted by a peer") {
   CHECK(MemoryBlock::Piece(own, 0, 1, nullptr)->pages() == PageKind::kHuge);
 }
 
-TEST_CASE("a huge page that a peer punched out and cannot be had again ends in a poisoned range") {
+TEST_CASE("a huge page that a peer punched out and that cannot be replaced poisons its range") {
   auto block = MemoryBlock::Allocate(kHugePageBytes, "test", kHuge).value();
   if (block->pages() != PageKind::kHuge) {
     WARN("this system has no huge pages free");

@@ -1,5 +1,5 @@
-// What only the ofi transport does: choosing a provider, keys and domains, sleeping, what comes
-// from strangers.
+// Behaviour of the ofi transport alone: choosing a provider, keys and domains, sleeping, unexpected
+// connections.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -33,7 +33,7 @@ FabricInfo GoodProvider() {
   return info;
 }
 
-TEST_CASE("ofi: a provider that lacks something is refused, and the reason named") {
+TEST_CASE("ofi: a provider that lacks a feature is refused with the reason") {
   FabricInfo info = GoodProvider();
   std::string reason;
   SECTION("order (as efa)") {
@@ -60,7 +60,7 @@ TEST_CASE("ofi: a provider that lacks something is refused, and the reason named
     info->domain_attr->mr_mode |= FI_MR_LOCAL;
     reason = "FI_MR_LOCAL";
   }
-  SECTION("the way of ofi_rxm that crashes") {
+  SECTION("the mode of ofi_rxm that crashes") {
     info->ep_attr->protocol = FI_PROTO_RXM;
     reason = "FI_OFI_RXM_ENABLE_PASSTHRU";
   }
@@ -69,7 +69,7 @@ TEST_CASE("ofi: a provider that lacks something is refused, and the reason named
   CHECK_THAT(Text(status), Contains(reason) && Contains("tcp;ofi_rxm"));
 }
 
-TEST_CASE("ofi: a provider that is not there is named with what there is") {
+TEST_CASE("ofi: the error of an unknown provider lists the available ones") {
   OfiOptions options = TestOfiOptions();
   options.provider = "no_such";
   const absl::Status status = NewOfiEndpoint(options).status();
@@ -79,7 +79,7 @@ TEST_CASE("ofi: a provider that is not there is named with what there is") {
   CHECK(absl::IsInvalidArgument(NewOfiEndpoint(options).status()));
 }
 
-TEST_CASE("ofi: the local address is the one named, or the one that leads to the cluster") {
+TEST_CASE("ofi: the local address is the configured one, or that of the route to the cluster") {
   OfiOptions options = TestOfiOptions();
   options.address = "";
   options.towards = "localhost";
@@ -166,7 +166,7 @@ TEST_CASE("regression: ofi: memory of any size is exposed in pieces of at most 7
   }
 }
 
-TEST_CASE("ofi: a key of another domain opens nothing") {
+TEST_CASE("ofi: a key of another domain gives no access") {
   Stage stage(Ofi());
   Party& server = stage.Add("server");
   const std::string address = server.endpoint->Listen().value();
@@ -280,7 +280,7 @@ TEST_CASE("ofi: a sleeping endpoint is woken by each write and by the peer's end
 
 // ---- strangers ----------------------------------------------------------------------------------
 
-TEST_CASE("ofi: what connects and is no peer is dropped, and peers still get in") {
+TEST_CASE("ofi: connections of non-peers are dropped, and peers still connect") {
   Stage stage(Ofi());
   Party& server = stage.Add("server");
   const std::string address = server.endpoint->Listen().value();
@@ -306,7 +306,7 @@ TEST_CASE("ofi: what connects and is no peer is dropped, and peers still get in"
              static_cast<ssize_t>(length);
     }));
   }
-  // All but the last, which has not said all yet, are hung up on.
+  // All but the last, whose message is not complete yet, are closed.
   for (int what = 0; what < 5; ++what) {
     pollfd p = {strangers[static_cast<size_t>(what)].get(), POLLRDHUP, 0};
     CHECK(stage.Until([&] { return poll(&p, 1, 0) == 1; }));
@@ -318,7 +318,7 @@ TEST_CASE("ofi: what connects and is no peer is dropped, and peers still get in"
   CHECK(stage.Until([&] { return server.Find(Kind::kRequest) != nullptr; }));
 }
 
-TEST_CASE("ofi: connections that stay silent, however many, keep no peer out") {
+TEST_CASE("ofi: many silent connections do not keep peers out") {
   Stage stage(Ofi());
   Party& server = stage.Add("server");
   const std::string address = server.endpoint->Listen().value();
@@ -366,7 +366,7 @@ TEST_CASE("ofi: connections that stay silent, however many, keep no peer out") {
 }
 
 // ofi_rxm of libfabric 1.17, left to itself, crashes in both cases.
-TEST_CASE("ofi: an end in the middle of a large write, ours or the peer's, is survived") {
+TEST_CASE("ofi: a close of either side during a large write is harmless") {
   const bool killed = GENERATE(true, false);
   for (int round = 0; round < 5; ++round) {
     int commands[2];
@@ -401,7 +401,7 @@ TEST_CASE("ofi: an end in the middle of a large write, ours or the peer's, is su
   }
 }
 
-TEST_CASE("ofi: a message is read as it was written, and nothing else is") {
+TEST_CASE("ofi: an encoded message is decoded unchanged, and other bytes are refused") {
   OfiMessage message;
   message.type = OfiMessageType::kReject;
   message.secret = 0xdeadbeef;
@@ -418,7 +418,7 @@ TEST_CASE("ofi: a message is read as it was written, and nothing else is") {
   CHECK(decoded->doorbell.key == message.doorbell.key);
   CHECK(decoded->name == "name");
   CHECK(decoded->provider == message.provider);
-  CHECK(decoded->text == std::string(kOfiTextBytes, 't'));  // cut to what fits
+  CHECK(decoded->text == std::string(kOfiTextBytes, 't'));  // cut to the maximum length
   CHECK(absl::IsInvalidArgument(DecodeOfiMessage({bytes.data(), 511}).status()));
   bytes[4] = 9;  // version
   CHECK_THAT(Text(DecodeOfiMessage({bytes.data(), bytes.size()}).status()),

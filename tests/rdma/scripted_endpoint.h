@@ -1,4 +1,4 @@
-// An endpoint with no peer: it records what a lane does and lets the test play the other side.
+// An endpoint with no peer: it records the calls of a lane, and the test plays the other side.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_RDMA_SCRIPTED_ENDPOINT_H_
@@ -31,7 +31,7 @@ class ScriptedEndpoint final : public Endpoint {
     Wakes wakes = Wakes::kPeer;
   };
 
-  // ---- what the lane did ----
+  // ---- calls of the lane ----
   std::vector<Write> writes;
   std::vector<Wakes> woken;                           // by WakePeer()
   std::vector<std::shared_ptr<MemoryBlock>> exposed;  // in order
@@ -42,7 +42,7 @@ class ScriptedEndpoint final : public Endpoint {
   bool closed = false;
   bool rejected = false;
   bool destroyed = false;
-  // ---- what the test decides ----
+  // ---- set by the test ----
   bool dead_after_close = true;
   absl::Status next_write;  // returned by the next PostWrite() unless OK
   ExposurePieces pieces;    // SIZE_MAX: by most_exposed

@@ -1,4 +1,4 @@
-// Which transports a process has, and what is said of the others.
+// The transports of a process, and the reasons for those that it lacks.
 #include <catch2/catch.hpp>
 
 #include "rdma/selection/transports.h"
@@ -31,7 +31,7 @@ struct Makers {
   }
 };
 
-TEST_CASE("auto makes every transport that works, best first, and says why not the others") {
+TEST_CASE("auto makes every transport that works, best first, with the reasons for the others") {
   Makers makers;
   SECTION("all work") {
     const auto made = makers.Make("auto");
@@ -64,7 +64,7 @@ TEST_CASE("auto makes every transport that works, best first, and says why not t
     CHECK(status.message() ==
           "no transport works here: shm: no descriptors; verbs: no RDMA device found");
   }
-  SECTION("a wrong option is not taken for a missing device") {
+  SECTION("a wrong option is an error, not a missing device") {
     makers.verbs = absl::InvalidArgumentError("rdma retries is 9; allowed: 0..7");
     CHECK(makers.Make("auto").status() == makers.verbs);
   }
@@ -82,7 +82,7 @@ TEST_CASE("a named transport is the only one and never falls back") {
   CHECK(status.message() == "transport verbs: no RDMA device found");
 }
 
-TEST_CASE("an unknown transport is named with what is allowed") {
+TEST_CASE("the error of an unknown transport lists the allowed ones") {
   const absl::Status status = MakeTransports({.transport = "tcp", .verbs = {}, .ofi = {}}).status();
   CHECK(absl::IsInvalidArgument(status));
   CHECK_THAT(std::string(status.message()), StartsWith("transport is 'tcp'; allowed: auto") &&
@@ -90,7 +90,7 @@ TEST_CASE("an unknown transport is named with what is allowed") {
                                                 Contains("ofi"));
 }
 
-TEST_CASE("a list of devices or addresses is a rail for each") {
+TEST_CASE("each device or address of a list is a rail") {
   VerbsOptions verbs;
   CHECK(VerbsRails(verbs)->size() == 1);
   verbs.device = "mlx5_0,mlx5_1:2";
@@ -116,7 +116,7 @@ TEST_CASE("a list of devices or addresses is a rail for each") {
   CHECK((*OfiRails(ofi))[1].silence < ofi.silence);
 }
 
-TEST_CASE("lists that cannot be rails are refused, naming what is wrong") {
+TEST_CASE("lists that cannot be rails are refused, and the error names the problem") {
   const auto verbs = [](const char* device, const char* address) {
     VerbsOptions options;
     options.device = device;
@@ -142,7 +142,7 @@ TEST_CASE("lists that cannot be rails are refused, naming what is wrong") {
   CHECK_THAT(std::string(OfiRails(ofi).status().message()), Contains("names '10.0.0.1' twice"));
 }
 
-TEST_CASE("a transport of which a rail cannot be made is not there at all") {
+TEST_CASE("a transport is missing as a whole if one of its rails cannot be made") {
   TransportSettings settings;
   settings.transport = "ofi";
   settings.ofi.address = "127.0.0.1,192.0.2.1";  // the second is nobody's here
@@ -151,7 +151,7 @@ TEST_CASE("a transport of which a rail cannot be made is not there at all") {
   CHECK_THAT(std::string(made.status().message()), Contains("ofi"));
 }
 
-TEST_CASE("within a host nothing is preferred to shm") {
+TEST_CASE("within a host shm is preferred") {
   CHECK(TransportRank("shm") < TransportRank("verbs"));
   CHECK(TransportRank("verbs") < TransportRank("ofi"));
   CHECK(TransportRank("ofi") < TransportRank("something else"));

@@ -1,4 +1,5 @@
-// What the shard's end of a lane does when its peer, or its own completions, do something unusual.
+// Behaviour of a lane's shard end when its peer, or its own completions, break a rule or come in an
+// unusual order.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -75,7 +76,7 @@ struct ShardRig {
   }
 };
 
-TEST_CASE("shard lane: a peer that breaks the rules loses its lane and learns nothing else") {
+TEST_CASE("shard lane: a peer that breaks the rules loses its lane and gets no other reply") {
   ShardRig rig;
   RecordHeader header = ShardRig::Header(RecordType::kPull, 0);
   RequestImm imm{kLane, 0, kGeneration};
@@ -135,7 +136,7 @@ TEST_CASE("shard lane: the receive is posted again before the credit returns") {
   CHECK(ReplyImm::Decode(rig.endpoint.writes[0].immediate).kind == ImmKind::kCredit);
 }
 
-TEST_CASE("shard lane: the last answer wakes the worker, and one that it must act upon") {
+TEST_CASE("shard lane: the last answer and refusals wake the worker") {
   ShardRig rig;
   auto& writes = rig.endpoint.writes;
   REQUIRE(rig.Pull(0, 0));
@@ -222,7 +223,7 @@ TEST_CASE("shard lane: a credit waits for the completion of the one before it") 
   CHECK(rig.endpoint.writes.size() == 2);
 }
 
-TEST_CASE("shard lane: cookies of data writes come back once, whatever happens to the lane") {
+TEST_CASE("shard lane: cookies of data writes come back once, even if the lane is lost") {
   ShardRig rig;
   const Segment data = {rig.endpoint.exposed[0]->data(), 64, rig.endpoint.exposed[0].get()};
   REQUIRE(rig.Pull(0, 0));

@@ -38,7 +38,7 @@ bool PoolSays(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
 }
 
-TEST_CASE("pieces are aligned, zeroed and cut from one slab") {
+TEST_CASE("pieces are aligned, zeroed and parts of one slab") {
   SlabPool pool(Options(kMiB));
   std::vector<Block> pieces;
   for (const size_t bytes : {size_t{1}, size_t{65}, size_t{4095}, kPoolPage, size_t{70'000}}) {
@@ -59,7 +59,7 @@ TEST_CASE("pieces are aligned, zeroed and cut from one slab") {
   CHECK(statistics.bytes_in_use == 64 + 128 + 4096 + 4096 + 18 * kPoolPage);
 }
 
-TEST_CASE("what was written to a piece is not in the next one") {
+TEST_CASE("a new piece is zeroed, not the contents of an earlier one") {
   SlabPool pool(Options(kMiB));
   auto a = pool.Allocate(300'000, "a").value();
   auto b = pool.Allocate(100'000, "b").value();
@@ -73,7 +73,7 @@ TEST_CASE("what was written to a piece is not in the next one") {
   CHECK(AllAre(larger, 0));
 }
 
-TEST_CASE("random pieces keep their contents and leave nothing behind") {
+TEST_CASE("random pieces keep their contents and leak nothing") {
   struct Piece {
     Block block;
     int value;
@@ -119,7 +119,7 @@ TEST_CASE("random pieces keep their contents and leave nothing behind") {
   CHECK(pool.statistics().slabs == 1);
 }
 
-TEST_CASE("lanes that open and close in any order do not make the pool grow") {
+TEST_CASE("the pool does not grow when lanes open and close in any order") {
   // A quarter of the sizes of a lane's ring, staging and mailbox.
   constexpr size_t kSizes[] = {340'000, 70'000, 16'500};
   SlabPool pool(Options(16 * kMiB));
@@ -146,7 +146,7 @@ TEST_CASE("lanes that open and close in any order do not make the pool grow") {
   CHECK(pool.statistics().slabs == 1);
 }
 
-TEST_CASE("a piece larger than a slab has one of its own, given back with it") {
+TEST_CASE("a piece larger than a slab has a slab of its own, freed with it") {
   SlabPool pool(Options(kMiB));
   auto small = pool.Allocate(100, "small").value();
   auto large = pool.Allocate(3 * kMiB + 1, "large").value();
@@ -158,7 +158,7 @@ TEST_CASE("a piece larger than a slab has one of its own, given back with it") {
   CHECK(pool.statistics().bytes_reserved == kMiB);
 }
 
-TEST_CASE("of empty slabs one is kept") {
+TEST_CASE("one empty slab is kept") {
   SlabPool pool(Options(kMiB));
   std::vector<Block> pieces;
   for (int i = 0; i < 4; ++i) pieces.push_back(pool.Allocate(kMiB, "piece").value());
@@ -183,7 +183,7 @@ TEST_CASE("the largest slab bounds the largest piece, and the error names both")
   CHECK(PoolSays(status, "test-slab"));
 }
 
-TEST_CASE("sizes that cannot be had are refused by name") {
+TEST_CASE("sizes that cannot be allocated are refused by name") {
   SlabPool pool(Options(kMiB));
   CHECK(absl::IsInvalidArgument(pool.Allocate(0, "ring").status()));
   for (const size_t bytes : {size_t{1} << 60, ~size_t{0}, ~size_t{0} - kPoolPage}) {
@@ -223,7 +223,7 @@ TEST_CASE("each slab is announced once, before a piece of it is handed out") {
   CHECK(pool.Allocate(kMiB, "staging").ok());
 }
 
-TEST_CASE("pieces outlive the pool, and their slab goes with the last of them") {
+TEST_CASE("pieces may outlive the pool, and the last one frees its slab") {
   struct Flag : MemoryBlock::Attachment {
     explicit Flag(bool* g) : gone(g) {}
     ~Flag() override { *gone = true; }
@@ -247,7 +247,7 @@ TEST_CASE("pieces outlive the pool, and their slab goes with the last of them") 
     options.on_new_slab = nullptr;
     callback_state.reset();
     pool.reset();
-    CHECK(callback_alive.expired());  // what it refers to need not live as long as the pieces
+    CHECK(callback_alive.expired());  // objects that it refers to need not outlive the pieces
   }
   Fill(a, 1);
   a.reset();

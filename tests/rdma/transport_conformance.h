@@ -66,7 +66,7 @@ std::shared_ptr<MemoryBlock> TestBlock(size_t bytes);
 // Two parties with an established connection; each can write to the other's block.
 struct Pair {
   struct Options {
-    // Of two domains, as any two processes are.
+    // In two domains, as any two processes have.
     ConnectionLimits client = {64, 64, 1};
     ConnectionLimits server = {64, 64, 2};
     uint32_t client_receives = 0;

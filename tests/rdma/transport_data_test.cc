@@ -1,4 +1,4 @@
-// Conformance: writes, their order, their completions, and what breaks a connection.
+// Conformance: writes, their order, their completions, and errors that break a connection.
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -38,7 +38,7 @@ TEST_CASE("a write of two segments has arrived whole when its receive completes"
   CHECK(pair.client.Sends(pair.c)[0].wr_id == 77);
 }
 
-TEST_CASE("an immediate needs no bytes") {
+TEST_CASE("an immediate needs no payload") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.client_receives = 1, .server_receives = 1});
@@ -55,7 +55,7 @@ TEST_CASE("an immediate needs no bytes") {
   CHECK(pair.client.Immediates(pair.c) == std::vector<uint32_t>{5});
 }
 
-TEST_CASE("a write of nothing at all completes, and the peer does not notice") {
+TEST_CASE("a write without bytes and immediate completes, and the peer gets no completion") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.client_receives = 1, .server_receives = 1});
@@ -130,7 +130,7 @@ TEST_CASE("after a send completion the source may be reused") {
   for (uint8_t i = 0; i < 20; ++i) CHECK(HasPattern(*pair.server_block, size_t{i} * 500, 500, i));
 }
 
-TEST_CASE("unsignaled writes report nothing when they are well") {
+TEST_CASE("unsignaled writes report no completion on success") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.server_receives = 10});
@@ -142,7 +142,7 @@ TEST_CASE("unsignaled writes report nothing when they are well") {
   CHECK(pair.client.Sends(pair.c)[0].wr_id == 4);
 }
 
-TEST_CASE("a full send queue refuses, and takes more once it was polled") {
+TEST_CASE("a full send queue refuses writes, and accepts more after polling") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.client = {4, 4, 1}, .server_receives = 5});
@@ -187,7 +187,7 @@ TEST_CASE("an immediate that finds no receive posted is an error on both sides")
   CHECK(pair.Push(0, 8, 1).code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("a write outside what the peer exposed breaks the connection and lands nowhere") {
+TEST_CASE("a write outside the peer's exposed memory breaks the connection and lands nowhere") {
   VERBENA_EACH_TRANSPORT();
   const int what = GENERATE(range(0, 6));
   Stage stage(transport);
@@ -242,7 +242,7 @@ TEST_CASE("a malformed request is refused and the connection goes on") {
   CHECK(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
 }
 
-TEST_CASE("no receive is reported before kEstablished was") {
+TEST_CASE("receives are reported after kEstablished") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   auto client = stage.harness().NewEndpoint("client");
@@ -251,7 +251,7 @@ TEST_CASE("no receive is reported before kEstablished was") {
   const ConnectionId c = client->Create({4, 4}).value();
   REQUIRE(client->PostReceives(c, 4).ok());
   REQUIRE(client->Connect(c, address, "").ok());
-  // Does its housekeeping, tells nothing.
+  // Does the client's housekeeping, which reports nothing.
   const auto quietly = [&](auto condition) {
     return stage.Until([&, condition] {
       REQUIRE(client->PollEvents({}) == 0);

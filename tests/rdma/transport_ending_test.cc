@@ -11,7 +11,7 @@ namespace {
 
 using Kind = ConnectionEvent::Kind;
 
-TEST_CASE("closing flushes everything exactly once and only the peer hears of it") {
+TEST_CASE("closing flushes everything exactly once, and only the peer gets an event") {
   VERBENA_EACH_TRANSPORT();
   const bool by_client = GENERATE(true, false);
   Stage stage(transport);
@@ -56,7 +56,7 @@ TEST_CASE("closing flushes everything exactly once and only the peer hears of it
   CHECK(pair.client.Receives(pair.c).size() == 5);
 }
 
-TEST_CASE("exposing memory is refused for now on a lost connection, for good on a closed one") {
+TEST_CASE("exposing memory is refused temporarily on a lost connection, finally on a closed one") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage);
@@ -72,7 +72,7 @@ TEST_CASE("exposing memory is refused for now on a lost connection, for good on 
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("what arrived before the peer closed is still reported") {
+TEST_CASE("writes that arrived before the peer closed are still reported") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.server_receives = 8});
@@ -86,7 +86,7 @@ TEST_CASE("what arrived before the peer closed is still reported") {
   CHECK(HasPattern(*pair.server_block, 0, 64, 5));
 }
 
-TEST_CASE("once dead, nothing lands in our memory and nothing is read from it") {
+TEST_CASE("after Dead() no write lands in the local memory and no byte is read from it") {
   VERBENA_EACH_TRANSPORT();
   const int steps = GENERATE(0, 1, 4, 9);
   Stage stage(transport);
@@ -118,7 +118,7 @@ TEST_CASE("once dead, nothing lands in our memory and nothing is read from it") 
                      [](std::byte b) { return b == std::byte{0x77}; }));
 }
 
-TEST_CASE("a peer whose endpoint is gone is lost") {
+TEST_CASE("the connection to a destroyed endpoint is lost") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.server_receives = 4});
@@ -132,7 +132,7 @@ TEST_CASE("a peer whose endpoint is gone is lost") {
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("destroying a connection drops what it would have reported, and its memory") {
+TEST_CASE("destroying a connection drops its unreported completions, and its memory") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.client_receives = 3, .server_receives = 4});
@@ -173,7 +173,7 @@ TEST_CASE("a connection that was never used closes at once") {
   CHECK(party.events.empty());
 }
 
-TEST_CASE("an endpoint with something to report does not go to sleep") {
+TEST_CASE("an endpoint with unreported events does not sleep") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.server_receives = 1});

@@ -1,5 +1,5 @@
-// The conformance suite's list for the ofi transport: libfabric's tcp;ofi_rxm over loopback, or
-// what VERBENA_OFI_PROVIDER and VERBENA_OFI_ADDRESS name.
+// The conformance suite's list for the ofi transport: libfabric's tcp;ofi_rxm over loopback, or the
+// provider and address of VERBENA_OFI_PROVIDER and VERBENA_OFI_ADDRESS.
 #include "tests/rdma/ofi_fixture.h"
 
 namespace verbena::rdma {

@@ -36,7 +36,7 @@ TEST_CASE("block ids are unique") {
   CHECK(b->data() == reinterpret_cast<std::byte*>(memory));
 }
 
-TEST_CASE("what cannot be allocated or registered says why") {
+TEST_CASE("errors of allocation and registration have the reason") {
   const size_t huge = size_t{1} << 60;
   const absl::Status too_much = MemoryBlock::Allocate(huge, "x").status();
   CHECK(too_much.code() == absl::StatusCode::kResourceExhausted);
@@ -48,9 +48,7 @@ TEST_CASE("what cannot be allocated or registered says why") {
   CHECK(MemoryBlock::Register(&memory, 0).status().code() == invalid);
 }
 
-TEST_CASE("a long label does not matter") {
-  CHECK(MemoryBlock::Allocate(1, std::string(1000, 'x')).ok());
-}
+TEST_CASE("a label may be long") { CHECK(MemoryBlock::Allocate(1, std::string(1000, 'x')).ok()); }
 
 TEST_CASE("a ring queue keeps its order while it grows and while items are removed") {
   RingQueue<int> queue(2);

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = ConnectionEvent::Kind;
 
-TEST_CASE("a connection carries the initiator's private data and both sides learn of it") {
+TEST_CASE("a connection carries the initiator's private data, and both sides get an event") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage);
@@ -40,7 +40,7 @@ TEST_CASE("a refused connection fails with the reason and leaves nothing behind"
   CHECK(server.endpoint->PostReceives(s, 1).code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("connecting where nobody listens fails as an event, not as a call") {
+TEST_CASE("connecting to an address without a listener fails with an event, not in the call") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Party& client = stage.Add("client");
@@ -71,7 +71,7 @@ TEST_CASE("private data longer than the limit is refused, at the limit it arrive
   CHECK(server.Find(Kind::kRequest)->private_data == longest);
 }
 
-TEST_CASE("a request whose initiator gives up comes to nothing") {
+TEST_CASE("a request whose initiator gives up fails") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Party& client = stage.Add("client");
@@ -145,7 +145,7 @@ TEST_CASE("many connections at once, each with its own data") {
   }));
 }
 
-TEST_CASE("memory exposed on an established connection can be written once the peer is told") {
+TEST_CASE("memory exposed on an established connection can be written after its address is sent") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage, {.client_receives = 1, .server_receives = 2});
@@ -171,7 +171,7 @@ TEST_CASE("memory exposed on an established connection can be written once the p
   CHECK(late->data()[5100] == std::byte{0});
 }
 
-TEST_CASE("memory that is exposed no more is out of reach") {
+TEST_CASE("memory that is no longer exposed cannot be written") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Pair pair(&stage);
@@ -194,7 +194,7 @@ TEST_CASE("memory that is exposed no more is out of reach") {
   CHECK(block.use_count() == 1);
 }
 
-TEST_CASE("exposing what is not in the block is refused") {
+TEST_CASE("exposing a range outside the block is refused") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Party& party = stage.Add("a");
@@ -208,7 +208,7 @@ TEST_CASE("exposing what is not in the block is refused") {
         absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("ids are not reused, and stale ones do no harm") {
+TEST_CASE("ids are not reused, and stale ones are harmless") {
   VERBENA_EACH_TRANSPORT();
   Stage stage(transport);
   Party& party = stage.Add("a");

@@ -172,7 +172,7 @@ TEST_CASE("exposing memory that could be made to fault ends the connection") {
     memory = Memfd(8192, kSeals);
     expose.offset = ~uint64_t{0} - 100;
   }
-  SECTION("addresses that wrap around") {
+  SECTION("addresses that overflow") {
     memory = Memfd(8192, kSeals);
     expose.address = ~uint64_t{0} - 100;
   }
@@ -182,7 +182,7 @@ TEST_CASE("exposing memory that could be made to fault ends the connection") {
   listener.ExpectHealthy();
 }
 
-TEST_CASE("garbage on the listener's socket is dropped without a word to its owner") {
+TEST_CASE("garbage on the listener's socket is dropped without an event") {
   Listener listener;
   const int kind = GENERATE(range(0, 5));
   UniqueFd socket = ShmConnect(listener.address).value();
@@ -205,7 +205,7 @@ TEST_CASE("garbage on the listener's socket is dropped without a word to its own
   listener.ExpectHealthy();
 }
 
-TEST_CASE("a peer that connects and says nothing is dropped") {
+TEST_CASE("a peer that connects and sends nothing is dropped") {
   ShmOptions options;
   options.connect_timeout = absl::Milliseconds(10);
   Party server;
@@ -216,7 +216,7 @@ TEST_CASE("a peer that connects and says nothing is dropped") {
   CHECK(server.events.empty());
 }
 
-TEST_CASE("shm: connections that stay silent, however many, keep no peer out") {
+TEST_CASE("shm: many silent connections do not keep peers out") {
   Listener listener;
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 300; ++i) {
@@ -240,7 +240,7 @@ TEST_CASE("an entry for a receive that is not posted ends the connection") {
   std::unique_ptr<ForeignPages> pages;
   const ConnectionId s = listener.ExpectAccepted(peer, &pages);
   auto* ring = reinterpret_cast<ShmRing*>(pages->data());
-  ring->posted.store(1'000'000, std::memory_order_release);  // its owner does not believe it
+  ring->posted.store(1'000'000, std::memory_order_release);  // its owner ignores it
   for (uint32_t i = 0; i < 4; ++i) {
     ring->entries()[i].store(PackEntry(i + 1, i), std::memory_order_release);
   }
@@ -249,7 +249,7 @@ TEST_CASE("an entry for a receive that is not posted ends the connection") {
   listener.ExpectHealthy();
 }
 
-TEST_CASE("entries out of order are not seen") {
+TEST_CASE("entries out of order are ignored") {
   Listener listener;
   RawPeer peer(listener.address);
   peer.SayHello();
@@ -263,7 +263,7 @@ TEST_CASE("entries out of order are not seen") {
   CHECK(listener.server.Receives(s).empty());
 }
 
-TEST_CASE("messages that make no sense end an established connection") {
+TEST_CASE("invalid messages end an established connection") {
   Listener listener;
   RawPeer peer(listener.address);
   peer.SayHello();
@@ -271,7 +271,7 @@ TEST_CASE("messages that make no sense end an established connection") {
   const ConnectionId s = listener.ExpectAccepted(peer, &ring);
   SECTION("empty") { REQUIRE(send(peer.socket.get(), "", 0, 0) == 0); }
   SECTION("a second hello") { peer.SayHello(); }
-  SECTION("of no known type") {
+  SECTION("of an unknown type") {
     peer.hello.type = static_cast<ShmMessageType>(99);
     REQUIRE(ShmSend(peer.socket.get(), peer.hello, {}).ok());
   }
@@ -282,11 +282,11 @@ TEST_CASE("messages that make no sense end an established connection") {
   CHECK(listener.stage.Until([&] { return listener.server.endpoint->Dead(s); }));
 }
 
-TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm nobody") {
+TEST_CASE("a peer cannot shrink memory that it received, and holes that it punches are harmless") {
   Stage stage(Shm());
   Pair pair(&stage, {.server_receives = 2});
   REQUIRE(pair.established);
-  const int fd = dup(pair.server_block->fd());  // what a peer has
+  const int fd = dup(pair.server_block->fd());  // the descriptor of a peer
   CHECK(ftruncate(fd, 0) != 0);
   CHECK(errno == EPERM);
   REQUIRE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 65536) == 0);
@@ -297,8 +297,7 @@ TEST_CASE("a peer cannot shrink memory it was given, and holes it punches harm n
   CHECK(HasPattern(*pair.server_block, 0, 65536, 3));
 }
 
-TEST_CASE(
-    "memory that is borrowed stays, and its owner's connection lives until it is given back") {
+TEST_CASE("borrowed memory and its owner's connection stay until the memory is returned") {
   Stage stage(Shm());
   Pair pair(&stage, {.client_receives = 1, .server_receives = 2});
   REQUIRE(pair.established);
@@ -378,7 +377,7 @@ TEST_CASE("a fault anywhere else still ends the process") {
   munmap(guarded, 4096);
 }
 
-TEST_CASE("without descriptors left a listener drops who connects and stays calm") {
+TEST_CASE("a listener without free descriptors drops new connections and uses no processor") {
   Listener listener;
   Party& client = listener.stage.Add("client");
   const ConnectionId c = client.endpoint->Create({1, 1}).value();

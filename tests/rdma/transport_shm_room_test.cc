@@ -73,7 +73,7 @@ TEST_CASE("a lane survives 64 messages queued before the memory that a write nee
   CHECK(pair.client.Count(Kind::kLost, pair.c) == 0);
 }
 
-TEST_CASE("exposing memory to a peer that does not read is refused for now, and works later") {
+TEST_CASE("exposing memory to a peer that does not read is refused temporarily, and works later") {
   Stage stage(Shm());
   Pair pair(&stage, WithReceives());
   REQUIRE(pair.established);
@@ -119,7 +119,7 @@ TEST_CASE("exposing memory to a peer that does not read is refused for now, and 
   CHECK_FALSE(WouldWake(&pair.client));  // a socket with room wakes nobody
 }
 
-TEST_CASE("an idle server lets go of thousands of freed regions") {
+TEST_CASE("an idle server releases thousands of freed regions") {
   Stage stage(Shm());
   Pair pair(&stage);
   REQUIRE(pair.established);
@@ -195,7 +195,7 @@ TEST_CASE("a thousand ranges exposed before connecting arrive before the request
   CHECK(stage.Until([&] { return client.Immediates(c).size() == 4; }));
 }
 
-TEST_CASE("exposing memory to a peer that has gone is refused for now") {
+TEST_CASE("exposing memory to a peer that has gone is refused temporarily") {
   Stage stage(Shm());
   Pair pair(&stage);
   REQUIRE(pair.established);
@@ -212,7 +212,7 @@ TEST_CASE("exposing memory to a peer that has gone is refused for now") {
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("a process without descriptors says so when memory is shared with it") {
+TEST_CASE("a process without free descriptors reports that when memory is shared with it") {
   Stage stage(Shm());
   Pair pair(&stage);
   REQUIRE(pair.established);

@@ -1,4 +1,4 @@
-// How owners of shm endpoints sleep, and what wakes them.
+// How owners of shm endpoints sleep, and the events that wake them.
 #include <poll.h>
 #include <sched.h>
 
@@ -66,7 +66,7 @@ bool Echo(Party* party, ConnectionId id, uint32_t last, bool sleeping) {
   return false;
 }
 
-TEST_CASE("two threads that sleep whenever they can lose no wake-up") {
+TEST_CASE("two threads that sleep as often as possible lose no wake-up") {
   const bool client_sleeps = GENERATE(true, false);
   Stage stage(Shm());
   Pair pair(&stage, {.client_receives = 4, .server_receives = 4});
@@ -190,7 +190,7 @@ TEST_CASE("a peer that sleeps until the last answer is woken by it alone") {
   REQUIRE(answer(Wakes::kPeer));
   CHECK(poll(&polled, 1, 0) == 1);
   CHECK(look());
-  // What came before it is asleep keeps it from sleeping.
+  // An answer that came before Arm() keeps the endpoint from sleeping.
   REQUIRE(answer(Wakes::kImpatientPeer));
   CHECK_FALSE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
   CHECK(look());
@@ -207,7 +207,7 @@ TEST_CASE("a peer that sleeps until the last answer is woken by it alone") {
   REQUIRE(answer(Wakes::kImpatientPeer));
   CHECK(poll(&polled, 1, 0) == 1);
   CHECK(look());
-  // An answer that came before that woke nobody: whoever withdraws is told to do so.
+  // An answer that came before that woke no thread: WakeOnAnything() returns false.
   REQUIRE(pair.client.endpoint->Arm(SleepUntil::kLastAnswer));
   REQUIRE(answer(Wakes::kImpatientPeer));
   CHECK(poll(&polled, 1, 0) == 0);
@@ -220,7 +220,7 @@ TEST_CASE("a peer that sleeps until the last answer is woken by it alone") {
   pair.client.endpoint->Disarm();
 }
 
-TEST_CASE("a stopped peer delays nothing but its own end") {
+TEST_CASE("a stopped peer delays only its own end") {
   // Its listener's backlog takes the request; the deadline ends the wait.
   ShmOptions options;
   options.connect_timeout = absl::Milliseconds(20);

@@ -1,4 +1,4 @@
-// What the shm transport promises beyond the conformance suite, without a hostile peer: turns,
+// Guarantees of the shm transport beyond the conformance suite, without a hostile peer: turns,
 // addresses, two processes, nothing leaked.
 #include "tests/rdma/transport_shm.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 using Kind = ConnectionEvent::Kind;
 
-TEST_CASE("a quiet connection waits behind two records of a busy one, not behind all of them") {
+TEST_CASE("a quiet connection waits for at most two records of a busy one") {
   Stage stage(Shm());
   Party& server = stage.Add("server");
   const std::string address = server.endpoint->Listen().value();
@@ -46,7 +46,7 @@ TEST_CASE("a quiet connection waits behind two records of a busy one, not behind
     clients.emplace_back(&client, c);
   }
   stage.Settle();
-  // Whoever is looked at first, and wherever the quiet one is in that order.
+  // For each position of the quiet connection in the order of polling.
   const size_t quiet = GENERATE(size_t{0}, size_t{1});
   for (uint32_t round = 0; round < 8; ++round) {
     WriteRequest request;
@@ -71,7 +71,7 @@ TEST_CASE("a quiet connection waits behind two records of a busy one, not behind
   }
 }
 
-TEST_CASE("a peer that does not look keeps us from being dead until it does") {
+TEST_CASE("a connection is dead only after its peer has polled") {
   Stage stage(Shm());
   Pair pair(&stage);
   REQUIRE(pair.established);
@@ -85,7 +85,7 @@ TEST_CASE("a peer that does not look keeps us from being dead until it does") {
   CHECK(stage.Until([&] { return pair.client.endpoint->Dead(pair.c); }));
 }
 
-TEST_CASE("memory of the caller's cannot be exposed over shm") {
+TEST_CASE("the caller's own memory cannot be exposed over shm") {
   Stage stage(Shm());
   Party& party = stage.Add("a");
   const ConnectionId id = party.endpoint->Create({1, 1}).value();
@@ -121,8 +121,8 @@ int Mappings() {
   return count;
 }
 
-// The memory is told of before the hello: a listener that writes at once must not meet memory it
-// does not know. (The other order failed now and then, when the listener came in between.)
+// The messages about the memory precede the hello: a listener that writes at once must know the
+// memory. (The other order failed now and then, when the listener came in between.)
 TEST_CASE("a listener may write to memory exposed before connecting the moment it accepts") {
   constexpr int kConnections = 100;
   Stage stage(Shm());
@@ -155,7 +155,7 @@ TEST_CASE("a listener may write to memory exposed before connecting the moment i
   const auto destination = TestBlock(4096);
   for (int i = 0; i < kConnections; ++i) {
     const ConnectionId c = client.endpoint->Create({4, 4}).value();
-    // Many, so that telling of them takes a while; the last one is written to.
+    // Many, so that announcing them takes a while; the last one is written to.
     RemoteMemory memory;
     for (int e = 0; e < 40; ++e) memory = client.endpoint->Expose(c, destination, 0, 4096).value();
     CHECK(client.endpoint->PostReceives(c, 2).ok());
@@ -175,7 +175,7 @@ TEST_CASE("a listener may write to memory exposed before connecting the moment i
   listener.join();
 }
 
-TEST_CASE("connecting and closing again and again leaves nothing behind") {
+TEST_CASE("repeated connecting and closing leaks nothing") {
   Stage stage(Shm());
   Party& client = stage.Add("client");
   Party& server = stage.Add("server");

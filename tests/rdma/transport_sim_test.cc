@@ -1,5 +1,5 @@
-// What the sim transport promises beyond the conformance suite: that it is adversarial, and that a
-// seed says everything.
+// Guarantees of the sim transport beyond the conformance suite: it is adversarial, and a seed
+// determines the whole run.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -77,7 +77,7 @@ TEST_CASE("a payload becomes visible in part before its completion") {
   CHECK(partly > 10);
 }
 
-TEST_CASE("a buffer reused before its send completion corrupts what arrives") {
+TEST_CASE("a buffer reused before its send completion corrupts the data that arrives") {
   int corrupted = 0;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     World world(seed);
@@ -109,7 +109,8 @@ TEST_CASE("a send completion comes before or after the arrival") {
   CHECK(after > 5);
 }
 
-TEST_CASE("without a receive the payload may be there, in part or whole, but nobody is told so") {
+TEST_CASE(
+    "without a receive the payload may land, in part or whole, but no completion reports it") {
   int landed_whole = 0;
   int landed_partly = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {
@@ -131,11 +132,11 @@ TEST_CASE("without a receive the payload may be there, in part or whole, but nob
     landed_whole += pair.server_block->data()[19999] == std::byte{1} ? 1 : 0;
     CHECK(pair.server.Immediates(pair.s) == std::vector<uint32_t>{0});
     CHECK(world.harness->network.receiver_not_ready() == 1);
-    // The sender is never told that it was done.
+    // The sender never gets a successful completion.
     const auto sends = pair.client.Sends(pair.c);
     REQUIRE(sends.size() == 2);
     CHECK_FALSE(sends[1].ok);
-    // What was posted and not consumed ends flushed, on both sides.
+    // Posted receives that were not consumed end flushed, on both sides.
     const auto receives = pair.client.Receives(pair.c);
     CHECK(receives.size() == 3);
     CHECK(std::all_of(receives.begin(), receives.end(),
@@ -145,7 +146,7 @@ TEST_CASE("without a receive the payload may be there, in part or whole, but nob
   CHECK(landed_partly > 10);
 }
 
-TEST_CASE("until a side is dead, what its peer had in progress may land; never after") {
+TEST_CASE("writes in progress may land until the receiving side is dead, never after") {
   SimFaults faults;
   faults.max_death_delay_ns = 5'000'000;
   int late = 0;
@@ -174,8 +175,7 @@ TEST_CASE("until a side is dead, what its peer had in progress may land; never a
   CHECK(late > 20);
 }
 
-TEST_CASE(
-    "a side that was not told of a loss learns of it by its next write, if only an empty one") {
+TEST_CASE("a side that missed a loss learns of it by its next write, even an empty one") {
   SimFaults faults;
   faults.missed_loss = 1;
   World world(1, faults);
@@ -194,7 +194,7 @@ TEST_CASE(
   CHECK_FALSE(sends[0].ok);
 }
 
-TEST_CASE("connecting fails as often as asked, sometimes after the peer has accepted") {
+TEST_CASE("connecting fails at the given rate, sometimes after the peer has accepted") {
   SimFaults faults;
   faults.connect_failure = 1;
   int late = 0;
@@ -220,7 +220,7 @@ TEST_CASE("connecting fails as often as asked, sometimes after the peer has acce
   CHECK(late < 20);
 }
 
-TEST_CASE("a lost connection is learned of at different times, and writes may still land") {
+TEST_CASE("the two sides learn of a loss at different times, and writes may still land") {
   SimFaults faults;
   faults.connection_loss = 1;
   int client_first = 0;
@@ -246,7 +246,7 @@ TEST_CASE("a lost connection is learned of at different times, and writes may st
   CHECK(landed < 60);
 }
 
-TEST_CASE("a request nobody answers times out") {
+TEST_CASE("an unanswered request times out") {
   World world(1);
   world.harness->step_ns = 100'000'000;
   Party& client = world.stage.Add("client");
@@ -279,7 +279,7 @@ TEST_CASE("a crashed host is lost for its peers, reads and writes nothing, and c
   }
 }
 
-TEST_CASE("a host that is cut off loses its connections and gets no new ones") {
+TEST_CASE("an isolated host loses its connections and gets no new ones") {
   World world(3);
   Pair pair(&world.stage);
   REQUIRE(pair.established);
@@ -337,7 +337,7 @@ TEST_CASE("a block freed while it is being sent breaks the connection and is not
   REQUIRE(world.stage.Until([&] { return pair.client.Count(Kind::kLost, pair.c) == 1; }));
 }
 
-TEST_CASE("acting on the sender's completion shows data that has not arrived") {
+TEST_CASE("at the sender's completion the data may not have arrived") {
   struct Planted {
     Planted() { failpoints().act_on_send_completion = true; }
     ~Planted() { failpoints().act_on_send_completion = false; }
@@ -359,7 +359,7 @@ TEST_CASE("acting on the sender's completion shows data that has not arrived") {
   CHECK(torn > 3);
 }
 
-TEST_CASE("time stops at the limit when nothing is due") {
+TEST_CASE("the clock stops at the limit when no event is due") {
   SimNetwork network(1, {});
   CHECK_FALSE(network.Advance(1'000));
   CHECK(network.clock().NowNanos() == 1'000);

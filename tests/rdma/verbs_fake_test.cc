@@ -105,7 +105,7 @@ TEST_CASE("a window that lies in no single piece of its block has a region of it
   CHECK(HasPattern(*block, 36864, 65536, 5));
 }
 
-TEST_CASE("relaxed ordering is asked of regions alone: a provider may ignore it in windows") {
+TEST_CASE("relaxed ordering is requested for regions only: a provider may ignore it for windows") {
   VerbsOptions options;
   options.relaxed_ordering = GENERATE(true, false);
   World world(options);
@@ -157,7 +157,7 @@ TEST_CASE("a connection whose queue pair cannot be destroyed is not dead") {
   CHECK(fake_verbs().live_queue_pairs.empty());
 }
 
-TEST_CASE("memory of a destroyed connection is kept until its queue pair is gone") {
+TEST_CASE("memory of a destroyed connection is kept until its queue pair is destroyed") {
   World world;
   Pair pair(&world.stage);
   REQUIRE(pair.established);
@@ -165,13 +165,13 @@ TEST_CASE("memory of a destroyed connection is kept until its queue pair is gone
   fake_verbs().destroy_qp = [&](const ibv_qp&) { return refuses ? EBUSY : 0; };
   pair.client.endpoint->Destroy(pair.c);
   CHECK(pair.client_block.use_count() == 2);
-  SECTION("the device gives it up later") {
+  SECTION("the device destroys it later") {
     refuses = false;
     fake_verbs().skipped_ns += 1'000'000'000;
     world.stage.Settle();
     CHECK(pair.client_block.use_count() == 1);
   }
-  SECTION("it never does") {
+  SECTION("the device never destroys it") {
     pair.client.endpoint.reset();
     CHECK(pair.client_block.use_count() == 2);
     CHECK(world.logs.Have("restart it"));
@@ -179,7 +179,7 @@ TEST_CASE("memory of a destroyed connection is kept until its queue pair is gone
   fake_verbs().destroy_qp = nullptr;
 }
 
-TEST_CASE("a queue pair of a removed device is gone with it") {
+TEST_CASE("a removed device destroys its queue pairs") {
   World world;
   Pair pair(&world.stage);
   REQUIRE(pair.established);
@@ -254,7 +254,7 @@ TEST_CASE("events of objects that another library has on the context are left al
 
 // ---- queue pairs --------------------------------------------------------------------------------
 
-TEST_CASE("a queue pair refused with ENOMEM is asked for with less inline data, then reported") {
+TEST_CASE("a queue pair refused with ENOMEM is requested with less inline data, then reported") {
   World world;
   SECTION("less inline data fits") {
     fake_verbs().create_qp = [](const ibv_qp_init_attr& asked) {
@@ -281,7 +281,7 @@ TEST_CASE("a queue pair refused with ENOMEM is asked for with less inline data, 
   }
 }
 
-TEST_CASE("the GID index that was asked for is set in the queue pair and reported") {
+TEST_CASE("the requested GID index is set in the queue pair and reported") {
   VerbsOptions options;
   options.gid_index = GENERATE(-1, 3, 2);
   ResetFakeVerbs();
@@ -299,7 +299,7 @@ TEST_CASE("the GID index that was asked for is set in the queue pair and reporte
 
 // ---- slow set-up --------------------------------------------------------------------------------
 
-TEST_CASE("the connect timeout is of each stage") {
+TEST_CASE("the connect timeout applies to each stage") {
   VerbsOptions options;
   options.connect_timeout = absl::Seconds(5);
   World world(options);

@@ -1,4 +1,4 @@
-// What keeps lanes apart on a real device, and that bytes really go by RDMA writes.
+// Isolation of lanes on a real device, and a check that bytes really go by RDMA writes.
 #include <catch2/catch.hpp>
 
 #include "tests/rdma/transport_conformance.h"
@@ -117,7 +117,7 @@ TEST_CASE("memory taken back while a write to it is in progress is not written")
   TwoLanes lanes(true, 7, 7);
   const auto region = TestBlock(1 << 20);
   const RemoteMemory memory = lanes.worker.endpoint->Expose(lanes.c[0], region, 0, 1 << 20).value();
-  // Tells the shard, which then writes, before and after it is taken back.
+  // Signals the shard, which then writes, before and after the memory is taken back.
   WriteRequest told;
   told.immediate = 1;
   REQUIRE(lanes.worker.endpoint->PostWrite(lanes.c[0], told).ok());

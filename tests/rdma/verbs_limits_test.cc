@@ -1,4 +1,4 @@
-// The device's and the system's limits: what is asked for too much is refused with the numbers.
+// The device's and the system's limits: requests beyond them are refused with the numbers.
 #include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -20,12 +20,12 @@ bool Says(const absl::Status& status, const std::string& text) {
   return std::string(status.message()).find(text) != std::string::npos;
 }
 
-TEST_CASE("more work requests than the device has are refused naming both numbers") {
+TEST_CASE("more work requests than the device has are refused, with both numbers") {
   const auto endpoint = NewTestEndpoint();
   const auto created = endpoint->Create({10'000'000, 16});
   INFO(created.status());
   CHECK(created.status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(Says(created.status(), "15000032"));  // what it comes to, with binds and unsignaled ones
+  CHECK(Says(created.status(), "15000032"));  // the sum with binds and unsignaled ones
   CHECK((Says(created.status(), "(max_cqe)") || Says(created.status(), "(max_qp_wr)")));
   CHECK(endpoint->Create({16, 16}).ok());  // nothing is left of it
 }
@@ -56,7 +56,7 @@ TEST_CASE("connections share completion queues without ever overrunning one") {
   }
 }
 
-TEST_CASE("a write larger than the device sends is refused naming both numbers") {
+TEST_CASE("a write larger than the device's maximum is refused, with both numbers") {
   // rxe sends 8 MiB at most.
   Stage stage(VerbsUnderTest());
   Pair pair(&stage, {{16, 16, 1}, {16, 16, 2}, 0, 4, size_t{16} << 20});
@@ -118,7 +118,7 @@ TEST_CASE("a registration beyond RLIMIT_MEMLOCK names size, device, limit and fi
                              "ulimit -l", "LimitMEMLOCK"}) {
       if (!Says(status, text)) _exit(12);
     }
-    // What fits goes on working.
+    // Smaller registrations still work.
     _exit((*endpoint)->Register(TestBlock(1 << 20)).ok() ? 0 : 13);
   }
   int status = 0;
@@ -127,7 +127,7 @@ TEST_CASE("a registration beyond RLIMIT_MEMLOCK names size, device, limit and fi
   CHECK(WEXITSTATUS(status) == 0);
 }
 
-TEST_CASE("verbs options out of range are refused by name; devices that are not there are listed") {
+TEST_CASE("verbs options out of range are refused by name, and unknown devices with a list") {
   VerbsOptions options = TestVerbsOptions();
   options.path_mtu = 1500;
   CHECK(NewVerbsEndpoint(options).status().code() == absl::StatusCode::kInvalidArgument);
@@ -144,7 +144,7 @@ TEST_CASE("verbs options out of range are refused by name; devices that are not 
   CHECK(Says(NewVerbsEndpoint(options).status(), "GID index 200"));
 }
 
-TEST_CASE("path attributes that were asked for are taken") {
+TEST_CASE("requested path attributes are set") {
   VerbsOptions options = TestVerbsOptions();
   options.path_mtu = 1024;
   options.traffic_class = 104;
@@ -175,7 +175,7 @@ TEST_CASE("IPv6 addresses connect as IPv4 ones do") {
   CHECK(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
 }
 
-TEST_CASE("any number of blocks can be exposed at once, and taken back before they are bound") {
+TEST_CASE("any number of blocks can be exposed at once, and unexposed before they are bound") {
   Stage stage(VerbsUnderTest());
   Pair pair(&stage, {{64, 64, 1}, {64, 100, 2}, 1, 100, 65536});
   REQUIRE(pair.established);
@@ -211,13 +211,13 @@ TEST_CASE("any number of blocks can be exposed at once, and taken back before th
   for (size_t i = 0; i < exposed.size(); i += 3) CHECK(blocks[i].use_count() == 1);
 }
 
-TEST_CASE("a connection closed while it connects is forgotten by its deadline") {
+TEST_CASE("a connection closed while it connects is destroyed by its deadline") {
   VerbsOptions options = TestVerbsOptions();
   options.connect_timeout = absl::Milliseconds(50);
   Party party;
   party.endpoint = NewTestEndpoint(options);
   const ConnectionId id = party.endpoint->Create({4, 4}).value();
-  // Of the device's network, and nobody's.
+  // An address of the device's network that no host has.
   REQUIRE(party.endpoint->Connect(id, "10.77.0.99:7", "").ok());
   party.endpoint->Close(id);
   const ConnectionId other = party.endpoint->Create({4, 4}).value();

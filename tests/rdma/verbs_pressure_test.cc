@@ -1,4 +1,5 @@
-// Many peers at once, or one that does not do its part: what stays bounded, and what others notice.
+// Many peers at once, or one that does not do its part: limits on resources, and the effect on
+// others.
 #include <netinet/in.h>
 #include <poll.h>
 
@@ -30,12 +31,12 @@ TEST_CASE("a completion queue refused with ENOMEM is made smaller, then reported
     const absl::Status status = party.endpoint->Create({64, 64}).status();
     INFO(status);
     CHECK(status.code() == absl::StatusCode::kResourceExhausted);
-    CHECK(sizes.back() == 176);  // what the connection needs: 112 sends, 64 receives
+    CHECK(sizes.back() == 176);  // the connection's need: 112 sends, 64 receives
     for (const char* text : {"176 entries", "fake0", "errno 12"}) CHECK(Says(status, text));
   }
 }
 
-TEST_CASE("exposing memory on a connection whose binds hang holds up no other") {
+TEST_CASE("exposing memory on a connection whose binds hang delays no other one") {
   World world;
   Pair pair(&world.stage, Receives(4, 8));
   REQUIRE(pair.established);
@@ -114,12 +115,12 @@ class Flood {
   std::vector<rdma_cm_id*> ids_;
 };
 
-TEST_CASE("a flood of connection requests holds up no timer") {
+TEST_CASE("a flood of connection requests delays no timer") {
   World world;
   Party& busy = world.stage.Add("busy");
   Party& silent = world.stage.Add("silent");
   const std::string address = busy.endpoint->Listen().value();
-  // Nobody looks at what comes to this one.
+  // Events of this endpoint are never polled.
   const std::string nobody = silent.endpoint->Listen().value();
   const ConnectionId c = busy.endpoint->Create({4, 4}).value();
   REQUIRE(busy.endpoint->Connect(c, nobody, "").ok());
@@ -138,7 +139,7 @@ TEST_CASE("a flood of connection requests holds up no timer") {
   CHECK(failed);
 }
 
-TEST_CASE("requests that nobody has looked at stay with librdmacm, which bounds them") {
+TEST_CASE("unread connection requests stay in librdmacm, which limits their number") {
   World world;
   Party& busy = world.stage.Add("busy");
   Flood flood(busy.endpoint->Listen().value(), 200);
@@ -153,7 +154,7 @@ TEST_CASE("requests that nobody has looked at stay with librdmacm, which bounds 
   CHECK(flood.read - seen <= 64);
 }
 
-TEST_CASE("a request beyond the backlog is refused for now") {
+TEST_CASE("a request beyond the backlog is refused temporarily") {
   VerbsOptions options;
   options.backlog = 2;
   World world(options);

@@ -45,7 +45,7 @@ TEST_CASE("windows larger than the provider binds: pieces are bound, and a refus
   REQUIRE(pair.server.endpoint->PostWrite(pair.s, write).ok());
   REQUIRE(stage.Until([&] { return pair.client.Immediates(pair.c).size() == 1; }));
   CHECK(HasPattern(*large, (4 << 20) - 4096, 4096, 5));
-  // A provider that takes less than it was believed to.
+  // A provider that takes less than expected.
   verbs_shim().max_bind_bytes = 65536;
   const auto refused = pair.client.endpoint->Expose(pair.c, large, 0, most);
   CHECK(Mentions(refused.status(), "cannot bind a memory window on rxe"));
@@ -68,7 +68,7 @@ TEST_CASE("queue pairs refused with ENOMEM though max_qp_wr allows them") {
     REQUIRE(pair.Push(0, 200, 1).ok());
     CHECK(stage.Until([&] { return pair.server.Immediates(pair.s).size() == 1; }));
   }
-  SECTION("they do not fit: the message says what to lower, and nothing is left of it") {
+  SECTION("they do not fit: the error names the settings to lower, and nothing is left of it") {
     const auto endpoint = NewTestEndpoint();
     const auto objects = KernelObjects();
     verbs_shim().create_qp = [](const ibv_qp_init_attr&) { return ENOMEM; };
@@ -140,7 +140,8 @@ TEST_CASE("each GID index of the address is set in the queue pair, and reported"
   }
 }
 
-TEST_CASE("relaxed ordering is asked of regions, never of windows, and bytes arrive either way") {
+TEST_CASE(
+    "relaxed ordering is requested for regions, never for windows, and bytes arrive with both") {
   const ShimReset reset;
   VerbsOptions options = TestVerbsOptions();
   options.relaxed_ordering = GENERATE(true, false);

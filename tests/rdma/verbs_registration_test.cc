@@ -19,7 +19,7 @@ namespace {
 using Kind = ConnectionEvent::Kind;
 using World = FakeWorld;
 
-TEST_CASE("a registration that takes 8 s holds up no other") {
+TEST_CASE("a registration that takes 8 s delays no other one") {
   World world;
   Party& slow = world.stage.Add("slow");
   Party& other = world.stage.Add("other");
@@ -83,7 +83,7 @@ TEST_CASE("a region of gigabytes is registered in pieces, and each chunk lies wi
   CHECK(LiveFakeRegions() == before + 5);
   for (const size_t bytes : fake_verbs().registered_bytes) CHECK(bytes <= 264 * kMiB);
 
-  // Across a border of two pieces: what is written, and what is exposed as lanes do.
+  // Across a border of two pieces: a write, and an exposure as lanes do it.
   const auto sizes = pair.client.endpoint->exposure_pieces();
   CHECK(sizes.bytes - sizes.stride == 8 * kMiB);
   const size_t at = sizes.stride - 2048;
@@ -127,7 +127,7 @@ struct Exposing {
   explicit Exposing(World* world) : pair(&world->stage, Receives(8, 8)) {
     REQUIRE(pair.established);
     REQUIRE(pair.client.endpoint->Register(block).ok());
-    REQUIRE(pair.Push(0, 4096, 8).ok());  // registers what it writes
+    REQUIRE(pair.Push(0, 4096, 8).ok());  // registers the memory that it writes
     before = LiveFakeRegions();
     auto started = pair.client.endpoint->StartExposure(pair.c, block, 4096, 8192);
     REQUIRE(started.ok());
@@ -144,7 +144,7 @@ struct Exposing {
   std::unique_ptr<Registration> steps;
 };
 
-TEST_CASE("what is registered for one connection in another thread is exposed by the owner") {
+TEST_CASE("memory registered for one connection in another thread is exposed by the owner") {
   World world(Exposing::NoWindows());
   Exposing e(&world);
   REQUIRE(e.steps != nullptr);
@@ -165,13 +165,13 @@ TEST_CASE("what is registered for one connection in another thread is exposed by
   CHECK(LiveFakeRegions() <= e.before);
 }
 
-TEST_CASE("where a window does there is nothing to register for one connection") {
+TEST_CASE("with windows no connection needs a registration of its own") {
   World world;
   Exposing e(&world);
   CHECK(e.steps == nullptr);
 }
 
-TEST_CASE("memory that is being registered for a connection is let go of") {
+TEST_CASE("memory whose registration for a connection is abandoned is released") {
   World world(Exposing::NoWindows());
   Exposing e(&world);
   REQUIRE(e.steps != nullptr);
@@ -198,7 +198,7 @@ TEST_CASE("memory that is being registered for a connection is let go of") {
   CHECK(e.block.use_count() == 1);
 }
 
-TEST_CASE("a registration that is given up, or fails, leaves nothing registered") {
+TEST_CASE("an abandoned or failed registration leaves nothing registered") {
   World world;
   Party& party = world.stage.Add("a");
   const Untouched region(600 * kMiB);
@@ -207,7 +207,7 @@ TEST_CASE("a registration that is given up, or fails, leaves nothing registered"
   REQUIRE(steps->Step().ok());
   CHECK(LiveFakeRegions() == before + 1);
   SECTION("given up") { steps.reset(); }
-  SECTION("shared: given up by one, completed by the other") {
+  SECTION("shared: abandoned by one, completed by the other") {
     auto other = *party.endpoint->StartRegistration(region.block);
     CHECK(other->registered_bytes() == 264 * kMiB);
     steps.reset();

@@ -1,4 +1,5 @@
-// What the worker's end of a lane does when its peer, or its own completions, do something unusual.
+// Behaviour of a lane's worker end when its peer, or its own completions, break a rule or come in
+// an unusual order.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -103,7 +104,7 @@ TEST_CASE("worker lane: a record travels as one write, small payloads in its fir
   CHECK(key == 4);
 }
 
-TEST_CASE("worker lane: a record's prefix is copied before its payload, and counts as of it") {
+TEST_CASE("worker lane: a record's prefix is copied before its payload, and counts as part of it") {
   WorkerRig rig;
   std::memset(rig.buffer->data(), 0x5a, rig.buffer->size());
   const std::vector<std::byte> prefix(128, std::byte{0x17});
@@ -132,7 +133,7 @@ TEST_CASE("worker lane: a record's prefix is copied before its payload, and coun
   }
 }
 
-TEST_CASE("worker lane: a prefix of no sensible length is refused") {
+TEST_CASE("worker lane: a prefix with an invalid length is refused") {
   WorkerRig rig;
   const std::vector<std::byte> bytes(8192);
   const Group group = {};
@@ -147,7 +148,7 @@ TEST_CASE("worker lane: a prefix of no sensible length is refused") {
   CHECK(rig.endpoint.writes.empty());
 }
 
-TEST_CASE("worker lane: records that fit no slot, or find none free, are refused") {
+TEST_CASE("worker lane: records larger than the slots, or without a free slot, are refused") {
   WorkerRig rig;
   CHECK(rig.Post(RecordType::kPush, 1 << 18, 1).code() == absl::StatusCode::kInvalidArgument);
   CHECK(rig.Post(RecordType::kEndStep, 0, 1, kMaxGroups + 1).code() ==
@@ -169,7 +170,7 @@ TEST_CASE("worker lane: records that fit no slot, or find none free, are refused
   CHECK(rig.lane->state() == WorkerLane::State::kOpen);
 }
 
-TEST_CASE("worker lane: operations without replies run out, and come back with them") {
+TEST_CASE("worker lane: operations run out without replies, and come back with them") {
   WorkerRig rig;
   for (uint64_t i = 0; i < 4; ++i) {
     REQUIRE(rig.Post(RecordType::kPull, 0, i).ok());
@@ -286,7 +287,7 @@ TEST_CASE("worker lane: a malformed reply closes the lane with the reason") {
   CHECK(rig.answers.empty());
 }
 
-TEST_CASE("worker lane: immediates that make no sense close the lane") {
+TEST_CASE("worker lane: invalid immediates close the lane") {
   WorkerRig rig;
   REQUIRE(rig.Post(RecordType::kPull, 0, 1).ok());
   SECTION("a credit for a slot it holds") { rig.Receive(ImmKind::kCredit, 2); }
@@ -307,7 +308,7 @@ TEST_CASE("worker lane: a malformed grant closes the lane") {
   CHECK_THAT(Message(rig.lane->error()), Contains("malformed grant: grant."));
 }
 
-TEST_CASE("worker lane: dead only when the transport says so") {
+TEST_CASE("worker lane: dead only when the transport reports the connection dead") {
   WorkerRig rig;
   rig.endpoint.dead_after_close = false;
   REQUIRE(rig.Post(RecordType::kPush, 65536, 1).ok());
@@ -351,7 +352,7 @@ TEST_CASE("a block larger than the transport exposes at once is exposed in piece
   CHECK(rig.lane->Expose(small, small->data() + 4000, 4192)->key == rig.lane->Expose(small)->key);
 }
 
-TEST_CASE("a range that no piece has is exposed with the whole block, where the transport can") {
+TEST_CASE("a range outside every piece is exposed with the whole block, where the transport can") {
   WorkerRig rig;
   rig.endpoint.pieces = {8192, 4096};
   const auto block = *MemoryBlock::Allocate(40'000, "large");
@@ -368,7 +369,7 @@ TEST_CASE("a range that no piece has is exposed with the whole block, where the 
   CHECK(rig.endpoint.unexposed == 3);
 }
 
-TEST_CASE("a closed lane exposes nothing for now: its records go out on another one") {
+TEST_CASE("a closed lane refuses to expose memory temporarily: its records go to another lane") {
   WorkerRig rig;
   rig.lane->Close(absl::UnavailableError("test"));
   CHECK(IsNotNow(rig.lane->Expose(*MemoryBlock::Allocate(64, "late")).status()));

@@ -1,5 +1,5 @@
-// Admission: which keys of an embedding table get a row, whoever pushes first, and what becomes of
-// the pushes of those that get none.
+// Admission: the keys of an embedding table that get a row, in any order of workers, and the pushes
+// of the other keys.
 #include "shard/table/admission.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ RowOptions MinCount(uint32_t count, v1::Consistency consistency) {
 
 uint64_t Refused(const RowFixture& f) { return f.engine->tables()[0].counters.refused_keys; }
 
-TEST_CASE("a key gets a row with its third push, and what was pushed before is dropped") {
+TEST_CASE("a key gets a row with its third push, and its earlier pushes are dropped") {
   RowFixture f(MinCount(3, v1::CONSISTENCY_ASYNC));
   const std::vector<uint64_t> keys = f.KeysIn(1, 3);
   for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
@@ -45,7 +45,8 @@ TEST_CASE("a key gets a row with its third push, and what was pushed before is d
   CHECK(f.ReadRow(keys[1]) == f.Filled(-1));
 }
 
-TEST_CASE("in a step it does not matter who pushes a key first, and all of its gradients count") {
+TEST_CASE(
+    "within a step the order of workers does not matter, and all gradients of a new key count") {
   const bool turned = GENERATE(false, true);
   RowFixture f(MinCount(4, v1::CONSISTENCY_SYNC));
   const uint64_t key = f.KeysIn(0, 1)[0];
@@ -64,8 +65,7 @@ TEST_CASE("in a step it does not matter who pushes a key first, and all of its g
   }
 }
 
-TEST_CASE(
-    "with room for all keys counts are exact, and no key waits for more pushes than it must") {
+TEST_CASE("with space for all keys counts are exact, and every key gets its row at its count") {
   const uint64_t sketch = GENERATE(uint64_t{1} << 20, uint64_t{4096});
   RowOptions o = MinCount(5, v1::CONSISTENCY_ASYNC);
   o.admission.set_sketch_bytes(sketch);
@@ -94,7 +94,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("keys that never come again get no rows, however many there were") {
+TEST_CASE("any number of keys that are pushed only once get no rows") {
   RowOptions o = MinCount(4, v1::CONSISTENCY_ASYNC);
   o.partitions = 1;
   o.admission.set_sketch_bytes(4096);
@@ -110,7 +110,7 @@ TEST_CASE("keys that never come again get no rows, however many there were") {
   CHECK(Refused(f) + f.engine->tables()[0].rows == 200 * kPush);
 }
 
-TEST_CASE("by chance about the share of keys that was asked for gets a row with each push") {
+TEST_CASE("probability: about the configured share of keys gets a row with each push") {
   RowOptions o;
   o.partitions = 1;
   o.initializer.set_kind(v1::Initializer::ZEROS);
@@ -134,7 +134,7 @@ TEST_CASE("by chance about the share of keys that was asked for gets a row with 
     const auto rows = static_cast<double>(f.engine->tables()[0].rows);
     CHECK(rows == Approx(2000 * (1 - rest)).margin(120));
   }
-  // Of a step all gradients of a key count, or none.
+  // All gradients of a key in a step count, or none.
   for (const uint64_t key : keys) {
     const float applied = -f.ReadRow(key)[0];
     CHECK(std::set<float>{0, 1, 2, 3}.contains(sync ? applied / 2 : applied));
@@ -155,18 +155,18 @@ TEST_CASE("without memory for a sketch pushes go on, and no key gets a row") {
   CHECK(f.engine->tables()[0].rows == 10);
 }
 
-TEST_CASE("an admission of a view that nobody checked is something") {
+TEST_CASE("an invalid admission in a view does not crash the engine") {
   RowOptions o = MinCount(0, v1::CONSISTENCY_ASYNC);
-  SECTION("a count of none") {}
-  SECTION("a chance that is no number") {
+  SECTION("a count of 0") {}
+  SECTION("a probability that is a NaN") {
     o.admission.set_kind(v1::Admission::PROBABILITY);
     o.admission.set_probability(std::numeric_limits<double>::quiet_NaN());
   }
-  SECTION("a chance of more than one") {
+  SECTION("a probability above 1") {
     o.admission.set_kind(v1::Admission::PROBABILITY);
     o.admission.set_probability(1e30);
   }
-  SECTION("a sketch of more than there is") {
+  SECTION("a sketch larger than memory") {
     o.admission.set_min_count(300);
     o.admission.set_sketch_bytes(UINT64_MAX);
   }

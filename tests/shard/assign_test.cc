@@ -22,7 +22,7 @@ PushOutcome Assign(Fixture* f, uint32_t rank, uint32_t chunk, uint64_t sequence,
   return f->engine->Push(AssignOf(f, rank, chunk, sequence, Filled(f->elements(chunk), value)));
 }
 
-TEST_CASE("sync: an assignment takes the place of its step's gradients, whoever arrives first") {
+TEST_CASE("sync: an assignment replaces the gradients of its step, in any order of arrival") {
   FixtureOptions o;
   o.workers = 3;
   o.initial = 1;
@@ -46,7 +46,7 @@ TEST_CASE("sync: an assignment takes the place of its step's gradients, whoever 
   CHECK(f.Read(0) == Filled(16, 4));
 }
 
-TEST_CASE("sync: of several assignments in a step the one of the highest rank counts") {
+TEST_CASE("sync: the assignment of the highest rank in a step counts") {
   FixtureOptions o;
   o.workers = 3;
   const std::vector<uint32_t> order =
@@ -88,7 +88,7 @@ TEST_CASE("an assignment keeps the optimizer's state") {
   CHECK(f.Read(0) == Filled(16, 8));
 }
 
-TEST_CASE("16 bits: what was assigned is pulled bit for bit, and trained on in f32") {
+TEST_CASE("16 bits: assigned values are pulled bit for bit, and trained on in f32") {
   FixtureOptions o;
   o.workers = 1;
   o.chunk_elements = o.last_elements = 32;
@@ -112,7 +112,7 @@ TEST_CASE("16 bits: what was assigned is pulled bit for bit, and trained on in f
   CHECK(f.engine->Push(request).answer.status == ReplyStatus::kMalformed);
 }
 
-TEST_CASE("an assignment with a NaN is refused, and leaves its place to an empty one") {
+TEST_CASE("an assignment with a NaN is refused, and an empty one settles its sequence") {
   FixtureOptions o;
   o.workers = 1;
   o.initial = 3;
@@ -123,7 +123,7 @@ TEST_CASE("an assignment with a NaN is refused, and leaves its place to an empty
   CHECK(f.Version(0) == 1);
 }
 
-TEST_CASE("a pull that is being written out keeps what it shows") {
+TEST_CASE("a pull that is being written out keeps its values") {
   FixtureOptions o;
   o.workers = 1;
   o.consistency = v1::CONSISTENCY_ASYNC;
@@ -151,7 +151,7 @@ ReplyStatus AssignRows(RowFixture* f, uint32_t rank, uint32_t partition, uint64_
   return f->engine->PushRows(request).group_status[0];
 }
 
-TEST_CASE("rows: those that are assigned are made, also where admission refuses pushes") {
+TEST_CASE("rows: an assignment creates its rows, also where admission refuses pushes") {
   RowOptions o;
   o.workers = 1;
   o.admission.set_kind(v1::Admission::MIN_COUNT);
@@ -167,7 +167,7 @@ TEST_CASE("rows: those that are assigned are made, also where admission refuses 
   CHECK(AssignRows(&f, 0, 1, 1, keys, 9) == ReplyStatus::kDuplicate);
 }
 
-TEST_CASE("rows: without memory for new ones nothing is assigned") {
+TEST_CASE("rows: without memory for new rows nothing is assigned") {
   RowOptions o;
   o.workers = 1;
   RowFixture f(o);
@@ -195,7 +195,7 @@ TEST_CASE("rows: the first gradient of an assigned row is its optimizer's first"
   }
 }
 
-TEST_CASE("rows, sync: per row the last assignment of the step counts, else all gradients") {
+TEST_CASE("rows, sync: a row takes the last assignment of the step, or else all gradients") {
   RowOptions o;
   o.consistency = v1::CONSISTENCY_SYNC;
   o.initializer.Clear();
@@ -238,7 +238,7 @@ std::string Finding(const ReplicaPlan& plan) {
   return cluster.Contents() != expected ? "replicas have something else" : cluster.error;
 }
 
-TEST_CASE("planted: a replica that takes assigned parameters for gradients is found") {
+TEST_CASE("failpoint: a replica that takes assigned parameters for gradients is detected") {
   const bool rows = GENERATE(false, true);
   std::string found;
   failpoints().replicate_as_gradients = true;
@@ -251,7 +251,7 @@ TEST_CASE("planted: a replica that takes assigned parameters for gradients is fo
   CHECK(found != "");
 }
 
-TEST_CASE("replicas: assignments are there once, in their order, whoever dies") {
+TEST_CASE("replicas: each assignment is applied once and in order under failures") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);

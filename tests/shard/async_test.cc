@@ -107,7 +107,7 @@ TEST_CASE("an async end-step takes a sequence") {
   CHECK(f.Push(0, 0, 3, 1).answer.status == Status::kOk);
 }
 
-TEST_CASE("async has late joiners, and departures stop nobody") {
+TEST_CASE("async: workers may join late, and departures stop no worker") {
   Fixture f(AsyncOptions());
   f.Push(0, 0, 1, 1);
   f.Depart(0);

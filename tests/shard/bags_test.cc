@@ -19,7 +19,7 @@ struct Use {
 
 struct Pooling : RowFixture {
   explicit Pooling(const RowOptions& o) : RowFixture(o) {}
-  // Sets groups, keys and uses: by partition and key, what is left in the order given.
+  // Sets groups, keys and uses: sorted by partition and key, and otherwise in the given order.
   LookupRequest Ask(std::vector<Use> wanted, uint32_t bags, uint64_t min_version = 0) {
     const auto place = [this](const Use& use) { return std::pair(PartitionOf(use.key), use.key); };
     std::stable_sort(wanted.begin(), wanted.end(),
@@ -50,7 +50,7 @@ struct Pooling : RowFixture {
     engine->Unpin(of.pin);
     return vectors;
   }
-  // Of keys and uses, from the rows that a plain lookup gives.
+  // The sums for the keys and uses, computed from the rows of a plain lookup.
   std::vector<float> Model(uint32_t bags) {
     const std::vector<uint64_t> of = keys;
     Rows rows = Read(of);
@@ -114,7 +114,7 @@ TEST_CASE("a key that is in a bag twice counts twice, and a bag without keys is 
         std::vector<float>{0, 0, 0, 0, 6, 6, 6, 6, 1.5f, 1.5f, 1.5f, 1.5f, 0, 0, 0, 0});
 }
 
-TEST_CASE("a lookup of bags waits like one of rows, and keeps what it was asked") {
+TEST_CASE("a lookup of bags waits like one of rows, and keeps a copy of its request") {
   RowOptions o;
   o.consistency = v1::CONSISTENCY_SYNC;
   o.workers = 1;
@@ -135,7 +135,7 @@ TEST_CASE("a lookup of bags waits like one of rows, and keeps what it was asked"
   CHECK(f.Vectors(events[0].view) == std::vector<float>{1, 1, 1, 1, 5, 5, 5, 5});
 }
 
-TEST_CASE("bags that do not fit their keys, or their bounds, are refused") {
+TEST_CASE("bags that do not match their keys, or exceed their limits, are refused") {
   Pooling f({});
   const std::vector<Use> wanted = {{1, 0, 1}, {2, 1, 1}};
   LookupRequest request = f.Ask(wanted, 2);

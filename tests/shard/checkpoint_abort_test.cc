@@ -1,4 +1,5 @@
-// What gives a save up, what is refused, and that neither disturbs training or what is being read.
+// Events that abort a checkpoint, requests that are refused; neither disturbs training or the
+// pieces being read.
 #include <catch2/catch.hpp>
 
 #include "shard/checkpoint/checkpoints.h"
@@ -26,7 +27,7 @@ PartitionCheckpointRequest Of(const CheckpointPlan& plan, uint64_t id, uint64_t 
   return request;
 }
 
-TEST_CASE("save: too late a step is refused with the one to choose") {
+TEST_CASE("checkpoint: a step that has passed is refused with the earliest possible one") {
   const bool rows = GENERATE(false, true);
   CheckpointPlan plan = Small(rows);
   CheckpointRig rig(plan);
@@ -41,7 +42,7 @@ TEST_CASE("save: too late a step is refused with the one to choose") {
   CHECK(newest == std::vector<uint64_t>{4});
 }
 
-TEST_CASE("save: what cannot be saved is refused") {
+TEST_CASE("checkpoint: invalid requests are refused") {
   CheckpointPlan plan = Small(false);
   CheckpointRig rig(plan);
   Engine& engine = rig.engine(0);
@@ -71,7 +72,7 @@ TEST_CASE("save: what cannot be saved is refused") {
   CHECK(code(Of(plan, 3, 0)) == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("save: a new epoch, another primary, a loss or another generation give it up") {
+TEST_CASE("checkpoint: a new epoch, another primary, a loss or another generation abort it") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   const int what = GENERATE(0, 1, 2, 3, 4);
@@ -125,7 +126,7 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
     CHECK(progress->aborted == progress->slices);
     CHECK_FALSE(engine.checkpoints().Take(1, &piece));
   }
-  // What is out stays as it was: somebody reads it.
+  // Pieces that were taken stay unchanged, because they are being read.
   if (what == 0) {
     for (int i = 0; i < 200; ++i) rig.Act();
   }
@@ -148,7 +149,7 @@ TEST_CASE("save: a new epoch, another primary, a loss or another generation give
   }
 }
 
-TEST_CASE("save: given up at random, it changes nothing and leaves no memory behind") {
+TEST_CASE("checkpoint: an abort at a random time changes nothing and leaks no memory") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 80; ++seed) {
     const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
@@ -176,7 +177,7 @@ TEST_CASE("save: given up at random, it changes nothing and leaves no memory beh
   }
 }
 
-TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece is released") {
+TEST_CASE("checkpoint: an apply without memory waits, and continues when a piece is released") {
   CheckpointPlan plan = Small(false, v1::CONSISTENCY_ASYNC);
   plan.elements = 48;
   plan.partitions = 1;
@@ -192,7 +193,7 @@ TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece i
   CHECK_FALSE(rig.Done());
   CHECK(engine.checkpoints().counters().kept_chunks == 1);
   CHECK(engine.checkpoints().counters().waits == 1);
-  // First what is waited for.
+  // First the piece that an apply waits for.
   CheckpointPiece piece;
   REQUIRE(engine.checkpoints().Take(1, &piece));
   CHECK(piece.chunk == 1);
@@ -203,7 +204,7 @@ TEST_CASE("save: an apply that finds no memory waits, and goes on when a piece i
   CHECK(rig.Done());
 }
 
-TEST_CASE("save: by default there is memory for all that training can change of a dense table") {
+TEST_CASE("checkpoint: the default memory suffices for all changes of a dense table") {
   CheckpointPlan plan = Small(false, v1::CONSISTENCY_ASYNC);
   CheckpointRig rig(plan);
   Engine& engine = rig.engine(0);
@@ -221,7 +222,7 @@ TEST_CASE("save: by default there is memory for all that training can change of 
   CHECK(progress.memory_limit == PartitionCheckpointRequest::kRowMemory + progress.memory_bytes);
 }
 
-TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere") {
+TEST_CASE("checkpoint: an apply to a chunk that is being written out uses another buffer") {
   CheckpointPlan plan = Small(false, GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
   plan.elements = 48;
   plan.spares = 0;
@@ -250,7 +251,7 @@ TEST_CASE("save: an apply to a chunk that is being written out goes on elsewhere
   CHECK(engine.checkpoints().progress(1)->complete());
 }
 
-TEST_CASE("save: what a copy was told of waits for memory, and what comes behind it too") {
+TEST_CASE("checkpoint: a replicated push waits for memory, and so do the pushes behind it") {
   CheckpointPlan plan = Small(true, v1::CONSISTENCY_ASYNC);
   plan.servers = plan.partitions = 2;
   plan.copies = true;

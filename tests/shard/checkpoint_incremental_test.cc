@@ -48,7 +48,7 @@ void End(CheckpointRig* rig, bool committed) {
   }
 }
 
-TEST_CASE("incremental: the base with what came later is all there is") {
+TEST_CASE("incremental: the base and the later checkpoints together are the whole content") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const v1::Eviction::Kind evicts =
@@ -80,7 +80,7 @@ TEST_CASE("incremental: the base with what came later is all there is") {
       REQUIRE(Joined(base, rig.saved()) == now);
       for (const auto& [key, row] : base.rows) left_out += rig.saved().rows.contains(key) ? 0 : 1;
       for (const auto& [key, row] : rig.saved().rows) dropped += row.applies == 0 ? 1 : 0;
-      // One that does not come to be is none to build on: the next has what it had.
+      // An uncommitted checkpoint is no base: the next one contains its rows as well.
       const bool committed = (seed + i) % 3 != 0;
       End(&rig, committed);
       if (!committed) continue;
@@ -92,7 +92,7 @@ TEST_CASE("incremental: the base with what came later is all there is") {
   CHECK((evicts == v1::Eviction::NEVER ? dropped == 0 : dropped > 100));
 }
 
-TEST_CASE("incremental: in full where the base is not known") {
+TEST_CASE("incremental: a full checkpoint where the base is not known") {
   CheckpointPlan plan = MakeCheckpointPlan(3, true, v1::CONSISTENCY_ASYNC);
   plan.servers = 1;
   CheckpointRig rig(plan);
@@ -119,7 +119,7 @@ TEST_CASE("incremental: in full where the base is not known") {
     CHECK(rig.saved().incremental == plan.partitions);
     CHECK(rig.saved().rows.empty());
   }
-  SECTION("a whole one in between is no base, and not in the way") {
+  SECTION("a full one in between is no base, and does not matter") {
     PartitionCheckpointRequest whole = Of(&rig, 0, 1 << 20);
     whole.tables[0].track = false;
     CheckpointAll(&rig, whole);

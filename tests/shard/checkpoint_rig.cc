@@ -251,7 +251,7 @@ bool CheckpointRig::FinishCheckpoint() {
 }
 
 Saved CheckpointRig::CheckpointIdle() {
-  UnpinAll();  // what waits for that goes on
+  UnpinAll();  // applies that wait for the pins go on
   const Saved before = saved_;
   PartitionCheckpointRequest request;
   uint64_t newest = 0;

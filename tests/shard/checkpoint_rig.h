@@ -41,13 +41,13 @@ struct CheckpointPlan {
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;
-  bool lost = false;    // all of the table's partitions, before the engines are told of it
+  bool lost = false;    // all of the table's partitions, before the engines get the view
   bool copies = false;  // each partition has a follower on the next server
   // Sums of gradients are exact, whatever their order.
   bool exact = false;
 };
 
-// Of a kind that the seed chooses.
+// A plan of the given kind, chosen by the seed.
 CheckpointPlan MakeCheckpointPlan(uint32_t seed, bool rows, v1::Consistency consistency);
 
 struct SavedChunk {
@@ -116,8 +116,7 @@ class CheckpointRig {
   Saved CheckpointIdle();
   std::vector<CheckpointPiece> Out() const;  // taken, not released
 
-  // ---- restores: of a plan that says so ----
-  // Loads saved contents, cut at random, into all engines.
+  // ---- restores: for plans with `restoring` ----
   void Load(const Saved& saved, ElementType dtype, uint64_t version, bool state = true);
   absl::Status FinishRestore();
   // Applies the view in which the restore is done.
@@ -128,7 +127,7 @@ class CheckpointRig {
 
   // The greatest version; of rows, of partitions that have some.
   uint64_t Newest();
-  // Of each worker, by (worker, partition).
+  // Sequence of each worker, by (worker, partition).
   const std::map<std::pair<uint64_t, uint32_t>, uint64_t>& acknowledged() const {
     return acknowledged_;
   }

@@ -1,4 +1,4 @@
-// Workers of a CheckpointRig: what they push, and that it arrives.
+// Workers of a CheckpointRig: their pushes, and their delivery.
 #include <algorithm>
 #include <cstring>
 #include <set>

@@ -1,4 +1,4 @@
-// What is saved while training goes on is the state at the boundary, exactly; and training goes on.
+// A checkpoint under training is exactly the state at its boundary; and training goes on.
 #include <catch2/catch.hpp>
 
 #include "shard/checkpoint/checkpoints.h"
@@ -19,7 +19,7 @@ Saved StateAt(const CheckpointPlan& plan, uint64_t step) {
   return rig.CheckpointIdle();
 }
 
-TEST_CASE("save: a sync table is saved as of exactly its step, under traffic") {
+TEST_CASE("checkpoint: a sync table is saved exactly at its step, under traffic") {
   const bool rows = GENERATE(false, true);
   uint64_t kept = 0, waits = 0;
   for (uint32_t seed = 1; seed <= 150; ++seed) {
@@ -57,7 +57,7 @@ TEST_CASE("save: a sync table is saved as of exactly its step, under traffic") {
   CHECK(waits > 10);
 }
 
-TEST_CASE("save: async and ssp tables are saved as they are when it begins") {
+TEST_CASE("checkpoint: async and ssp tables are saved as they are when it begins") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   uint64_t kept = 0, waits = 0;
@@ -88,9 +88,9 @@ TEST_CASE("save: async and ssp tables are saved as they are when it begins") {
   CHECK(waits > 10);
 }
 
-// Of async and ssp: all up to the sequences that are told, and nothing behind, whatever has been
-// told to copies and is not applied yet.
-TEST_CASE("save: what is saved is what its prefix says, with copies too") {
+// For async and ssp: every push up to the reported sequences and none behind them, even if replicas
+// have pushes that are not applied yet.
+TEST_CASE("checkpoint: it contains exactly the pushes of its prefix, with replicas too") {
   const bool rows = GENERATE(false, true);
   const bool copies = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 80; ++seed) {
@@ -100,7 +100,7 @@ TEST_CASE("save: what is saved is what its prefix says, with copies too") {
     plan.optimizer.set_rate(0.125);
     plan.reduction = v1::REDUCTION_SUM;
     plan.exact = true;
-    plan.row_dtype = v1::DTYPE_F32;  // what is rounded depends on the order
+    plan.row_dtype = v1::DTYPE_F32;  // the rounding depends on the order
     plan.stochastic = false;
     plan.gradient_dtype = v1::DTYPE_F32;
     plan.copies = copies;
@@ -136,7 +136,7 @@ TEST_CASE("save: what is saved is what its prefix says, with copies too") {
   }
 }
 
-TEST_CASE("save: with copies, a sync table is saved as of exactly its step") {
+TEST_CASE("checkpoint: with replicas, a sync table is saved exactly at its step") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 120; ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
@@ -157,7 +157,7 @@ TEST_CASE("save: with copies, a sync table is saved as of exactly its step") {
   }
 }
 
-TEST_CASE("save: memory stays within its limit") {
+TEST_CASE("checkpoint: memory stays within its limit") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_ASYNC);

@@ -30,7 +30,8 @@ TEST_CASE("clipping by value bounds each element of the reduced gradient, not of
   CHECK(f.Read(0) == std::vector<float>{0, -0.5f, 1, -1});
 }
 
-TEST_CASE("clipping by norm scales a chunk's reduced gradient down to it, and a small one not") {
+TEST_CASE(
+    "clipping by norm scales a chunk's reduced gradient down to the norm, but not a smaller one") {
   FixtureOptions o;
   o.chunks = 2;
   o.chunk_elements = 64;
@@ -78,7 +79,7 @@ TEST_CASE("under apply, clipping keeps a NaN visible and bounds an infinity") {
   CHECK(f.Read(0)[2] == 2);
 }
 
-TEST_CASE("what is clipped is the gradient, without the weight decay") {
+TEST_CASE("the gradient is clipped without the weight decay") {
   FixtureOptions o;
   o.chunks = 1;
   o.chunk_elements = o.last_elements = 16;
@@ -91,7 +92,7 @@ TEST_CASE("what is clipped is the gradient, without the weight decay") {
   CHECK(f.Read(0) == Filled(16, 8 - (1 + 4)));
 }
 
-TEST_CASE("weights decay in a step that nobody pushed to") {
+TEST_CASE("weights decay in a step without pushes") {
   FixtureOptions o;
   o.chunks = 2;
   o.partitions = 1;
@@ -169,7 +170,7 @@ v1::Optimizer Full(const std::string& name) {
   return spec;
 }
 
-TEST_CASE("one, two or five servers, and any cut into chunks, give the same bits") {
+TEST_CASE("any number of servers and chunks gives the same bits") {
   for (const char* name :
        {"adagrad", "adam", "adamw", "ftrl", "momentum", "nesterov", "rmsprop", "sgd"}) {
     INFO(name);

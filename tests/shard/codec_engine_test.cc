@@ -1,4 +1,4 @@
-// Tables with a push codec. What they must do is told by a table of f32 that gets what is decoded.
+// Tables with a push codec, compared with a table of f32 that gets the decoded gradients.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -71,7 +71,7 @@ void TrainBoth(Fixture* coded, Fixture* plain, uint32_t seed) {
   }
 }
 
-TEST_CASE("a table with a push codec trains as one that gets what is decoded, bit for bit") {
+TEST_CASE("a table with a push codec trains bit for bit as one that gets the decoded gradients") {
   for (const v1::Codec codec : kCodecs) {
     for (const auto consistency :
          {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP}) {
@@ -88,7 +88,7 @@ TEST_CASE("a table with a push codec trains as one that gets what is decoded, bi
   }
 }
 
-TEST_CASE("an encoded push with a NaN, or a scale that is none, is refused and changes nothing") {
+TEST_CASE("an encoded push with a NaN, or with an invalid scale, is refused and changes nothing") {
   for (const v1::Codec codec : kCodecs) {
     Fixture f(Small(codec, v1::CONSISTENCY_ASYNC));
     std::vector<float> gradient(f.elements(0), 1.0f);
@@ -106,7 +106,7 @@ TEST_CASE("an encoded push with a NaN, or a scale that is none, is refused and c
   }
 }
 
-TEST_CASE("a push of another type, length or place than the table's codec has is malformed") {
+TEST_CASE("a push with another type, length or offset than the table's codec is malformed") {
   Fixture f(Small(v1::CODEC_INT8, v1::CONSISTENCY_ASYNC));
   const std::vector<float> gradient(f.elements(0), 1.0f);
   PushRequest push = f.PushOf(kFirstWorker, 0, 1, gradient, 0);
@@ -122,7 +122,7 @@ TEST_CASE("a push of another type, length or place than the table's codec has is
   CHECK(f.engine->Push(push).answer.status == ReplyStatus::kOk);
 }
 
-TEST_CASE("a push of top_k whose places do not ascend is malformed, and nothing of it is applied") {
+TEST_CASE("a push of top_k whose places do not ascend is malformed, and no part of it is applied") {
   for (const auto consistency : {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC}) {
     const bool sync = consistency == v1::CONSISTENCY_SYNC;
     Fixture f(Small(v1::CODEC_TOP_K, consistency));
@@ -131,7 +131,7 @@ TEST_CASE("a push of top_k whose places do not ascend is malformed, and nothing 
     PushRequest push = f.PushOf(kFirstWorker, 0, sync ? 0 : 1, gradient, 0);
     std::vector<std::byte>& payload = f.payloads.back();
     const std::vector<std::byte> good = payload;
-    // Of the first block, and of the last one, of 256.
+    // Places in the first block, and in the last one, which has 256.
     for (const size_t block : {size_t{0}, size_t{1}}) {
       for (const uint16_t place : {uint16_t{0}, uint16_t{256}, uint16_t{2048}, uint16_t{65535}}) {
         if (block == 0 && place == 256) continue;

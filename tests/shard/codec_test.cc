@@ -1,5 +1,5 @@
-// Codecs: against a plain reference on every instruction set, bounds of what they lose, inputs that
-// are no numbers, and what the sums and scans of the kernels make of them.
+// Codecs: against a plain reference on every instruction set, bounds of their loss, inputs with NaN
+// or Inf, and the sums and scans of the kernels over encoded numbers.
 #include "shard/codec/codec.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::vector<float> Decoded(Isa isa, ElementType type, const std::vector<std::byt
   return out;
 }
 
-// Of all exponents that gradients have, and beyond; `wide`: down to denormals.
+// Gradients of all usual exponents and beyond; `wide`: down to denormals.
 std::vector<float> Numbers(size_t n, uint32_t seed, bool wide) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -94,12 +94,12 @@ void CheckFormat(int mantissa, int bias, bool infinities) {
   }
 }
 
-TEST_CASE("every FP8 number is what the specification says, and rounding is to the nearest") {
+TEST_CASE("every FP8 number has the value of the specification, and rounding is to the nearest") {
   CheckFormat<E4m3>(3, 7, false);
   CheckFormat<E5m2>(2, 15, true);
 }
 
-// One block, as docs/codecs.md says it, number by number.
+// One block, as docs/codecs.md describes it, number by number.
 void ReferenceBlock(ElementType type, const float* x, size_t n, std::byte* out) {
   float most = 0, sums[16] = {};
   for (size_t i = 0; i < n; ++i) {
@@ -184,7 +184,7 @@ TEST_CASE("every codec has the reference's bits, on any instruction set") {
   }
 }
 
-TEST_CASE("what a codec loses is bounded by its block's greatest number") {
+TEST_CASE("the loss of a codec is bounded by its block's greatest number") {
   for (const ElementType type : kCoded) {
     const std::vector<float> in = Numbers(4096, 3, false);
     const std::vector<float> out =
@@ -210,7 +210,7 @@ TEST_CASE("what a codec loses is bounded by its block's greatest number") {
   }
 }
 
-// Blocks that leave more, or less, than a bound on what is looked at closely is made for.
+// Blocks that leave more, or fewer, candidates for top_k than its first bound expects.
 std::vector<std::vector<float>> OddBlocks() {
   std::vector<std::vector<float>> blocks;
   const auto add = [&](const auto& of) {
@@ -237,7 +237,8 @@ std::vector<std::vector<float>> OddBlocks() {
   return blocks;
 }
 
-TEST_CASE("top_k finds the greatest also where many are equal, or all are in a row or a column") {
+TEST_CASE(
+    "top_k finds the greatest numbers also where many are equal, or all in one row or column") {
   size_t which = 0;
   for (const std::vector<float>& in : OddBlocks()) {
     const std::vector<std::byte> expected = Reference(ElementType::kTopK, in);
@@ -250,7 +251,8 @@ TEST_CASE("top_k finds the greatest also where many are equal, or all are in a r
   }
 }
 
-TEST_CASE("what top_k loses is no greater than what travels, and all of it is in the residual") {
+TEST_CASE(
+    "top_k drops no number greater than the sent ones, and the residual keeps the dropped ones") {
   const std::vector<float> in = Numbers(2 * 2048 + 500, 12, false);
   std::vector<float> residual(in.size());
   const std::vector<std::byte> bytes = Encoded(shard::BestIsa(), ElementType::kTopK, in, &residual);
@@ -271,8 +273,7 @@ TEST_CASE("what top_k loses is no greater than what travels, and all of it is in
   }
 }
 
-TEST_CASE(
-    "places of top_k that no encoder writes are not well formed, and decode to some numbers") {
+TEST_CASE("invalid places of top_k are not well formed, and decode within the buffer") {
   const size_t n = 2048 + 30;
   const std::vector<std::byte> good =
       Encoded(shard::BestIsa(), ElementType::kTopK, Numbers(n, 13, false));
@@ -281,7 +282,8 @@ TEST_CASE(
     std::vector<std::byte> bad = good;
     const auto narrow = static_cast<uint16_t>(place);
     std::memcpy(bad.data() + block * 120 + 80 + 2 * k, &narrow, sizeof(narrow));
-    // To the end of what may be written, so that a sanitizer sees what lies beyond; and in pieces.
+    // Decodes up to the end of the buffer, so that a sanitizer sees a write beyond it; and in
+    // pieces.
     const std::vector<float> whole = Decoded(shard::BestIsa(), ElementType::kTopK, bad, n);
     for (size_t first = 0; first < n; first += 128) {
       std::vector<float> piece(std::min<size_t>(128, n - first), 7);
@@ -302,14 +304,15 @@ TEST_CASE(
   CHECK_FALSE(with(0, 19, 65535));              // none, where there is one
   CHECK_FALSE(with(1, 19, 30));                 // beyond the numbers
   CHECK_FALSE(with(1, 0, 65535));
-  // Where there are fewer numbers than places the rest says so.
+  // Where there are fewer numbers than places the rest is marked as unused.
   const std::vector<std::byte> few = Encoded(shard::BestIsa(), ElementType::kTopK, {1, 0, 3});
   CHECK(WellFormed(ElementType::kTopK, few.data(), 3));
   CHECK_FALSE(WellFormed(ElementType::kTopK, few.data(), 4));
   CHECK_FALSE(WellFormed(ElementType::kTopK, few.data(), 2));
 }
 
-TEST_CASE("error feedback: what was pushed is what was given, but for one residual") {
+TEST_CASE(
+    "error feedback: the sum of the pushes is the sum of the gradients but for one residual") {
   for (const ElementType type : kCoded) {
     const size_t n = 300;
     std::vector<float> residual(n);
@@ -346,7 +349,7 @@ TEST_CASE("residuals have the same bits on any instruction set") {
   }
 }
 
-TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it was") {
+TEST_CASE("a scan finds a NaN or an Inf, and the residual stays unchanged") {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const ElementType type : kCoded) {
     for (const float bad : {NAN, kInf, -kInf}) {
@@ -370,7 +373,7 @@ TEST_CASE("a NaN or an Inf is found by the scan, and the residual stays what it 
   }
 }
 
-TEST_CASE("a scale that is no number, or whose products are none, is found") {
+TEST_CASE("a scale that is a NaN, or whose products are not finite, is found") {
   for (const ElementType type : kCoded) {
     if (!InBlocks(type) || type == ElementType::kTopK) continue;
     for (const float scale : {NAN, INFINITY, -INFINITY, 3e38f}) {
@@ -383,7 +386,7 @@ TEST_CASE("a scale that is no number, or whose products are none, is found") {
   }
 }
 
-TEST_CASE("sums of encoded sources round as those of what they decode to") {
+TEST_CASE("sums of encoded sources round as sums of the decoded ones") {
   const size_t n = 2048 + 77;
   for (const shard::Isa isa : shard::SupportedIsas()) {
     std::vector<std::vector<std::byte>> encoded;

@@ -1,5 +1,6 @@
-// Frames of a tiered table when they are more, fewer, or not to be had: whoever waits for one gets
-// on or is told; and what copies are told of rows that are lost, or have no place.
+// Frames of a tiered table when their number grows, shrinks, or memory is missing: requests that
+// wait for one continue or fail; and the records for replicas about rows that are lost or have no
+// memory.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -19,7 +20,7 @@ using Kind = PullOutcome::Kind;
 
 constexpr size_t kContent = 16;  // bytes of a row: four numbers, and no state
 
-TEST_CASE("with more partitions a lookup may want more rows than there was memory for") {
+TEST_CASE("after partitions are added a lookup may need more rows than fit before") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.partitions = 8;
@@ -48,7 +49,7 @@ TEST_CASE("with more partitions a lookup may want more rows than there was memor
   f.engine->Unpin(events[0].view.pin);
 }
 
-TEST_CASE("where there is less memory than hot_bytes, a step commits or is refused") {
+TEST_CASE("with less memory than hot_bytes a step commits or is refused") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store, v1::CONSISTENCY_SYNC);
   o.dim = 256;
@@ -71,7 +72,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
     for (uint64_t key = first; key < first + 10; ++key) some.push_back(key);
     REQUIRE(commit(some) == Status::kOk);
   }
-  // Room for the push, for what a row has besides, and for some frames.
+  // Space for the push, for a row's other memory, and for some frames.
   f.allocator.limit = f.allocator.used + 350 * content + 300'000;
   // By the share these are few; all of them are new, or then there.
   std::vector<uint64_t> many;
@@ -90,7 +91,7 @@ TEST_CASE("where there is less memory than hot_bytes, a step commits or is refus
   CHECK(store.misses == 0);
 }
 
-TEST_CASE("who waits for frames of a partition that leaves gets them") {
+TEST_CASE("requests that wait for frames get those of a partition that leaves") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.partitions = 2;
@@ -124,7 +125,7 @@ TEST_CASE("who waits for frames of a partition that leaves gets them") {
   CHECK(f.engine->cold().counters().waiting == 0);
 }
 
-TEST_CASE("rows that are dropped while they are to be saved need not come to memory") {
+TEST_CASE("rows dropped before the checkpoint has taken them need not be read") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.eviction.set_kind(v1::Eviction::TTL_STEPS);
@@ -158,7 +159,7 @@ TEST_CASE("rows that are dropped while they are to be saved need not come to mem
   CHECK(saved == rows.size());
 }
 
-TEST_CASE("on a disk that is full, rows that come and go do not pile up to be written") {
+TEST_CASE("on a full disk, rows that come and go do not fill the write queue") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.partitions = 2;
@@ -209,7 +210,7 @@ void AddLearner(RowFixture* f) {
   learner->set_since(2);
 }
 
-TEST_CASE("who is to learn a partition that has lost rows never has all of it") {
+TEST_CASE("a learner of a partition that has lost rows never catches up") {
   const bool lost = GENERATE(false, true);
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
@@ -232,7 +233,7 @@ TEST_CASE("who is to learn a partition that has lost rows never has all of it") 
   CHECK(f.engine->replicas().CaughtUp(0) == !lost);
 }
 
-TEST_CASE("pushes are answered while a copy learns, whether their rows are in memory or not") {
+TEST_CASE("pushes are answered while a learner catches up, with their rows in memory or not") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store, GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP));
   RowFixture f(o);
@@ -259,7 +260,7 @@ TEST_CASE("pushes are answered while a copy learns, whether their rows are in me
   CHECK(later < 80);
 }
 
-// A follower takes all that there is for it, and says so.
+// A follower takes all its records and acknowledges them.
 void ShipAll(RowFixture* f) {
   for (int i = 0; i < 100; ++i) {
     std::vector<ReplicaRecord> records;
@@ -312,7 +313,7 @@ TEST_CASE("regression: a new run reads cold rows only when their follower has th
   CHECK(SameRows(f.Scan(0, 100), expected));
 }
 
-TEST_CASE("a server without a cold store is no copy of a tiered table") {
+TEST_CASE("a server without a cold store cannot be a replica of a tiered table") {
   FakeColdStore store(1), of_copy(1);
   RowOptions o = Tiered(&store);
   RowFixture f(o);

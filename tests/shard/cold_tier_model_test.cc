@@ -113,7 +113,7 @@ class TwinRun {
     for (size_t n = 1 + Pick(most); keys.size() < n;) keys.push_back(Pick(400) * 0x10001);
     return plain_.Order(keys);
   }
-  // Both get the same; false: the tiered one has refused a group, which it says again later.
+  // Both get the same push; false: the tiered one has refused a group, which is pushed again later.
   void PushBoth(uint32_t rank, const std::vector<uint64_t>& keys) {
     for (RowFixture* f : {&plain_, tiered_.get()}) {
       f->keys = keys;
@@ -140,7 +140,7 @@ class TwinRun {
       if (a.group_status[i] == Status::kNonFinite) SettleRefused(rank, partition);
     }
   }
-  // By an empty push to both. What was pushed stays at hand.
+  // Settles them with an empty push to both. The contents of the push are kept.
   void SettleRefused(uint32_t rank, uint32_t partition) {
     for (RowFixture* f : {&plain_, tiered_.get()}) {
       const auto groups = f->groups;
@@ -168,7 +168,7 @@ class TwinRun {
     const std::vector<uint64_t> keys = SomeKeys(kRecordRows);
     MakeValues(keys.size());
     PushBoth(rank, keys);
-    // What is dropped depends on what is applied by then.
+    // The dropped rows depend on the pushes that are applied by then.
     if (o_.eviction.kind() != v1::Eviction::KIND_UNSPECIFIED) Settle();
     if (Pick(4) > 0) return;
     // The reply was lost: it waits for the same, or is a duplicate at once.
@@ -228,13 +228,13 @@ class TwinRun {
     }
   }
 
-  // What a lookup by `rank` of both says; of bags sometimes.
+  // Compares a lookup by `rank` of both; sometimes of bags.
   void Lookup() {
     const uint32_t rank = Pick(o_.workers);
     const std::vector<uint64_t> keys = SomeKeys(Pick(6) == 0 ? 200 : 20);
     const bool ssp = o_.consistency == v1::CONSISTENCY_SSP;
     const uint64_t version = ssp ? clocks_[rank] : 0;
-    // Async reads what is applied: only with nothing in progress that is the same.
+    // Async reads the applied pushes: both are the same only with nothing in progress.
     if (!sync()) Settle();
     if (sync()) {
       for (const uint64_t key : keys) Reach(plain_.PartitionOf(key));
@@ -355,7 +355,7 @@ uint64_t TwinRun::reads = 0;
 uint64_t TwinRun::waits = 0;
 uint64_t TwinRun::intended = 0;
 
-TEST_CASE("a tiered table has the bits of one that is in memory, under random operations") {
+TEST_CASE("a tiered table has the bits of a table in memory, under random operations") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   TwinRun::reads = TwinRun::waits = TwinRun::intended = 0;
@@ -368,8 +368,8 @@ TEST_CASE("a tiered table has the bits of one that is in memory, under random op
   CHECK(TwinRun::intended > 1000);
 }
 
-// What is wrong with a tiered table under faults, beside one in memory that nothing happens to; or
-// an empty string.
+// The difference between a tiered table under faults and one in memory without them; or an empty
+// string.
 std::string FindingWithCopies(ReplicaPlan plan, Failpoint* planted, uint64_t* reads) {
   ReplicaPlan alone = plan;
   alone.replicas = 1;
@@ -390,7 +390,7 @@ std::string FindingWithCopies(ReplicaPlan plan, Failpoint* planted, uint64_t* re
   return cluster.Contents() == expected ? cluster.error : "copies have something else";
 }
 
-TEST_CASE("copies of tiered tables are those of tables in memory, whoever dies") {
+TEST_CASE("replicas of tiered tables equal those of tables in memory, under failures") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   uint64_t reads = 0;
@@ -417,7 +417,7 @@ CheckpointPlan ColdPlan(uint32_t seed, v1::Consistency consistency) {
   CheckpointPlan plan = MakeCheckpointPlan(seed, /*rows=*/true, consistency);
   plan.partitions = std::max(plan.partitions, 5u);
   plan.keys = 200;
-  // What is dropped while it is to be saved.
+  // Rows that are dropped before the checkpoint has taken them.
   if (consistency == v1::CONSISTENCY_SYNC && seed % 2 == 0) {
     plan.eviction.set_kind(seed % 4 == 0 ? v1::Eviction::LRU : v1::Eviction::TTL_STEPS);
     plan.servers = 1;  // there are more rows than frames still
@@ -427,7 +427,7 @@ CheckpointPlan ColdPlan(uint32_t seed, v1::Consistency consistency) {
   return plan;
 }
 
-TEST_CASE("a tiered table is saved as of exactly its step, and restored, as one in memory") {
+TEST_CASE("a tiered table is saved exactly at its step, and restored, as a table in memory") {
   uint64_t reads = 0;
   for (uint32_t seed = 1; seed <= Seeds(60); ++seed) {
     CheckpointPlan plan = ColdPlan(seed, v1::CONSISTENCY_SYNC);
@@ -474,7 +474,7 @@ TEST_CASE("a tiered table is saved as of exactly its step, and restored, as one 
   CHECK(reads > 1000);
 }
 
-TEST_CASE("an async tiered table is saved as it is when that begins") {
+TEST_CASE("an async tiered table is saved as it is when the checkpoint begins") {
   const bool copies = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= Seeds(40); ++seed) {
     CheckpointPlan plan = ColdPlan(seed, v1::CONSISTENCY_ASYNC);

@@ -1,5 +1,5 @@
-// Rows of a tiered table that somebody says will be asked for: they come while nobody waits, take
-// nothing from who does, and change no answer.
+// Prefetched rows of a tiered table: they are read while no request waits, take no memory from
+// waiting requests, and change no answer.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -19,7 +19,7 @@ void TwoWait(RowFixture* f, FakeColdStore* store) {
   REQUIRE(f->Lookup(kFirstWorker, From(8, 8), 0, 3, 2).kind == Kind::kDeferred);
 }
 
-TEST_CASE("rows that were intended are there when they are looked up") {
+TEST_CASE("prefetched rows are in memory when they are looked up") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
@@ -28,7 +28,7 @@ TEST_CASE("rows that were intended are there when they are looked up") {
   Drain(&f);
   const uint64_t waits = f.engine->cold().counters().waits;
   const uint64_t reads = f.engine->cold().counters().reads;
-  // Of those without a row nothing is read.
+  // Keys without a row cause no read.
   std::vector<uint64_t> keys = From(40, 6);
   keys.push_back(1000);
   const GroupsOutcome out = f.Prefetch(kFirstWorker, keys);
@@ -46,7 +46,7 @@ TEST_CASE("rows that were intended are there when they are looked up") {
   CHECK(f.engine->tables()[0].rows == 100);
 }
 
-TEST_CASE("what is in memory already and was intended stays there longer") {
+TEST_CASE("prefetched rows that are already in memory stay there longer") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
@@ -61,7 +61,7 @@ TEST_CASE("what is in memory already and was intended stays there longer") {
   CHECK(f.engine->cold().counters().reads == reads);
 }
 
-TEST_CASE("prefetches wait for who waits: they take no frame that a lookup could have") {
+TEST_CASE("prefetches yield to waiting requests: they take no frame that a lookup needs") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
@@ -80,7 +80,7 @@ TEST_CASE("prefetches wait for who waits: they take no frame that a lookup could
   CHECK(f.Lookup(kFirstWorker, From(30, 5), 0).kind == Kind::kReady);
 }
 
-TEST_CASE("of more rows than there is room for, those that are too many are left where they are") {
+TEST_CASE("prefetches of more rows than fit into memory are dropped") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 400);
@@ -104,7 +104,7 @@ TEST_CASE("of more rows than there is room for, those that are too many are left
   f.engine->Unpin(events[0].view.pin);
 }
 
-TEST_CASE("prefetches go with their partition, and the engine with them") {
+TEST_CASE("a partition that leaves, and an engine that ends, drop their prefetches") {
   const bool whole = GENERATE(false, true);
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
@@ -134,7 +134,7 @@ TEST_CASE("prefetches go with their partition, and the engine with them") {
   CHECK(f.engine->cold().counters().intended == 0);
 }
 
-TEST_CASE("a prefetch is refused group by group, as a lookup's would be") {
+TEST_CASE("a prefetch is refused by group, as a lookup would be") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.partitions = 3;
@@ -154,7 +154,7 @@ TEST_CASE("a prefetch is refused group by group, as a lookup's would be") {
   f.groups = {f.GroupOf(0, 0, 1)};
   CHECK(f.engine->Prefetch({kFirstWorker, kTable, f.groups, f.keys}).answer.status ==
         Status::kOutOfRange);
-  // Not as many as the groups say.
+  // Fewer keys than the groups count.
   f.groups = {f.GroupOf(0, 0, 2)};
   CHECK(f.engine->Prefetch({kFirstWorker, kTable, f.groups, f.keys}).answer.status ==
         Status::kMalformed);

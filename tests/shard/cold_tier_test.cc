@@ -1,5 +1,5 @@
-// What a tiered table does when rows are not in memory: who waits, who does not, what is refused,
-// and what becomes of a disk that is full or has lost something.
+// A tiered table when rows are not in memory: requests that wait, requests that do not, refusals,
+// and a disk that is full or has lost rows.
 #include <catch2/catch.hpp>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace cold_tier_test {
 using Status = ReplyStatus;
 using Kind = PullOutcome::Kind;
 
-TEST_CASE("without a cold store a tiered table cannot be served, and the engine says why") {
+TEST_CASE("without a cold store a tiered table is not served, and the error names --cold-dir") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.cold = nullptr;
@@ -23,7 +23,7 @@ TEST_CASE("without a cold store a tiered table cannot be served, and the engine 
   CHECK(f.PushValue(0, 0, 1, {1}, 1) == Status::kUnavailable);
 }
 
-TEST_CASE("memory of a tiered table is its share, however many rows there are") {
+TEST_CASE("memory of a tiered table is its share, for any number of rows") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 400);
@@ -57,7 +57,7 @@ TEST_CASE("a lookup of cold rows waits for them, and is answered once") {
   CHECK(f.Lookup(kFirstWorker, From(0, 6), 0).kind == Kind::kReady);
 }
 
-TEST_CASE("who may not wait is refused, and finds the rows when it comes again") {
+TEST_CASE("a request that may not wait is refused, and finds the rows when it is repeated") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   Fill(&f, 100);
@@ -91,7 +91,7 @@ TEST_CASE("a lookup of more rows than may be in memory is answered at once") {
   CHECK(SameRows(rows, g.Read(From(0, 90))));
 }
 
-TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
+TEST_CASE("requests that wait for rows end with their lane, their worker, their partition") {
   const int how = GENERATE(0, 1, 2, 3);
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
@@ -130,7 +130,7 @@ TEST_CASE("what waits for rows goes with its lane, its worker, its partition") {
   }
 }
 
-TEST_CASE("a push that names more rows than half of the memory is refused") {
+TEST_CASE("a push to more rows than half of the memory is refused") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC);
   FakeColdStore store(1);
   RowFixture f(Tiered(&store, consistency));
@@ -143,7 +143,7 @@ TEST_CASE("a push that names more rows than half of the memory is refused") {
   CHECK(refused.group_status[0] == Status::kMemoryLimit);
   CHECK(refused.answer.detail == 0);
   CHECK(f.PushValue(0, 0, sync ? 0 : 1, From(0, 8), 1, 1) == Status::kOk);
-  // Of a step it is all together; what is named again is no more.
+  // The rows of a step count together; repeated keys count once.
   if (sync) {
     CHECK(f.PushValue(0, 0, 0, From(4, 4), 1, 2) == Status::kOk);
     CHECK(f.PushValue(0, 0, 0, From(4, 5), 1, 3) == Status::kMemoryLimit);
@@ -170,13 +170,13 @@ TEST_CASE("pushes of cold rows are answered when they are applied, in their orde
   CHECK_FALSE(f.Push(0, 0, ++sequence, {{1, f.Filled(2)}}).replicating);
 }
 
-TEST_CASE("when nothing can be written, what is in memory works, and nothing is lost") {
+TEST_CASE("when the disk is full, rows in memory work, and nothing is lost") {
   FakeColdStore store(1);
   RowFixture f(Tiered(&store));
   uint64_t sequence = Fill(&f, 100);
   store.full = true;
   CHECK(f.engine->cold().health().code() == absl::StatusCode::kResourceExhausted);
-  // All frames become changed ones, which have nowhere to go: what needs another one is refused.
+  // All frames become dirty and cannot be written: pushes that need another one are refused.
   std::vector<uint64_t> refused;
   for (uint64_t key = 0; key < 60; ++key) {
     const GroupsOutcome out = f.Push(0, 0, sequence + 1, {{key, f.Filled(1)}});
@@ -205,7 +205,7 @@ TEST_CASE("when nothing can be written, what is in memory works, and nothing is 
   CHECK(SameRows(rows, g.Scan(0, 1000)));
 }
 
-TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
+TEST_CASE("a row that cannot be read makes only its own partition lost") {
   const int who = GENERATE(0, 1, 2, 3);
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
@@ -253,7 +253,7 @@ TEST_CASE("a row that cannot be read makes its partition lost, and no other") {
   CHECK(f.Scan(1, 100).size() == 60);
 }
 
-TEST_CASE("a partition that leaves leaves its frames, and the share follows") {
+TEST_CASE("a partition that leaves frees its frames, and the share follows") {
   FakeColdStore store(1);
   RowOptions o = Tiered(&store);
   o.partitions = 2;

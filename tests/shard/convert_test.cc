@@ -1,4 +1,4 @@
-// 16-bit floats: every one of them there and back, and the rounding of what lies between.
+// 16-bit floats: each of them in both directions, and the rounding of the numbers between them.
 #include "shard/kernel/convert.h"
 
 #include <bit>
@@ -33,7 +33,7 @@ struct Type {
 };
 const Type kTypes[] = {{8, Bf16FromFloats, FloatsFromBf16}, {5, F16FromFloats, FloatsFromF16}};
 
-TEST_CASE("every 16-bit float is exact as f32, and comes back") {
+TEST_CASE("every 16-bit float is exact as f32, and converts back") {
   std::vector<uint16_t> all(65536);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
   for (const Type& type : kTypes) {
@@ -58,7 +58,7 @@ TEST_CASE("every 16-bit float is exact as f32, and comes back") {
   }
 }
 
-TEST_CASE("what lies between two 16-bit floats goes to the nearer, halfway to the even one") {
+TEST_CASE("a number between two 16-bit floats goes to the nearer, halfway to the even one") {
   std::mt19937 random(3);
   for (const Type& type : kTypes) {
     std::vector<float> in;
@@ -114,7 +114,7 @@ TEST_CASE("every instruction set gives the bits that half.h gives, of NaNs too")
   }
 }
 
-TEST_CASE("what is too large is an infinity, and every NaN stays one") {
+TEST_CASE("too large numbers become infinity, and every NaN stays a NaN") {
   const float in[] = {65519.99f,
                       65520.0f,
                       -1e38f,
@@ -140,7 +140,7 @@ TEST_CASE("what is too large is an infinity, and every NaN stays one") {
   }
 }
 
-TEST_CASE("by chance a number becomes one of its neighbours, and on average itself") {
+TEST_CASE("stochastic rounding gives a neighbour of the number, and on average the number") {
   const ElementType type = GENERATE(ElementType::kBf16, ElementType::kF16);
   std::mt19937 random(3);
   std::normal_distribution<float> normal(0, 3);
@@ -161,7 +161,7 @@ TEST_CASE("by chance a number becomes one of its neighbours, and on average itse
     }
     Widen(Isa::kBaseline, type, rounded.data(), back.data(), in.size());
     for (size_t i = 0; i < in.size(); ++i) sum[i] += back[i];
-    // What needs no rounding stays.
+    // Numbers that need no rounding stay.
     RoundByChance(Isa::kBaseline, type, s + 1, back.data(), other.data(), in.size());
     REQUIRE(other == rounded);
   }

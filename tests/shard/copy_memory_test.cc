@@ -79,7 +79,7 @@ class Pair {
     REQUIRE(f.Apply().ok());
     REQUIRE(copy->ApplyView(f.view).ok());
   }
-  // The copy answers what there is to send: the worst of its answers.
+  // The replica answers all records; returns the worst of its answers.
   Status Ship() {
     Status worst = Status::kOk;
     std::vector<ReplicaRecord> records;
@@ -99,7 +99,7 @@ class Pair {
     for (const Event& e : f.Events()) answered += e.kind == Event::Kind::kReplicated ? 1 : 0;
     return worst;
   }
-  // A push of a worker's next, and what follows from it.
+  // A worker's next push, and its commit.
   GroupsOutcome Push(const std::vector<uint64_t>& keys) {
     Rows rows;
     for (const uint64_t key : keys) rows[key] = f.Filled(1);
@@ -120,7 +120,7 @@ class Pair {
   size_t answered = 0;  // pushes, after their copy had them
 };
 
-TEST_CASE("regression: rows that the follower has no room for are refused, and all else goes on") {
+TEST_CASE("regression: rows that do not fit the follower's memory are refused, and others go on") {
   Pair pair(Options(GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC)));
   pair.AddCopy(/*learner=*/false);
   REQUIRE(pair.Ship() == Status::kOk);
@@ -157,7 +157,7 @@ TEST_CASE("regression: rows that the follower has no room for are refused, and a
   CHECK(pair.RowsOf(*pair.copy) == next + 1);
 }
 
-TEST_CASE("no more rows are on their way to a follower than it has room for") {
+TEST_CASE("no more rows are in flight to a follower than fit its memory") {
   Pair pair(Options());
   pair.AddCopy(/*learner=*/false);
   REQUIRE(pair.Ship() == Status::kOk);
@@ -175,7 +175,7 @@ TEST_CASE("no more rows are on their way to a follower than it has room for") {
   REQUIRE(pair.Ship() == Status::kOk);
 }
 
-TEST_CASE("rows of a step that is open count as on their way") {
+TEST_CASE("rows of an open step count as in flight") {
   Pair pair(Options(v1::CONSISTENCY_SYNC));
   pair.AddCopy(/*learner=*/false);
   REQUIRE(pair.Ship() == Status::kOk);
@@ -219,18 +219,18 @@ GroupsOutcome PushBesideOpenStep() {
   return pair.Push({keys.begin(), keys.begin() + 100});
 }
 
-TEST_CASE("regression: a push without room at its follower does not wait for an open step") {
+TEST_CASE("regression: a push that does not fit its follower does not wait for an open step") {
   const GroupsOutcome out = PushBesideOpenStep();
   CHECK(out.answer.status == Status::kCopyMemoryLimit);
   CHECK(out.answer.detail == 2);  // MiB
 }
 
-TEST_CASE("failpoint: a push without room at its follower waits for an open step") {
+TEST_CASE("failpoint: a push that does not fit its follower waits for an open step") {
   failpoints().wait_for_open_steps = true;
   CHECK(PushBesideOpenStep().answer.status == Status::kResourceExhausted);
 }
 
-TEST_CASE("a learner begins only where there is room for its rows") {
+TEST_CASE("a learner begins only where its rows fit into memory") {
   Pair pair(Options());
   const std::vector<uint64_t> keys = pair.f.KeysIn(0, 3000);
   REQUIRE(pair.Push(keys).answer.status == Status::kOk);  // 1.6 MB
@@ -255,8 +255,8 @@ TEST_CASE("a learner begins only where there is room for its rows") {
   CHECK(pair.RowsOf(*pair.copy) == keys.size());
 }
 
-// A dense table of four chunks, two of them copies, on a shard that has memory for three. What a
-// push to one that it serves is answered.
+// A dense table of four chunks, two of them replicas, on a shard that has memory for three. The
+// status of a push to one that it serves.
 Status PushBesideCopies(std::string* unserved) {
   FixtureOptions o;
   o.workers = 1;
@@ -287,13 +287,13 @@ Status PushBesideCopies(std::string* unserved) {
   return f.engine->Push(push).answer.status;
 }
 
-TEST_CASE("regression: a dense table is served where its copies find no memory") {
+TEST_CASE("regression: a dense table is served where its replicas find no memory") {
   std::string unserved;
   CHECK(PushBesideCopies(&unserved) == Status::kOk);
   CHECK(unserved.empty());
 }
 
-TEST_CASE("failpoint: a dense table is not served where its copies find no memory") {
+TEST_CASE("failpoint: a dense table is not served where its replicas find no memory") {
   failpoints().all_or_nothing = true;
   std::string unserved;
   CHECK(PushBesideCopies(&unserved) == Status::kResourceExhausted);
@@ -316,9 +316,9 @@ TEST_CASE("a job's limit refuses no record of a follower") {
   CHECK(pair.copy->jobs()[0].memory_bytes > uint64_t{1} << 20);
 }
 
-// Rows that an apply drops, and that a later one names that waits for the follower, are made again.
-// Here this is so when the job is at its limit, and has no memory left. Returns whether all that
-// was told is applied.
+// Rows that an apply drops, and that a later one names while it waits for the follower, are created
+// again. Here the job is at its limit then, and has no memory left. Returns whether every
+// replicated push is applied.
 bool AppliesReplicated(Pair* pair) {
   RowFixture& f = pair->f;
   pair->memory.limit = uint64_t{64} << 20;
@@ -350,7 +350,7 @@ bool AppliesReplicated(Pair* pair) {
   told += 2;
   REQUIRE(f.commits.size() == first + told - 1);
   REQUIRE(f.engine->tables()[0].counters.evicted_rows > 3);
-  // Others take what memory there is.
+  // Other rows take the remaining memory.
   size_t next = 20;
   for (; push(next, 1) == Status::kOk; ++next) ++told;
   REQUIRE(push(next, 1) == Status::kJobMemoryLimit);
@@ -365,19 +365,19 @@ RowOptions Evicting() {
   return o;
 }
 
-TEST_CASE("regression: what a follower was told is applied, whatever limits are reached") {
+TEST_CASE("regression: a replicated push is applied at every limit") {
   Pair pair(Evicting());
   CHECK(AppliesReplicated(&pair));
   CHECK(pair.RowsOf(*pair.f.engine) == pair.RowsOf(*pair.copy));
 }
 
-TEST_CASE("failpoint: an apply that a follower was told waits for the job's limit") {
+TEST_CASE("failpoint: a replicated push waits for the job's limit") {
   Pair pair(Evicting());
   failpoints().refuse_told_rows = true;
   CHECK(!AppliesReplicated(&pair));
 }
 
-TEST_CASE("regression: an apply that waits holds back no answer of another table") {
+TEST_CASE("regression: a waiting apply delays no answer of another table") {
   Pair pair(Evicting());
   failpoints().refuse_told_rows = true;
   RowFixture& f = pair.f;
@@ -404,7 +404,7 @@ TEST_CASE("regression: an apply that waits holds back no answer of another table
   CHECK(pair.answered == before + 1);
 }
 
-TEST_CASE("failpoint: rows are made that a follower has no room for") {
+TEST_CASE("failpoint: rows are created that do not fit the follower's memory") {
   Pair pair(Options());
   pair.AddCopy(/*learner=*/false);
   REQUIRE(pair.Ship() == Status::kOk);

@@ -104,7 +104,7 @@ TEST_CASE("a refused group answers the whole await at once") {
   CHECK(f.engine->counters().deferred == 0);
 }
 
-TEST_CASE("what is deferred for a dead lane is forgotten without a word") {
+TEST_CASE("deferred requests of a dead lane are dropped without an event") {
   Fixture f({});
   f.Pull(kFirstWorker, 0, 1, 0);
   f.Pull(kFirstWorker + 1, 0, 1, 1);
@@ -118,7 +118,7 @@ TEST_CASE("what is deferred for a dead lane is forgotten without a word") {
   CHECK(f.engine->counters().deferred == 0);
 }
 
-TEST_CASE("an answered pull of a dead lane gives its pin back") {
+TEST_CASE("an answered pull of a dead lane releases its pin") {
   FixtureOptions o;
   o.spares = 0;
   Fixture f(o);
@@ -131,7 +131,7 @@ TEST_CASE("an answered pull of a dead lane gives its pin back") {
   CHECK(f.Push(1, 0, 1, 1).answer.version == 2);  // not blocked by a forgotten pin
 }
 
-TEST_CASE("deferred requests of a worker that is gone end with kExpired") {
+TEST_CASE("deferred requests of a departed worker end with kExpired") {
   Fixture f({});
   f.Pull(kFirstWorker + 1, 0, 5, 1);
   f.Await(kFirstWorker + 1, {0, 1}, 5, 1);

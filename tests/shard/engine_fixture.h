@@ -221,13 +221,13 @@ class Fixture {
     r.destination_key = 0x55;
     return engine->Pull(r);
   }
-  // Of f32.
+  // For chunks of f32.
   static std::vector<float> Values(const ChunkView& chunk) {
     std::vector<float> values(chunk.bytes / 4);
     std::memcpy(values.data(), chunk.buffer.data, chunk.bytes);
     return values;
   }
-  // Of bf16 or f16.
+  // For chunks of bf16 or f16.
   static std::vector<uint16_t> Halves(const ChunkView& chunk) {
     std::vector<uint16_t> values(chunk.bytes / 2);
     std::memcpy(values.data(), chunk.buffer.data, chunk.bytes);

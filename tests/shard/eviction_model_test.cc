@@ -24,7 +24,7 @@ class PolicyModel {
   struct Row {
     float pushed = 0;    // since it began
     uint64_t last = 0;   // the apply, or the second, of its last push
-    uint32_t count = 0;  // LFU: pushes in 1/256, less what sweeps took
+    uint32_t count = 0;  // LFU: pushes in 1/256, reduced by sweeps
   };
 
   // Returns how many rows went.
@@ -88,7 +88,7 @@ class PolicyModel {
   uint64_t apply_ = 0, swept_ = 0;
 };
 
-// Empty: the engine kept what the model keeps, at all times.
+// Compares the rows of the engine and of the model at all times. Empty: they are equal.
 std::string RunAgainstModel(uint32_t seed, Kind kind, v1::Consistency consistency) {
   std::mt19937 random(seed);
   const uint64_t limit = 1 + random() % 100;
@@ -157,7 +157,7 @@ std::string RunAgainstModel(uint32_t seed, Kind kind, v1::Consistency consistenc
 }
 
 TEST_CASE(
-    "regression: each policy drops the rows that a simple model drops, none of its own push") {
+    "regression: each policy drops the rows that a simple model drops, and none of the same push") {
   const Kind kind = GENERATE(v1::Eviction::TTL_STEPS, v1::Eviction::TTL_SECONDS, v1::Eviction::LRU,
                              v1::Eviction::LFU);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC);

@@ -1,4 +1,5 @@
-// Eviction: which rows of an embedding table go, when, and what becomes of their keys.
+// Eviction: the rows of an embedding table that are dropped, the times of drops, and later pushes
+// to their keys.
 #include "shard/table/eviction.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +36,7 @@ std::vector<uint64_t> KeysThere(RowFixture* f, uint32_t partition = 0) {
   return keys;
 }
 
-TEST_CASE("rows that were not pushed for so many applies go, and begin anew") {
+TEST_CASE("TTL in steps: rows without a push for that many applies are dropped, and start anew") {
   RowOptions o = Evicting(v1::Eviction::TTL_STEPS);
   o.eviction.set_ttl(3);
   RowFixture f(o);
@@ -54,7 +55,7 @@ TEST_CASE("rows that were not pushed for so many applies go, and begin anew") {
   CHECK(f.ReadRow(8) == f.Filled(95));
 }
 
-TEST_CASE("rows that were not pushed for so many seconds go with the next push") {
+TEST_CASE("TTL in seconds: rows without a push for that long are dropped by the next push") {
   RowOptions o = Evicting(v1::Eviction::TTL_SECONDS);
   o.eviction.set_ttl(60);
   RowFixture f(o);
@@ -67,14 +68,14 @@ TEST_CASE("rows that were not pushed for so many seconds go with the next push")
   CHECK(KeysThere(&f) == std::vector<uint64_t>{7, 8});
   REQUIRE(f.PushValue(0, 0, 3, {9}, 1) == ReplyStatus::kOk);
   CHECK(KeysThere(&f) == std::vector<uint64_t>{8, 9});
-  // A table that was made after the clock was told knows it, too; a clock that is set back by some
+  // A table created after SetSeconds() knows the clock, too; a clock that is set back by some
   // seconds, as that of another server, drops nothing.
   f.engine->SetSeconds(1065);
   REQUIRE(f.PushValue(0, 0, 4, {10}, 1) == ReplyStatus::kOk);
   CHECK(KeysThere(&f) == std::vector<uint64_t>{8, 9, 10});
 }
 
-TEST_CASE("over the limit those go that were pushed longest ago, in steps too") {
+TEST_CASE("LRU: over the limit the rows pushed longest ago are dropped, with sync too") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC);
   const bool sync = consistency == v1::CONSISTENCY_SYNC;
   RowOptions o = Evicting(v1::Eviction::LRU, consistency);
@@ -134,8 +135,7 @@ size_t RowsAfterRefusedSweep(v1::Eviction::Kind kind) {
   return KeysThere(&f).size();
 }
 
-TEST_CASE(
-    "regression: a push that is refused decides nothing on the rows that the next one drops") {
+TEST_CASE("regression: a refused push does not affect the rows that the next one drops") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   CHECK(RowsAfterRefusedSweep(kind) == 15);
   failpoints().keep_refused_sweep = true;
@@ -144,7 +144,7 @@ TEST_CASE(
   CHECK(left < 15);
 }
 
-TEST_CASE("rows of a step that was given up go first, and no others in their place") {
+TEST_CASE("rows of an abandoned step are dropped first, and no others in their place") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   const bool planted = GENERATE(false, true);
   failpoints().count_unnamed = planted;
@@ -230,7 +230,7 @@ std::string SweepAfterWaitingApplies(uint32_t seed, v1::Eviction::Kind kind) {
   return earlier > over ? "rows with greater stamps go" : "";
 }
 
-TEST_CASE("regression: a sweep counts with the stamps that rows get before it is made") {
+TEST_CASE("regression: a sweep includes the stamps of applies that come before it") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::LRU, v1::Eviction::LFU);
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     CAPTURE(seed, static_cast<int>(kind));
@@ -245,7 +245,7 @@ TEST_CASE("regression: a sweep counts with the stamps that rows get before it is
   CHECK((found > 0) == (kind == v1::Eviction::LRU));
 }
 
-TEST_CASE("what is pushed often stays, though most keys come once and later") {
+TEST_CASE("LFU: frequently pushed rows stay, though most keys come once and later") {
   RowOptions o = Evicting(v1::Eviction::LFU);
   o.eviction.set_max_rows(64);
   RowFixture f(o);
@@ -263,7 +263,7 @@ TEST_CASE("what is pushed often stays, though most keys come once and later") {
   CHECK(std::includes(keys.begin(), keys.end(), often.begin(), often.end()));
   // 125 pushes each, none of them lost.
   CHECK(f.ReadRow(3) == f.Filled(100 - 125));
-  // What was pushed often long ago goes when others are.
+  // Rows that were frequent long ago are dropped when others are frequent.
   for (uint64_t i = 0; i < 20000; ++i) {
     REQUIRE(f.PushValue(0, 0, ++sequence, {100'000 + i % 80}, 1) == ReplyStatus::kOk);
   }
@@ -273,7 +273,7 @@ TEST_CASE("what is pushed often stays, though most keys come once and later") {
   }));
 }
 
-TEST_CASE("a limit of bytes is one of rows with their state") {
+TEST_CASE("a limit in bytes counts rows with their state") {
   RowOptions o = Evicting(v1::Eviction::LRU);
   o.optimizer.set_name("adagrad");
   o.eviction.set_max_bytes(20 * 2 * o.dim * sizeof(float));
@@ -285,8 +285,8 @@ TEST_CASE("a limit of bytes is one of rows with their state") {
   CHECK(f.engine->tables()[0].counters.evicted_rows >= 80);
 }
 
-// Against a map, under random pushes of groups of several partitions: what is there has the bits
-// that it should have, and whatever went was pushed before all that stayed.
+// Compared with a map, under random pushes of groups of several partitions: rows that are there
+// have the right bits, and dropped rows were pushed before all that stayed.
 void RunAgainstMap(uint32_t seed, v1::Eviction::Kind kind) {
   RowOptions o = Evicting(kind);
   o.partitions = 1 + seed % 3;
@@ -348,7 +348,7 @@ void RunAgainstMap(uint32_t seed, v1::Eviction::Kind kind) {
   CHECK(f.engine->tables()[0].counters.evicted_rows == gone);
 }
 
-TEST_CASE("rows that go and come again are those of a map") {
+TEST_CASE("rows that are dropped and pushed again equal those of a map") {
   const v1::Eviction::Kind kind = GENERATE(v1::Eviction::TTL_STEPS, v1::Eviction::LRU);
   for (uint32_t seed = 1; seed <= 30; ++seed) {
     CAPTURE(seed, static_cast<int>(kind));
@@ -356,7 +356,7 @@ TEST_CASE("rows that go and come again are those of a map") {
   }
 }
 
-TEST_CASE("memory of rows that went is used again") {
+TEST_CASE("memory of dropped rows is used again") {
   RowOptions o = Evicting(v1::Eviction::LRU);
   o.dim = 64;
   o.eviction.set_max_rows(500);
@@ -398,7 +398,7 @@ void Deliver(RowFixture* from, RowFixture* to) {
   }
 }
 
-TEST_CASE("a learner has the row that took the number of one it was told of") {
+TEST_CASE("a learner has the row that reused the number of a dropped one") {
   RowOptions o = Evicting(v1::Eviction::LRU);
   o.dim = 1024;  // so that it takes several records, and more than may be unanswered
   o.eviction.set_max_rows(3000);
@@ -447,7 +447,7 @@ TEST_CASE("stamps of applies start again before 32 bits are full, and keep their
   uint64_t last = 0;
   for (const uint64_t apply : applies) {
     CAPTURE(apply);
-    // Of the row that was stamped last, by all applies between the two that change stamps.
+    // The stamp of the row that was stamped last, after all applies in between that rebase stamps.
     for (uint64_t a = (last / half + 1) * half; a <= apply; a += half) {
       const uint32_t by = eviction.Rebase(a);
       before = before > by ? before - by : 1;

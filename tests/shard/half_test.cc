@@ -1,5 +1,5 @@
-// Tables whose parameters are pulled in 16 bits, and gradients that come in bf16. What they must do
-// is told by a table of f32 that gets the same gradients: its parameters, rounded.
+// Tables whose parameters are pulled in 16 bits, and gradients that come in bf16. They are compared
+// with the rounded parameters of a table of f32 that gets the same gradients.
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
@@ -95,7 +95,7 @@ void Compare(Fixture* narrow, Fixture* wide) {
   }
 }
 
-TEST_CASE("a table of 16 bits holds what one of f32 holds, rounded") {
+TEST_CASE("a 16-bit table holds the rounded parameters of a table of f32") {
   uint32_t seed = 0;
   for (const char* optimizer : {"sgd", "momentum", "adam", "adamw", "ftrl", "rmsprop"}) {
     for (const auto consistency :
@@ -135,7 +135,7 @@ TEST_CASE("steps too small for 16 bits add up in the master copy") {
   }
 }
 
-TEST_CASE("f16: what is beyond its range is pulled as an infinity, and comes back") {
+TEST_CASE("f16: a parameter beyond its range is pulled as an infinity, and recovers") {
   FixtureOptions o;
   o.workers = 1;
   o.dtype = v1::DTYPE_F16;
@@ -203,7 +203,7 @@ TEST_CASE("records must be of the table's types") {
   }
 }
 
-TEST_CASE("what 16 bits take in memory is counted, and given back") {
+TEST_CASE("memory of 16-bit parameters is counted, and freed") {
   FixtureOptions o;
   o.chunk_elements = o.last_elements = 1024;
   o.dtype = v1::DTYPE_BF16;

@@ -48,7 +48,7 @@ TEST_CASE("hot keys: counts are within their errors, and no frequent key is miss
   }
 }
 
-TEST_CASE("hot keys: shares of a sample are those of all, however requests are cut") {
+TEST_CASE("hot keys: a sample has the shares of all requests, however they are cut") {
   std::mt19937_64 random(5);
   HotKeys hot;
   // Each example names the same two keys at the same places: one in 8 and one in 32 of all.
@@ -72,7 +72,7 @@ TEST_CASE("hot keys: shares of a sample are those of all, however requests are c
   CHECK(static_cast<double>(top[1].count) / sampled > 0.8 / 32);
 }
 
-TEST_CASE("hot keys: what was asked for long ago makes room") {
+TEST_CASE("hot keys: keys that were hot long ago are replaced") {
   HotKeys hot;
   for (uint64_t i = 0; i < HotKeys::kHalvedAfter; ++i) hot.Add(1);
   for (uint64_t i = 0; i < HotKeys::kHalvedAfter; ++i) hot.Add(2);

@@ -24,7 +24,7 @@ std::vector<float> Run(const v1::Initializer& init, uint64_t first, size_t n) {
   return out;
 }
 
-TEST_CASE("an element's initial value does not depend on how the table is cut") {
+TEST_CASE("an element's initial value does not depend on chunks and partitions") {
   for (const auto kind : {v1::Initializer::UNIFORM, v1::Initializer::NORMAL}) {
     const v1::Initializer init = Make(kind, -1, 2, 42);
     const std::vector<float> whole = Run(init, 0, 1000);
@@ -40,7 +40,7 @@ TEST_CASE("an element's initial value does not depend on how the table is cut") 
   }
 }
 
-// These bits are what a checkpoint-free restart and every other machine must come to.
+// A restart without a checkpoint, and every other machine, must compute these bits.
 TEST_CASE("initial values are the same on every machine and in every build") {
   const std::vector<float> uniform = Run(Make(v1::Initializer::UNIFORM, 0, 1, 1), 0, 3);
   const std::vector<float> normal = Run(Make(v1::Initializer::NORMAL, 0, 1, 1), 0, 3);
@@ -68,7 +68,7 @@ TEST_CASE("the upper end of a uniform range is never reached, not even by roundi
   for (const float x : Run(Make(v1::Initializer::UNIFORM, 1, b, 3), 0, 1000)) REQUIRE(x == 1.0f);
 }
 
-TEST_CASE("normal values have the mean, the deviation and the tails asked for") {
+TEST_CASE("normal values have the requested mean, deviation and tails") {
   const std::vector<float> v = Run(Make(v1::Initializer::NORMAL, 3, 0.5, 9), 1 << 20, 200000);
   double sum = 0;
   double squares = 0;

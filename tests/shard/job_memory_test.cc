@@ -1,4 +1,4 @@
-// What a job may have of a server: by use, over shards, and in an engine.
+// The limit of a job's memory on a server: by use, over shards, and in an engine.
 #include "shard/job_memory.h"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ using Status = ReplyStatus;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
-TEST_CASE("tables end at fifteen sixteenths, and leave scratch what they do not use") {
+TEST_CASE("tables end at fifteen sixteenths of the limit, and scratch may use the rest") {
   JobMemory job;
   CHECK(job.Take(1000 * kMiB, MemoryUse::kTables));  // no limit yet
   job.Give(1000 * kMiB, MemoryUse::kTables);
@@ -35,7 +35,7 @@ TEST_CASE("tables end at fifteen sixteenths, and leave scratch what they do not 
   CHECK(job.used(MemoryUse::kScratch) == 100 * kMiB);
 }
 
-TEST_CASE("under a limit that was lowered nothing grows, and what is there can be served") {
+TEST_CASE("under a lowered limit no memory grows, and existing tables are served") {
   JobMemory job;
   CHECK(job.Take(100 * kMiB, MemoryUse::kTables));
   for (const uint64_t limit : {50 * kMiB, uint64_t{1}, uint64_t{0}}) {
@@ -50,7 +50,7 @@ TEST_CASE("under a limit that was lowered nothing grows, and what is there can b
   CHECK(job.used(MemoryUse::kTables) == 100 * kMiB);
 }
 
-TEST_CASE("shards share what a server grants, and give it back when they end") {
+TEST_CASE("shards share a server's limit, and return their part when they end") {
   auto job = std::make_shared<JobMemory>();
   job->SetLimit(160 * kMiB);
   auto first = std::make_unique<JobAccount>(job);
@@ -85,7 +85,7 @@ size_t Fill(RowFixture* f, const std::vector<uint64_t>& keys, uint64_t* sequence
   return 0;
 }
 
-TEST_CASE("rows beyond the job's share are refused as its own, whole groups at a time") {
+TEST_CASE("rows beyond the job's limit are refused with the job's status, whole groups at a time") {
   RowFixture f(Wide());
   // This server has three of the four partitions.
   f.view.mutable_partitions(3)->set_primary(kServer + 1);
@@ -111,17 +111,17 @@ TEST_CASE("rows beyond the job's share are refused as its own, whole groups at a
   CHECK(f.PushValue(0, 0, sequence, {keys[0]}, 1) == Status::kOk);
   CHECK_FALSE(SameBits(f.ReadRow(keys[0]), first));
 
-  SECTION("a higher limit lets them in") {
+  SECTION("with a higher limit they fit") {
     f.job()->mutable_limits()->set_memory_bytes(8 * kMiB);
     REQUIRE(f.Apply().ok());
     CHECK(f.PushValue(0, 0, ++sequence, {keys[rows]}, 1) == Status::kOk);
   }
-  SECTION("none does, too") {
+  SECTION("without a limit they fit, too") {
     f.job()->clear_limits();
     REQUIRE(f.Apply().ok());
     CHECK(f.PushValue(0, 0, ++sequence, {keys[rows]}, 1) == Status::kOk);
   }
-  SECTION("a lower one takes nothing away, and a new generation keeps it") {
+  SECTION("a lower limit frees no rows, and a new generation keeps it") {
     f.job()->mutable_limits()->set_memory_bytes(1);
     f.job()->set_generation(2);
     REQUIRE(f.Apply().ok());
@@ -130,7 +130,7 @@ TEST_CASE("rows beyond the job's share are refused as its own, whole groups at a
     CHECK(f.PushValue(0, 0, 2, {keys[rows]}, 1) == Status::kJobMemoryLimit);
     CHECK(f.Scan(0, 100).size() == rows);
   }
-  SECTION("a dropped table gives all back") {
+  SECTION("a dropped table frees all memory") {
     f.view.clear_tables();
     REQUIRE(f.Apply().ok());
     REQUIRE(f.engine->jobs().size() == 1);
@@ -141,7 +141,7 @@ TEST_CASE("rows beyond the job's share are refused as its own, whole groups at a
   }
 }
 
-TEST_CASE("whose limit it was is said when both are near") {
+TEST_CASE("when both limits are near, the refusal names the limit that was reached") {
   RowFixture f(Wide());
   f.job()->mutable_limits()->set_memory_bytes(4 * kMiB);
   REQUIRE(f.Apply().ok());
@@ -154,8 +154,7 @@ TEST_CASE("whose limit it was is said when both are near") {
   CHECK(Fill(&f, more, &sequence, Status::kJobMemoryLimit) > 0);
 }
 
-TEST_CASE(
-    "a sync push beyond the job's limit says the same when it is repeated, until it is empty") {
+TEST_CASE("a sync push beyond the job's limit is refused again when repeated, until it is empty") {
   RowOptions o = Wide();
   o.consistency = v1::CONSISTENCY_SYNC;
   RowFixture f(o);
@@ -180,7 +179,7 @@ FixtureOptions Dense() {
 }
 constexpr uint64_t kDense = 4 * 65536;
 
-TEST_CASE("a dense table beyond the share answers that there is no memory, until there is") {
+TEST_CASE("a dense table beyond the limit is refused for memory until it fits") {
   Fixture f(Dense());
   v1::Table more = f.MakeTable(kTable + 1, "more");
   f.job()->mutable_limits()->set_memory_bytes(2 * kDense);
@@ -190,7 +189,7 @@ TEST_CASE("a dense table beyond the share answers that there is no memory, until
   CHECK_THAT(std::string(status.message()), Catch::Contains("table 8 \"more\"") &&
                                                 Catch::Contains("memory limit of job \"job\"") &&
                                                 Catch::Contains("524288 bytes"));
-  CHECK(f.engine->jobs()[0].memory_bytes < kDense + 8192);  // with what it keeps for each worker
+  CHECK(f.engine->jobs()[0].memory_bytes < kDense + 8192);  // with its state for each worker
   // The first one goes on.
   CHECK(f.Push(1, 0, 0, 1).held);
   CHECK(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
@@ -200,7 +199,7 @@ TEST_CASE("a dense table beyond the share answers that there is no memory, until
   CHECK(f.engine->jobs()[0].memory_bytes >= 2 * kDense);
 }
 
-TEST_CASE("what the coordinator expects of a dense table is what it takes") {
+TEST_CASE("the coordinator's estimate for a dense table is its memory") {
   FixtureOptions o = Dense();
   o.last_elements = 100;
   o.dtype = GENERATE(v1::DTYPE_F32, v1::DTYPE_BF16);
@@ -233,7 +232,7 @@ TEST_CASE("a job whose limit was lowered trains on, and its sums are counted") {
   CHECK(f.allocator.used == 0);
 }
 
-TEST_CASE("regression: a job above its lowered limit keeps what it has when partitions move") {
+TEST_CASE("regression: a job above its lowered limit keeps its memory when partitions move") {
   Fixture f(Dense());
   f.job()->mutable_limits()->set_memory_bytes(1);
   REQUIRE(f.Apply().ok());
@@ -248,7 +247,7 @@ TEST_CASE("regression: a job above its lowered limit keeps what it has when part
   CHECK(f.Version(0) == 1);
 }
 
-TEST_CASE("what a sync table keeps for each worker counts, and is never refused") {
+TEST_CASE("a sync table's state for each worker counts, and is never refused") {
   FixtureOptions o = Dense();
   Fixture f(o);
   f.job()->mutable_limits()->set_memory_bytes(3 * kDense);
@@ -273,7 +272,7 @@ TEST_CASE("what a sync table keeps for each worker counts, and is never refused"
   CHECK(f.allocator.counted == 0);
 }
 
-TEST_CASE("rows on their way out count until they are written, also when their job is gone") {
+TEST_CASE("rows being sent count until they are written, also when their job is gone") {
   RowFixture f(Wide());
   const std::vector<uint64_t> keys = f.KeysIn(0, 10);
   CHECK(f.PushValue(0, 0, 1, keys, 1) == Status::kOk);
@@ -292,7 +291,7 @@ TEST_CASE("rows on their way out count until they are written, also when their j
   CHECK(f.engine->jobs().empty());
 }
 
-TEST_CASE("an engine that ends gives its jobs' memory back to the server") {
+TEST_CASE("an engine that ends returns its jobs' memory to the server") {
   auto memory = std::make_shared<JobMemory>();
   RowFixture f(Wide());
   EngineOptions options;

@@ -1,4 +1,4 @@
-// Scratch memory whose content is kept for who may want it again: how long, and at whose cost.
+// Scratch memory whose content is kept for later pins: for how long, and at whose cost.
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <deque>
@@ -30,7 +30,7 @@ struct Rig {
   uint8_t ContentOf(uint64_t pin) { return static_cast<uint8_t>(*pool.pinned_buffer(pin).data); }
 };
 
-TEST_CASE("kept scratch can be pinned again while it is out and after, until it is forgotten") {
+TEST_CASE("kept scratch can be pinned again while and after it is pinned, until it is forgotten") {
   Rig rig;
   const uint64_t pin = rig.Keep(7);
   REQUIRE(rig.pool.PinAgain(pin));
@@ -45,7 +45,7 @@ TEST_CASE("kept scratch can be pinned again while it is out and after, until it 
   rig.pool.Unpin(pin);
   rig.pool.Forget(pin);
   CHECK_FALSE(rig.pool.PinAgain(pin));
-  // What is forgotten serves the next one.
+  // Forgotten memory is used for the next one.
   const size_t used = rig.allocator.used;
   const uint64_t next = rig.Keep(8);
   CHECK(rig.allocator.used == used);
@@ -57,7 +57,7 @@ TEST_CASE("kept scratch can be pinned again while it is out and after, until it 
   rig.pool.Forget(UINT64_MAX);
 }
 
-TEST_CASE("as much is kept as may idle, and what was kept longest makes room") {
+TEST_CASE("kept memory is limited to the idle limit, and the oldest is dropped first") {
   Rig rig;
   constexpr size_t kCount = kMost / kSize;
   std::vector<uint64_t> pins;
@@ -77,7 +77,7 @@ TEST_CASE("as much is kept as may idle, and what was kept longest makes room") {
   CHECK(rig.ContentOf(pins[2]) == 2);
   rig.pool.Unpin(pins[0]);
   rig.pool.Unpin(pins[2]);
-  SECTION("scratch that is given back idles, too") {
+  SECTION("returned scratch counts as idle, too") {
     const Buffer scratch = rig.pool.TakeScratch(4 * kSize);
     rig.pool.ReturnScratch(scratch);
     CHECK(rig.allocator.used <= kMost);
@@ -86,14 +86,14 @@ TEST_CASE("as much is kept as may idle, and what was kept longest makes room") {
     CHECK_FALSE(rig.pool.PinAgain(pins[3]));
     rig.pool.ReturnScratch(again);
   }
-  SECTION("what no room can be made for is freed") {
+  SECTION("memory larger than the limit is freed") {
     const Buffer large = rig.pool.TakeToKeep(kMost + 1);
     const uint64_t pin = rig.pool.PinToKeep(large);
     rig.pool.Unpin(pin);
     CHECK_FALSE(rig.pool.PinAgain(pin));
     CHECK(rig.allocator.used <= kMost);
   }
-  SECTION("where there is no memory it is taken from what is kept") {
+  SECTION("without free memory, kept memory is used") {
     rig.allocator.limit = rig.allocator.used;
     const Buffer scratch = rig.pool.TakeScratch(20 * kSize);
     CHECK(scratch.data != nullptr);
@@ -108,7 +108,7 @@ TEST_CASE("as much is kept as may idle, and what was kept longest makes room") {
   }
 }
 
-TEST_CASE("regression: what idles of other sizes makes room when memory is short") {
+TEST_CASE("regression: idle memory of other sizes is freed when memory is short") {
   Rig rig;
   rig.allocator.limit = 4 * kSize;
   const Buffer small = rig.pool.TakeScratch(kSize);
@@ -146,7 +146,7 @@ TEST_CASE("regression: what idles of other sizes makes room when memory is short
   CHECK(rig.pool.TakeScratch(5 * kSize).data == nullptr);
 }
 
-TEST_CASE("kept scratch counts against the job that has it out, and against nobody otherwise") {
+TEST_CASE("kept scratch counts against the job that has it pinned, and otherwise against none") {
   auto job = std::make_shared<JobMemory>();
   JobAccount account(job);
   Rig rig;
@@ -170,8 +170,8 @@ TEST_CASE("kept scratch counts against the job that has it out, and against nobo
   CHECK(account.bytes() == 0);
 }
 
-// Against a list that says what must be there.
-TEST_CASE("whatever is taken, pinned, kept and forgotten, contents and sums hold") {
+// Compared with a list of the expected contents.
+TEST_CASE("contents and sums stay right under random takes, pins, keeps and forgets") {
   std::mt19937 random(11);
   Rig rig;
   struct Kept {

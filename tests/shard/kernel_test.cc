@@ -53,7 +53,8 @@ TEST_CASE("a sum rounds in the order of its sources, on every instruction set") 
   }
 }
 
-TEST_CASE("a sum of bf16 is that of the f32 they stand for, an f32 accumulator first or not") {
+TEST_CASE(
+    "a sum of bf16 equals that of their f32 values, with or without an f32 accumulator first") {
   std::mt19937 random(6);
   for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
     for (size_t count = 1; count <= 9; ++count) {
@@ -93,7 +94,7 @@ TEST_CASE("a sum of bf16 is that of the f32 they stand for, an f32 accumulator f
 TEST_CASE("NaN and Inf of bf16 are found, and nothing else is") {
   constexpr size_t kNumbers = 40000;
   std::vector<uint16_t> v(kNumbers);
-  // Every finite bf16: exponents of all ones are what is left out.
+  // Every finite bf16, so without exponents of all ones.
   for (size_t i = 0; i < kNumbers; ++i) {
     v[i] = static_cast<uint16_t>(i % 0x7f80 | (i & 1) << 15);
   }
@@ -132,7 +133,7 @@ TEST_CASE("NaN and Inf are found wherever they are, and nothing else is") {
   }
 }
 
-TEST_CASE("a squared norm is the same on every instruction set and however it is cut in blocks") {
+TEST_CASE("a squared norm is the same on every instruction set and for any blocks") {
   std::mt19937 random(7);
   for (const size_t n : {1, 15, 16, 17, 2048, 5003}) {
     const std::vector<float> v = Random(random, n);

@@ -1,5 +1,5 @@
-// What a dead lane carried and what is sent again on another one, in both orders (engine.h,
-// invariant 9). Rank r's lanes are r, which the shard takes for alive, and r + 10.
+// Requests of a dead lane and their resends on another one, in both orders (engine.h, invariant 9).
+// Rank r's lanes are r, which the shard takes for alive, and r + 10.
 #include <catch2/catch.hpp>
 
 #include "tests/shard/engine_fixture.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kOther = 10;
 
-// Of one chunk.
+// A table of one chunk.
 FixtureOptions Options(uint32_t workers, v1::Consistency consistency, uint32_t spares = 16) {
   FixtureOptions options;
   options.workers = workers;
@@ -27,19 +27,19 @@ struct LanesFixture : Fixture {
   }
 };
 
-TEST_CASE("async: a push that comes on two lanes is applied once, and only in its turn") {
+TEST_CASE("async: a push that comes on two lanes is applied once and in order") {
   LanesFixture f(Options(1, v1::CONSISTENCY_ASYNC));
   const std::vector<float> one = Filled(16, 1);
   CHECK(f.PushOn(0, 0, 1, one).answer.status == ReplyStatus::kOk);
-  SECTION("the old lane's is first") {
+  SECTION("the push on the old lane is first") {
     CHECK(f.PushOn(0, 0, 2, one).answer.status == ReplyStatus::kOk);
     CHECK(f.PushOn(kOther, 0, 2, one).answer.status == ReplyStatus::kDuplicate);
   }
-  SECTION("what was sent again is first") {
+  SECTION("the resend is first") {
     CHECK(f.PushOn(kOther, 0, 2, one).answer.status == ReplyStatus::kOk);
     CHECK(f.PushOn(0, 0, 2, one).answer.status == ReplyStatus::kDuplicate);
   }
-  SECTION("what was sent again is empty, and first: the old one does not count any more") {
+  SECTION("the resend is empty and first: the old push is ignored") {
     CHECK(f.PushOn(kOther, 0, 2, {}).answer.status == ReplyStatus::kOk);
     CHECK(f.PushOn(0, 0, 2, one).answer.status == ReplyStatus::kDuplicate);
     CHECK(f.Read(0) == Filled(16, -1));
@@ -49,19 +49,19 @@ TEST_CASE("async: a push that comes on two lanes is applied once, and only in it
   CHECK(f.Read(0) == Filled(16, -2));
 }
 
-TEST_CASE("async: a push that is queued on the old lane is neither settled nor passed over") {
+TEST_CASE("async: a push queued on the old lane is neither settled nor overtaken") {
   LanesFixture f(Options(1, v1::CONSISTENCY_ASYNC, 0));
   const std::vector<float> one = Filled(16, 1);
   const PullOutcome pinned = f.Pull(kFirstWorker, 0, 0);
   REQUIRE(pinned.kind == PullOutcome::Kind::kReady);
   CHECK(f.PushOn(0, 0, 1, one).held);
   CHECK(f.PushOn(kOther, 0, 1, one).answer.status == ReplyStatus::kSequenceGap);
-  SECTION("its lane goes: there is room for the other") {
+  SECTION("its lane closes: the other push is applied") {
     f.engine->ForgetLane(0);
     f.engine->Unpin(pinned.view.pin);
     CHECK(f.PushOn(kOther, 0, 1, one).answer.status == ReplyStatus::kOk);
   }
-  SECTION("it is applied: the other is a duplicate") {
+  SECTION("it is applied: the other push is a duplicate") {
     f.engine->Unpin(pinned.view.pin);
     CHECK(f.Events().size() == 1);
     CHECK(f.PushOn(kOther, 0, 1, one).answer.status == ReplyStatus::kDuplicate);
@@ -69,7 +69,7 @@ TEST_CASE("async: a push that is queued on the old lane is neither settled nor p
   CHECK(f.Read(0) == Filled(16, -1));
 }
 
-TEST_CASE("sync: a contribution held on the old lane is the only one, until that lane goes") {
+TEST_CASE("sync: a contribution held on the old lane excludes others until that lane closes") {
   LanesFixture f(Options(2, v1::CONSISTENCY_SYNC));
   const std::vector<float> one = Filled(16, 1), two = Filled(16, 2);
   CHECK(f.PushOn(1, 1, 0, two).held);
@@ -79,13 +79,13 @@ TEST_CASE("sync: a contribution held on the old lane is the only one, until that
     CHECK(f.Read(0) == Filled(16, -3));
     CHECK(f.PushOn(1 + kOther, 1, 0, two).answer.status == ReplyStatus::kDuplicate);
   }
-  SECTION("its lane goes, and what was sent again takes its place") {
+  SECTION("its lane closes, and the resend replaces it") {
     f.engine->ForgetLane(1);
     CHECK(f.PushOn(1 + kOther, 1, 0, two).held);
     CHECK(f.PushOn(0, 0, 0, one).answer.status == ReplyStatus::kOk);
     CHECK(f.Read(0) == Filled(16, -3));
   }
-  SECTION("its lane goes, and what was sent again is empty") {
+  SECTION("its lane closes, and the resend is empty") {
     f.engine->ForgetLane(1);
     CHECK(f.PushOn(1 + kOther, 1, 0, {}).answer.status == ReplyStatus::kOk);
     // Still in progress on another dead lane.
@@ -96,7 +96,7 @@ TEST_CASE("sync: a contribution held on the old lane is the only one, until that
   CHECK(f.Version(0) == 1);
 }
 
-TEST_CASE("sync: an end-step of the old lane counts once, whichever is first") {
+TEST_CASE("sync: an end-step on two lanes counts once, in either order") {
   LanesFixture f(Options(2, v1::CONSISTENCY_SYNC));
   const std::vector<float> one = Filled(16, 1);
   CHECK(f.PushOn(kOther, 0, 0, one).answer.status == ReplyStatus::kOk);

@@ -1,4 +1,4 @@
-// A table that skips NaN and Inf: the push counts as zero, and nobody is told but the counter.
+// A table that skips NaN and Inf: the push counts as zero, and only a counter reports it.
 #include <catch2/catch.hpp>
 #include <limits>
 #include <vector>
@@ -68,7 +68,7 @@ TEST_CASE("async: a skipped push consumes its sequence and changes nothing") {
   CHECK(f.engine->counters().non_finite == 1);
 }
 
-TEST_CASE("apply takes NaN as it comes and counts none") {
+TEST_CASE("the apply policy applies a NaN and counts none") {
   FixtureOptions o;
   o.consistency = v1::CONSISTENCY_ASYNC;
   o.non_finite = v1::NON_FINITE_APPLY;

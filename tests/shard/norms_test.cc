@@ -1,4 +1,4 @@
-// Steps that commit in two phases: parts of norms, totals, and what becomes of them.
+// Steps that commit in two phases: partial norms, total norms, and the end of both.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -79,7 +79,7 @@ struct NormFixture : Fixture {
   std::vector<Group> norm_groups;
 };
 
-TEST_CASE("a clipped step commits only with its totals, in every chunk, scaled by them") {
+TEST_CASE("a clipped step commits only with its totals, which scale every chunk") {
   NormFixture f(Clipped(6));
   f.PushAll(0, 1);  // 96 elements of 2: a norm of sqrt(384)
   for (uint32_t c = 0; c < 6; ++c) CHECK(f.Version(c) == 0);
@@ -105,7 +105,7 @@ TEST_CASE("a norm below the limit changes nothing") {
   CHECK(f.Read(5) == Filled(16, -2));
 }
 
-TEST_CASE("the first totals count; whoever tells them later, or again, is a duplicate") {
+TEST_CASE("the first totals count; later or repeated ones are duplicates") {
   NormFixture f(Clipped(1));
   f.PushAll(0, 1);
   CHECK(f.Replicate(0, {0}, 0, {384, 0}).answer.status == kOk);
@@ -118,7 +118,7 @@ TEST_CASE("the first totals count; whoever tells them later, or again, is a dupl
   CHECK(f.commits.size() == 6);
 }
 
-TEST_CASE("parts can be asked for after the commit, and through the next step, not later") {
+TEST_CASE("partial norms are available until the next step has committed") {
   NormFixture f(Clipped(1));
   for (uint64_t step = 0; step < 3; ++step) {
     f.PushAll(step, static_cast<float>(step + 1));
@@ -140,7 +140,7 @@ TEST_CASE("parts can be asked for after the commit, and through the next step, n
   CHECK(f.Replicate(1, f.all, 0, {1, 0}).group_status[3] == ReplyStatus::kDuplicate);
 }
 
-TEST_CASE("who asks too early is deferred until the last chunk's part is there") {
+TEST_CASE("a request for partial norms is deferred until the last chunk's part is there") {
   NormFixture f(Clipped(1));
   CHECK(f.Ask(0, f.all, 0).kind == PullOutcome::Kind::kDeferred);
   CHECK(f.Ask(1, {0}, 0).kind == PullOutcome::Kind::kDeferred);
@@ -169,7 +169,7 @@ TEST_CASE("who asks too early is deferred until the last chunk's part is there")
   CHECK(f.engine->counters().deferred == 0);
 }
 
-TEST_CASE("totals that cannot have all parts in them are refused") {
+TEST_CASE("totals that cannot contain all partial norms are refused") {
   NormFixture f(Clipped(1));
   CHECK(f.Replicate(0, f.all, 0, {1, 0}).answer.status == ReplyStatus::kWrongStep);
   f.Push(0, 0, 0, 1);
@@ -181,7 +181,7 @@ TEST_CASE("totals that cannot have all parts in them are refused") {
   CHECK(f.Version(0) == 0);
 }
 
-TEST_CASE("a step that nobody pushed to has a norm of zero, and commits") {
+TEST_CASE("a step without pushes has a norm of zero, and commits") {
   NormFixture f(Clipped(1));
   for (uint32_t rank = 0; rank < 2; ++rank) {
     for (const uint32_t c : f.all) CHECK(f.EndStep(rank, c, 0, 0).answer.status == kOk);
@@ -194,7 +194,7 @@ TEST_CASE("a step that nobody pushed to has a norm of zero, and commits") {
   CHECK(f.Read(3) == Filled(16, 0));
 }
 
-TEST_CASE("a worker that goes between the phases changes neither divisor nor gradient") {
+TEST_CASE("a worker that leaves between the phases changes neither divisor nor gradient") {
   FixtureOptions o = Clipped(100);
   o.reduction = v1::REDUCTION_MEAN;
   o.workers = 3;
@@ -215,7 +215,7 @@ TEST_CASE("a worker that goes between the phases changes neither divisor nor gra
   CHECK(f.commits[0].divisor == 3);
 }
 
-TEST_CASE("a deferred question ends with its worker, its lane, its epoch or its table") {
+TEST_CASE("a deferred request for norms ends with its worker, its lane, its epoch or its table") {
   NormFixture f(Clipped(1));
   const auto one = [&] {
     const std::vector<Event> events = f.Events();
@@ -241,7 +241,7 @@ TEST_CASE("a deferred question ends with its worker, its lane, its epoch or its 
   CHECK(one() == ReplyStatus::kUnknownTable);
 }
 
-TEST_CASE("parts stay through a new epoch; a chunk that waits for totals takes them then") {
+TEST_CASE("partial norms survive a new epoch, and a chunk that waits for totals takes them then") {
   NormFixture f(Clipped(1));
   f.PushAll(0, 1);
   f.view.mutable_partitions(static_cast<int>(f.PartitionOf(2)))->set_epoch(2);
@@ -251,7 +251,7 @@ TEST_CASE("parts stay through a new epoch; a chunk that waits for totals takes t
   for (uint32_t c = 0; c < 6; ++c) CHECK(f.Version(c) == 1);
 }
 
-TEST_CASE("a new run of the job begins without the last one's parts") {
+TEST_CASE("a new run of the job begins without the last one's partial norms") {
   NormFixture f(Clipped(1));
   f.PushAll(0, 1);
   f.job()->set_generation(2);
@@ -277,7 +277,7 @@ TEST_CASE("totals for a chunk that is being written out are kept until it can co
   CHECK(f.Version(0) == 1);
 }
 
-TEST_CASE("without memory for the sum contributions are owed, and no part is made of less") {
+TEST_CASE("without memory for the sum contributions are owed, and no partial norm is computed") {
   NormFixture f(Clipped(1));
   f.allocator.limit = f.allocator.used;
   CHECK(f.Push(0, 0, 0, 1).answer.status == ReplyStatus::kResourceExhausted);
@@ -289,7 +289,7 @@ TEST_CASE("without memory for the sum contributions are owed, and no part is mad
   CHECK(f.Numbers(f.Ask(0, f.all, 0).view)[0] == 16 * 4);
 }
 
-TEST_CASE("norms of tables that have none, and by observers, are refused") {
+TEST_CASE("norms of tables without clipping, and by observers, are refused") {
   FixtureOptions plain;
   plain.chunks = 6;
   NormFixture f(plain);
@@ -308,7 +308,7 @@ TEST_CASE("norms of tables that have none, and by observers, are refused") {
   CHECK(o.engine->Norms(r).answer.status == ReplyStatus::kPermissionDenied);
 }
 
-TEST_CASE("totals that are not finite bound what is finite, and leave a NaN to the policy") {
+TEST_CASE("totals that are not finite bound finite numbers, and leave a NaN to the policy") {
   const double infinity = std::numeric_limits<double>::infinity();
   NormFixture infinite(Clipped(1));
   infinite.PushAll(0, 1);
@@ -322,7 +322,7 @@ TEST_CASE("totals that are not finite bound what is finite, and leave a NaN to t
   CHECK(nan.Read(0) == Filled(16, -2));  // not scaled: as by the norm of a chunk
 }
 
-TEST_CASE("lamb: parts are of weights and update; measuring changes nothing") {
+TEST_CASE("lamb: partial norms are of weights and update, and measuring them changes nothing") {
   NormFixture f(Lamb());
   f.PushAll(0, 1);
   const PullOutcome parts = f.Ask(0, f.all, 0, NormKind::kTrust);
@@ -340,7 +340,7 @@ TEST_CASE("lamb: parts are of weights and update; measuring changes nothing") {
   }
 }
 
-TEST_CASE("lamb with clipping: the update's norm is measured once the gradient's is told") {
+TEST_CASE("lamb with clipping: the update's norm is measured after the gradient's total is known") {
   NormFixture f(Lamb(1));
   CHECK(f.Ask(1, f.all, 0, NormKind::kTrust).kind == PullOutcome::Kind::kDeferred);
   f.PushAll(0, 1);

@@ -26,7 +26,7 @@ v1::Optimizer Spec(const std::string& name, double rate, const Parameters& param
   return spec;
 }
 
-// What a formula works on: one element, in double or in float.
+// The operands of a formula: one element, in double or in float.
 template <typename T>
 struct Element {
   T w = T(0.5), a = 0, b = 0;
@@ -187,7 +187,7 @@ TEST_CASE("ftrl (McMahan et al. 2013, algorithm 1)") {
   Compare(Spec("ftrl", 0.05, {{"beta", 0.5}, {"l1", 2}, {"l2", 0.5}}), ftrl(0.05, 0.5, 2, 0.5));
 }
 
-TEST_CASE("the rate of a schedule goes into the formula, weight decay included") {
+TEST_CASE("the schedule's rate is used in the formula, also for weight decay") {
   const auto rate = [](uint64_t t) {
     const double base =
         0.001 + 0.009 * 0.5 * (1 + std::cos(std::numbers::pi * double(t - 1) / 800));

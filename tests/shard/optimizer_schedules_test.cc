@@ -36,7 +36,7 @@ struct Rates {
 template <typename T>
 using Formula = void (*)(const Rates<T>&, const std::vector<T>& g, Elements<T>* elements);
 
-// What `update` says of one element, for all.
+// Applies `update`, a formula for one element, to all.
 template <typename T, typename Update>
 void Each(const std::vector<T>& g, Elements<T>* elements, Update update) {
   for (size_t i = 0; i < g.size(); ++i) update(g[i], &(*elements)[i]);
@@ -253,7 +253,7 @@ void Compare(const std::string& name, const v1::Schedule& schedule, uint32_t see
   CHECK(std::sqrt(error) <= 3 * std::sqrt(loop));
 }
 
-TEST_CASE("every optimizer under every schedule is its formula in double precision") {
+TEST_CASE("every optimizer under every schedule follows its formula in double precision") {
   for (const auto& [name, formula] : Formulas<double>()) {
     for (const v1::Schedule& schedule : Schedules()) {
       for (uint32_t seed = 1; seed <= 3; ++seed) Compare(name, schedule, seed);
@@ -261,7 +261,7 @@ TEST_CASE("every optimizer under every schedule is its formula in double precisi
   }
 }
 
-TEST_CASE("the formulas above are those of all optimizers") {
+TEST_CASE("the formulas above cover all optimizers") {
   v1::Optimizer unknown;
   unknown.set_name("?");
   const std::string expected = "unknown optimizer \"?\"; known: ";
@@ -270,7 +270,7 @@ TEST_CASE("the formulas above are those of all optimizers") {
   CHECK(CheckOptimizer(unknown).message() == expected + absl::StrJoin(names, ", "));
 }
 
-TEST_CASE("the schedules above are of all kinds, with warm-up and without") {
+TEST_CASE("the schedules above cover all kinds, with warm-up and without") {
   const google::protobuf::EnumDescriptor* kinds = v1::Schedule::Kind_descriptor();
   for (int i = 0; i < kinds->value_count(); ++i) {
     INFO(kinds->value(i)->name());

@@ -17,7 +17,7 @@ v1::Optimizer SpecOf(const std::string& name, double rate,
   return spec;
 }
 
-TEST_CASE("a wrong optimizer specification is refused with the name and what is allowed") {
+TEST_CASE("a wrong optimizer specification is refused with its name and the allowed values") {
   const auto message = [](const v1::Optimizer& spec) {
     const absl::Status status = CheckOptimizer(spec);
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
@@ -57,7 +57,7 @@ TEST_CASE("a wrong optimizer specification is refused with the name and what is 
         "optimizer \"rmsprop\": parameter \"decay\" is 1; allowed: [0, 1) in f32");
 }
 
-TEST_CASE("a schedule or clipping that a shard could not work with is refused by the shard too") {
+TEST_CASE("an invalid schedule or clipping is refused by the shard, too") {
   v1::Optimizer spec = SpecOf("adam", 0.1);
   spec.mutable_schedule()->set_kind(v1::Schedule::STEP);  // of period 0
   CHECK(MakeOptimizer(spec).status().code() == absl::StatusCode::kInvalidArgument);
@@ -67,7 +67,7 @@ TEST_CASE("a schedule or clipping that a shard could not work with is refused by
         "optimizer.clip_value is nan; allowed: a finite number >= 1e-30, or 0: no clipping");
 }
 
-TEST_CASE("only what a zero gradient leaves alone is passed over when nobody pushed") {
+TEST_CASE("a step without pushes is skipped only if a zero gradient changes nothing") {
   const auto ignores = [](const v1::Optimizer& spec) {
     return (*MakeOptimizer(spec))->ignores_zero();
   };
@@ -78,7 +78,7 @@ TEST_CASE("only what a zero gradient leaves alone is passed over when nobody pus
   CHECK_FALSE(ignores(SpecOf("ftrl", 1)));
 }
 
-TEST_CASE("what is right is accepted") {
+TEST_CASE("valid optimizer specifications are accepted") {
   CHECK(CheckOptimizer(SpecOf("", 0.1)).ok());
   CHECK(CheckOptimizer(SpecOf("sgd", 0)).ok());
   CHECK(CheckOptimizer(SpecOf("momentum", 0.1, {{"momentum", 0}})).ok());

@@ -37,7 +37,7 @@ TEST_CASE("a view handed out never changes until it is unpinned") {
   for (const PullOutcome& p : pulls) f.engine->Unpin(p.view.pin);
 }
 
-TEST_CASE("with no spare left an apply waits for the write-out and then goes on") {
+TEST_CASE("without a free shadow buffer an apply waits for the write-out and then continues") {
   FixtureOptions o;
   o.spares = 1;
   Fixture f(o);
@@ -50,7 +50,7 @@ TEST_CASE("with no spare left an apply waits for the write-out and then goes on"
   CHECK(f.engine->counters().spare_exhausted == 1);
   CHECK(f.Events().empty());
   CHECK(f.Version(0) == 1);
-  SECTION("the spare comes back") { f.engine->Unpin(first.view.pin); }
+  SECTION("the shadow buffer is free again") { f.engine->Unpin(first.view.pin); }
   SECTION("the chunk itself is free") { f.engine->Unpin(second.view.pin); }
   const std::vector<Event> events = f.Events();
   REQUIRE(events.size() == 2);
@@ -78,7 +78,7 @@ TEST_CASE("several pins of one buffer count") {
   f.engine->Unpin(UINT64_MAX);
 }
 
-TEST_CASE("spares are used again and are never more than allowed") {
+TEST_CASE("shadow buffers are used again and never exceed their limit") {
   FixtureOptions o;
   o.spares = 2;
   Fixture f(o);
@@ -107,7 +107,7 @@ TEST_CASE("a chunk that waits for a buffer still loses a departed worker's contr
   CHECK(f.Read(0) == Filled(16, -3));
 }
 
-TEST_CASE("ended steps that wait for a buffer go on, also across an epoch change") {
+TEST_CASE("ended steps that wait for a buffer commit, also after an epoch change") {
   FixtureOptions o;
   o.spares = 0;
   o.optimizer = "momentum";
@@ -134,7 +134,7 @@ TEST_CASE("a dropped table's pinned buffer lives until it is unpinned") {
   CHECK(f.engine->counters().resident_bytes == 0);
 }
 
-TEST_CASE("an engine gives all its memory back") {
+TEST_CASE("an engine frees all its memory") {
   FixtureOptions o;
   o.optimizer = "adam";
   Fixture f(o);

@@ -1,5 +1,5 @@
-// Tables with a pull codec. What is pulled of them is told by a table without one that gets the
-// same pushes: its parameters, encoded.
+// Tables with a pull codec. Pulls are compared with the encoded parameters of a table without one
+// that gets the same pushes.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -59,7 +59,7 @@ void Step(Fixture* f, uint32_t chunk, uint64_t step, uint32_t seed) {
 }
 
 // Chunks of four partitions: each has sequences of its own.
-TEST_CASE("what is pulled with a codec are the parameters, encoded, and training is not touched") {
+TEST_CASE("a pull with a codec returns the encoded parameters, and training is not affected") {
   for (const v1::Codec codec : kPullCodecs) {
     for (const v1::Consistency consistency : kConsistencies) {
       Fixture coded(PullOptions(codec, consistency));
@@ -85,14 +85,15 @@ TEST_CASE("what is pulled with a codec are the parameters, encoded, and training
   }
 }
 
-TEST_CASE("all who pull one version with a codec get one buffer, which later steps do not change") {
+TEST_CASE(
+    "all pulls of one version with a codec share one buffer, which later steps do not change") {
   Fixture f(PullOptions(v1::CODEC_INT8, v1::CONSISTENCY_SYNC));
   const PullOutcome one = f.Pull(kFirstWorker, 0, 0);
   const Bytes before = BytesOf(one.view);
   const PullOutcome two = f.Pull(kFirstWorker + 1, 0, 0, 1);
   CHECK(two.view.buffer.data == one.view.buffer.data);
   f.engine->Unpin(one.view.pin);
-  // Of the next version.
+  // Pulls of the next version.
   CHECK(f.Pull(kFirstWorker, 0, 1, 0, 1).kind == Kind::kDeferred);
   CHECK(f.Pull(kFirstWorker + 1, 0, 1, 1, 2).kind == Kind::kDeferred);
   Step(&f, 0, 0, 5);
@@ -111,7 +112,7 @@ TEST_CASE("all who pull one version with a codec get one buffer, which later ste
   CHECK(ready == 2);
   CHECK(buffers.size() == 1);
   CHECK(buffers.count(two.view.buffer.data) == 0);
-  // Nobody writes it out now, and it is still what a late worker gets.
+  // The buffer is not being written out now, and a late worker still gets it.
   const Bytes after = BytesOf(events.back().view);
   for (const Event& e : events) f.engine->Unpin(e.view.pin);
   f.engine->Unpin(two.view.pin);
@@ -122,7 +123,7 @@ TEST_CASE("all who pull one version with a codec get one buffer, which later ste
   CHECK(f.engine->counters().pull_bytes == 5 * before.size());
 }
 
-TEST_CASE("while encoded parameters are written out an apply needs no spare") {
+TEST_CASE("while encoded parameters are written out an apply needs no shadow buffer") {
   FixtureOptions o = PullOptions(v1::CODEC_BF16, v1::CONSISTENCY_SYNC);
   o.spares = 0;
   Fixture f(o);
@@ -136,7 +137,7 @@ TEST_CASE("while encoded parameters are written out an apply needs no spare") {
   CHECK(f.engine->counters().spare_exhausted == 0);
 }
 
-TEST_CASE("ssp: a deferred pull with a codec is answered with what the parameters are then") {
+TEST_CASE("ssp: a deferred pull with a codec returns the parameters at the time of its answer") {
   FixtureOptions o = PullOptions(v1::CODEC_FP8_E4M3, v1::CONSISTENCY_SSP);
   o.staleness = 1;
   Fixture f(o);
@@ -201,7 +202,7 @@ TEST_CASE("without memory to encode to a pull is refused, and answered when ther
   CHECK(f.Pull(kFirstWorker, 1, 2).kind == Kind::kReady);
 }
 
-TEST_CASE("a table that goes while its encoded chunks are written out leaves nothing behind") {
+TEST_CASE("a table dropped while its encoded chunks are written out leaks nothing") {
   Fixture f(PullOptions(v1::CODEC_F16, v1::CONSISTENCY_SYNC));
   const PullOutcome out = f.Pull(kFirstWorker, 0, 0);
   const Bytes before = BytesOf(out.view);

@@ -193,7 +193,8 @@ void ReplicaCluster::PromoteAll() {
   }
 }
 
-// What the coordinator does: a learner where a copy is missing, a follower of one that has all.
+// The coordinator's part: adds a learner where a replica is missing, and makes one that has caught
+// up a follower.
 void ReplicaCluster::Repair() {
   if (plan_.replicas < 2) return;
   const uint32_t p = Pick(plan_.partitions);
@@ -207,7 +208,7 @@ void ReplicaCluster::Repair() {
     learner->set_server(node.server);
     learner->set_since(view_.revision());
   } else {
-    // Only what the primary says of the configuration that there is.
+    // Only the primary's report on the current configuration counts.
     if (primary->revision != view_.revision() || !primary->engine->replicas().CaughtUp(p)) return;
     *partition->add_followers() = partition->learners(0);
     partition->clear_learners();
@@ -369,7 +370,7 @@ void ReplicaCluster::Deliver() {
 }
 
 void ReplicaCluster::CheckLog(const Node& node) {
-  // One record of each kind, applies' and catch-up's, may be what goes beyond.
+  // One record of each kind, applies' and catch-up's, may exceed the limits.
   constexpr uint64_t kMore = 2 * 1024;
   const EngineCounters counters = node.engine->counters();
   if (!tight_log()) return;

@@ -37,7 +37,7 @@ struct ReplicaPlan {
   uint32_t partitions = 3;
   uint32_t steps = 12;
   uint32_t spares = 16;
-  bool promote_learners = false;  // failpoint: whoever has a copy may become the primary
+  bool promote_learners = false;  // failpoint: a learner may become the primary
 };
 
 // One of a few kinds, by the seed.
@@ -49,7 +49,7 @@ class ReplicaCluster {
   static constexpr uint32_t kChunks = 6;
   static constexpr uint32_t kElements = 16;
   static constexpr uint32_t kDim = 4;
-  // Of every other seed: a few records of a partition.
+  // For every other seed: a few records of a partition.
   static constexpr ReplicaLogLimits kTightLog = {2048, 4096, 512};
 
   explicit ReplicaCluster(const ReplicaPlan& plan);
@@ -167,7 +167,7 @@ class ReplicaCluster {
   std::vector<std::vector<Stream>> streams_;               // by worker, by partition
   std::map<uint32_t, Asked> asked_;                        // by operation
   std::map<uint32_t, Deferred> deferred_;                  // by operation
-  // Of all pushes: engines may still hold records that came on closed lanes.
+  // Payloads of all pushes: engines may still hold records that came on closed lanes.
   std::vector<std::shared_ptr<std::vector<float>>> payloads_;
   uint32_t next_operation_ = 0;
   uint32_t promotions_ = 0, admitted_ = 0;

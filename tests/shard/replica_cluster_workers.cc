@@ -1,4 +1,4 @@
-// The workers of a ReplicaCluster: what they push, in which order, and what they do with answers.
+// The workers of a ReplicaCluster: their pushes, the order of these, and the handling of answers.
 #include <algorithm>
 
 #include "proto/spec/optimizer_values.h"
@@ -88,7 +88,7 @@ void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
   Node* node = Find(PartitionAt(partition)->primary());
   const uint32_t operation = next_operation_++;
   const Token token = {worker, operation, 0};
-  // What it sends from is used for something else as soon as the engine lets go of it.
+  // The send buffer is overwritten as soon as the engine releases it.
   payloads_.push_back(std::make_shared<std::vector<float>>(op.values));
   std::vector<float>& values = *payloads_.back();
   const Asked asked = {node->server,    worker, partition, index, PartitionAt(partition)->epoch(),
@@ -141,7 +141,7 @@ void ReplicaCluster::Answered(const Asked& asked, ReplyStatus status) {
   Op& op = streams_[asked.worker][asked.partition].ops[asked.op];
   op.out = false;
   if (Good(status)) {
-    // Of a sync step, only its commit says that it will not be lost.
+    // For a sync step, only its commit guarantees that the push will not be lost.
     if (!sync() || asked.epoch == streams_[asked.worker][asked.partition].epoch) op.acked = true;
     return;
   }
@@ -165,7 +165,7 @@ void ReplicaCluster::Post(uint32_t worker, uint32_t partition) {
   if (!Alive(info->primary())) return;
   if (stream.epoch != info->epoch()) {
     stream.epoch = info->epoch();
-    // Its lane to the one before is closed; what a sync step had there is sent again.
+    // Its lane to the previous primary is closed; pushes of a sync step sent there are sent again.
     for (auto it = asked_.begin(); it != asked_.end();) {
       if (it->second.worker == worker && it->second.partition == partition) {
         stream.ops[it->second.op].out = false;

@@ -18,7 +18,7 @@
 namespace verbena::shard {
 namespace replica_content_test {
 
-// Pushes, and what the replica has of that when it has taken its primary's place.
+// Pushes, promotes the replica, and checks that it has the pushes.
 void CheckPromoted(Pair* pair) {
   pair->Push({5, 6});
   REQUIRE(pair->Ship() == ReplyStatus::kOk);
@@ -89,7 +89,7 @@ TEST_CASE("a partition lost when a learner begins and reset later is on the repl
   CheckPromoted(&pair);
 }
 
-TEST_CASE("a partition lost and reset while its rows are sent to a learner begins anew there") {
+TEST_CASE("a partition lost and reset while its rows are sent to a learner is empty there") {
   RowOptions o = OnePartition(v1::CONSISTENCY_ASYNC);
   o.dim = 1024;
   Pair pair(o);
@@ -154,7 +154,7 @@ void BeginBehindDense(Pair* pair) {
   REQUIRE_FALSE(pair->primary.engine->replicas().CaughtUp(0));
 }
 
-TEST_CASE("a push that makes rows while a learner is sent another table is on the replica") {
+TEST_CASE("a push that creates rows while a learner gets another table is on the replica") {
   Pair pair(OnePartition(AnyConsistency()));
   BeginBehindDense(&pair);
   // They are records though the table's turn has not come. Key 1 is sent later, with these applies.
@@ -220,12 +220,12 @@ TEST_CASE("regression: the end of a restored slice waits for the notes of its pa
   CHECK(TakesEmptyRestore());
 }
 
-TEST_CASE("failpoint: the end of a restored slice passes what is noted") {
+TEST_CASE("failpoint: the end of a restored slice overtakes the notes") {
   const Planted planted(&Failpoints::end_before_notes);
   CHECK_FALSE(TakesEmptyRestore());
 }
 
-TEST_CASE("a replica that lost what its primary has does not take records for it") {
+TEST_CASE("a replica with a lost partition does not take records for it") {
   Pair pair(OnePartition(AnyConsistency()));
   pair.AddLearner();
   pair.Apply();
@@ -272,7 +272,7 @@ uint64_t FillAndLearn(Pair* pair, uint64_t rows) {
 }
 
 // A push to a row that is not in memory waits for it while the learner's cursor passes the row.
-// Whether the replica takes everything and has what the primary has.
+// Whether the replica takes everything and equals the primary.
 bool PassesAppliesThatWait() {
   constexpr uint64_t kRows = 3000, kKey = 1500;
   Tiered tiered;
@@ -296,12 +296,12 @@ bool PassesAppliesThatWait() {
   return pair.replica.Scan(0, kRows) == there;
 }
 
-TEST_CASE("a push that waits for a cold row is in what a learner gets of the row") {
+TEST_CASE("a push that waits for a cold row is in the row that a learner gets") {
   CHECK(PassesAppliesThatWait());
 }
 
-// A push that its follower was told waits for a cold row that cannot be read, and the job begins
-// anew. Whether the primary knows that the follower has more.
+// A replicated push waits for a cold row that cannot be read, and the job begins anew. Whether the
+// primary knows that the follower has more.
 bool KnowsThatReplicaDiffers() {
   constexpr uint64_t kRows = 3000, kKey = 1500;
   Tiered tiered;
@@ -324,16 +324,16 @@ bool KnowsThatReplicaDiffers() {
   return refused && pair.primary.engine->replicas().Differs(0);
 }
 
-TEST_CASE("regression: an apply that a follower was told and that cannot be made costs it") {
+TEST_CASE("regression: a replicated push that cannot be applied makes its replica differ") {
   CHECK(KnowsThatReplicaDiffers());
 }
 
-TEST_CASE("failpoint: what cannot be applied when a job begins anew is forgotten") {
+TEST_CASE("failpoint: a push that cannot be applied when a job begins anew is forgotten") {
   const Planted failpoint(&Failpoints::forget_unapplied);
   CHECK_FALSE(KnowsThatReplicaDiffers());
 }
 
-TEST_CASE("failpoint: a learner is sent a row without an apply it was told before") {
+TEST_CASE("failpoint: a learner gets a row without an apply whose record came before") {
   const Planted failpoint(&Failpoints::cursor_before_apply);
   const bool skip_proof = GENERATE(false, true);
   const Planted unproved(&Failpoints::skip_proof, skip_proof);

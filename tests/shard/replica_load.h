@@ -225,7 +225,7 @@ class Load {
   uint32_t most_idle() const { return most_idle_; }
   uint64_t most_bytes() const { return most_bytes_; }
   bool within_bounds() const { return within_bounds_; }
-  bool differs() const { return differs_; }  // with a failpoint: the copy has said so
+  bool differs() const { return differs_; }  // with a failpoint: the replica has reported it
 
  private:
   struct Request {

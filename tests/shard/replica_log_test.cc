@@ -86,7 +86,7 @@ TEST_CASE("regression: replica log: catch-up ends while pushes make rows with mu
   CHECK(scan(load.Promote()) == before);
 }
 
-TEST_CASE("failpoint: replica log: a learner is not told which rows to make") {
+TEST_CASE("failpoint: replica log: a learner does not get the list of new rows") {
   failpoints().forget_new_rows = true;
   Load load(GrowingPlan(16));
   GrowAndLearn(&load);
@@ -112,11 +112,12 @@ TEST_CASE("failpoint: replica log: the cursor chases rows that pushes make") {
   CHECK(GrowingRounds(&Failpoints::chase_new_rows) == 0);
 }
 
-TEST_CASE("failpoint: replica log: a slice that pushes make rows of waits for its turn") {
+TEST_CASE("failpoint: replica log: a slice with new rows waits for its turn") {
   CHECK(GrowingRounds(&Failpoints::announce_late) == 0);
 }
 
-TEST_CASE("regression: replica log: a push to many partitions has its turn beside another table") {
+TEST_CASE(
+    "regression: replica log: a push to many partitions proceeds beside another table's pushes") {
   LoadPlan plan;
   plan.clients = 16;
   plan.wide = kLoadPartitions;
@@ -142,25 +143,25 @@ bool ViewsStayWithinBounds() {
   REQUIRE(load.CatchUp(false, 10'000) > 0);
   load.BeginGenerations(50);
   const bool within_bounds = load.within_bounds();
-  // The copy hears of all of it, in the right order: it takes what comes next.
+  // The replica gets all of it, in the right order: it takes the next records.
   for (uint32_t round = 0; round < 100; ++round) load.Round(true);
   load.Drain();
   CHECK(load.answered() > 100);
   return within_bounds;
 }
 
-TEST_CASE("regression: replica log: what views change stays within the bounds, too") {
+TEST_CASE("regression: replica log: records of view changes stay within the limits, too") {
   CHECK(ViewsStayWithinBounds());
 }
 
-TEST_CASE("failpoint: replica log: what views change asks for no room") {
+TEST_CASE("failpoint: replica log: records of view changes ignore the limits") {
   failpoints().unbounded_notes = true;
   const bool within_bounds = ViewsStayWithinBounds();
   failpoints().unbounded_notes = false;
   CHECK_FALSE(within_bounds);
 }
 
-TEST_CASE("replica notes: a later one takes the place of an earlier one") {
+TEST_CASE("replica notes: a later note replaces an earlier one") {
   ReplicaNotes notes;
   const auto put = [&](uint32_t table, ReplicaKind kind, uint32_t generation, uint64_t worker = 0,
                        uint64_t clock = 0) {

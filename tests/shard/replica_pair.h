@@ -91,7 +91,7 @@ class Pair {
   }
 
   void Take() { primary.engine->replicas().Take(&records_, 1000); }
-  // Delivers what was taken. Records after one that is refused are lost, as with its link.
+  // Delivers the taken records. Records after a refused one are lost, as with its link.
   ReplyStatus Deliver() {
     ReplyStatus status = ReplyStatus::kOk;
     for (const ReplicaRecord& r : std::exchange(records_, {})) {

@@ -13,16 +13,16 @@
 namespace verbena::shard {
 namespace replica_proof_test {
 
-TEST_CASE("failpoint: rows of a table made under a learner stay to come") {
+TEST_CASE("failpoint: rows of a table created during catch-up are never sent") {
   const Planted failpoint(&Failpoints::rows_never_come);
   Pair pair(OnePartition(AnyConsistency()));
   CreateUnderLearner(&pair);
-  SECTION("the proof finds it") {
+  SECTION("the proof detects it") {
     pair.Push({5, 6});
     CHECK(pair.Ship() == ReplyStatus::kDataLoss);
     CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
   }
-  SECTION("without the proof the rows are gone with the primary") {
+  SECTION("without the proof the rows are lost with the primary") {
     const Planted unproved(&Failpoints::skip_proof);
     pair.Push({5, 6});
     CHECK(pair.Ship() == ReplyStatus::kOk);
@@ -39,7 +39,7 @@ ReplyStatus PushAfterProof(Pair* pair) {
   pair->Push({5, 6});
   pair->AddLearner();
   pair->Apply();
-  pair->Take();  // contents, and what compares them
+  pair->Take();  // contents, and their comparison
   pair->Push({7, 8});
   return pair->Ship();
 }
@@ -90,7 +90,7 @@ TEST_CASE("the audit passes a follower that is equal, while pushes go on") {
   CHECK(Audit(&pair) == ReplyStatus::kOk);
 }
 
-TEST_CASE("regression: a follower that has not answered the audit gets no more of it") {
+TEST_CASE("regression: a follower that has not answered the audit gets no more audit records") {
   const bool hurry = GENERATE(false, true);
   Pair pair(OnePartition(AnyConsistency()));
   pair.AddLearner();

@@ -1,5 +1,5 @@
-// A new run of a job begins while the follower has not acknowledged what the last one pushed: reads
-// show nothing that a failover would take back.
+// A new run of a job begins while the follower has not acknowledged the pushes of the last one:
+// reads show nothing that a failover would revert.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <map>
@@ -34,7 +34,7 @@ class WithFollower {
     Apply();
     Ship();
   }
-  // The follower takes everything, and says so.
+  // The follower takes everything and acknowledges it.
   void Ship() {
     std::vector<ReplicaRecord> records;
     f_.engine->replicas().Take(&records, 100);
@@ -55,7 +55,7 @@ class WithFollower {
     f_.view.mutable_partitions(0)->clear_followers();
     Apply();
   }
-  // The primary dies: from here on the fixture's engine is what was the follower.
+  // The primary dies: from here on the fixture's engine is the former follower.
   void FailOver() {
     v1::Partition* partition = f_.view.mutable_partitions(0);
     partition->clear_followers();
@@ -200,7 +200,7 @@ bool KeepsRows(v1::Consistency consistency, bool slow) {
          f.PushValue(0, 0, first + 1, keys, kPushed) == ReplyStatus::kOk;
 }
 
-TEST_CASE("regression: a follower that missed that a run began keeps the steps of that run") {
+TEST_CASE("regression: a follower that missed the start of a run keeps the steps of that run") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const bool slow = GENERATE(false, true);
@@ -208,7 +208,7 @@ TEST_CASE("regression: a follower that missed that a run began keeps the steps o
   CHECK(KeepsRows(consistency, slow));
 }
 
-TEST_CASE("failpoint: a follower that missed that a run began makes its steps again") {
+TEST_CASE("failpoint: a follower that missed the start of a run resets the steps of that run") {
   failpoints().reset_promoted = true;
   CHECK_FALSE(KeepsChunk(v1::CONSISTENCY_SYNC, /*slow=*/true));
   CHECK_FALSE(KeepsRows(v1::CONSISTENCY_SYNC, /*slow=*/true));
@@ -217,7 +217,7 @@ TEST_CASE("failpoint: a follower that missed that a run began makes its steps ag
 }
 
 // Workers that push and leave, within one run.
-TEST_CASE("regression: copies forget the workers that have left") {
+TEST_CASE("regression: replicas forget the workers that have left") {
   const bool bug = GENERATE(false, true);
   failpoints().keep_retired = bug;
   Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
@@ -238,7 +238,7 @@ TEST_CASE("regression: copies forget the workers that have left") {
 }
 
 // Its mark must be there when the view that names it comes.
-TEST_CASE("copies keep a worker that is newer than their view") {
+TEST_CASE("replicas keep a worker that is newer than their view") {
   constexpr uint32_t kLater = 2007, kLast = 2009;  // the observer came before
   Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
   WithFollower<Fixture> pair(&f);
@@ -255,7 +255,7 @@ TEST_CASE("copies keep a worker that is newer than their view") {
   CHECK(f.Push(kLast, 0, 2, kPushed).answer.status == ReplyStatus::kOk);
 }
 
-TEST_CASE("failpoint: read what a new run has applied before the follower has it") {
+TEST_CASE("failpoint: reads of a new run show applies that the follower does not have") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   failpoints().read_unacknowledged = true;

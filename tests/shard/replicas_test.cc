@@ -25,7 +25,7 @@ Contents Undisturbed(ReplicaPlan plan) {
   return cluster.Contents();
 }
 
-// What is wrong, or an empty string.
+// The first problem found, or an empty string.
 std::string Finding(const ReplicaPlan& plan, const Contents& expected) {
   ReplicaCluster cluster(plan);
   const bool ended = cluster.Run();
@@ -38,7 +38,7 @@ std::string Finding(const ReplicaPlan& plan, const Contents& expected) {
   return cluster.error;
 }
 
-TEST_CASE("replicas: what was acknowledged is there once, whoever dies") {
+TEST_CASE("replicas: each acknowledged push is applied once under failures") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
@@ -49,7 +49,7 @@ TEST_CASE("replicas: what was acknowledged is there once, whoever dies") {
   }
 }
 
-TEST_CASE("replicas: rows that are dropped are dropped everywhere, with the same apply") {
+TEST_CASE("replicas: evicted rows are dropped on every replica, by the same apply") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const v1::Eviction::Kind kind =
@@ -71,7 +71,8 @@ TEST_CASE("replicas: rows that are dropped are dropped everywhere, with the same
     if (consistency == v1::CONSISTENCY_SYNC) {
       expected = Undisturbed(plan);
     } else {
-      // What goes depends on the order of pushes, which faults change: the copies are compared.
+      // The dropped rows depend on the order of pushes, which faults change: the replicas are
+      // compared.
       ReplicaCluster cluster(plan);
       REQUIRE(cluster.Run());
       expected = cluster.Contents();
@@ -82,7 +83,7 @@ TEST_CASE("replicas: rows that are dropped are dropped everywhere, with the same
   CHECK(evicted > 100);
 }
 
-TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
+TEST_CASE("replicas: each replica has exactly the admitted rows") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   const bool evicts = GENERATE(false, true);
@@ -98,7 +99,7 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
       plan.eviction.set_ttl(3);
     }
     CAPTURE(seed, static_cast<int>(consistency), evicts);
-    // What was counted is gone with a server, so faults change which keys get a row.
+    // Admission counts are lost with a server, so faults change the keys that get a row.
     ReplicaCluster cluster(plan);
     REQUIRE(cluster.Run());
     const Contents expected = cluster.Contents();
@@ -108,7 +109,7 @@ TEST_CASE("replicas: copies have the rows that were admitted, and no others") {
   CHECK(refused > 100);
 }
 
-TEST_CASE("replicas: changes of the optimizer are in force in the same applies everywhere") {
+TEST_CASE("replicas: changes of the optimizer take effect at the same apply on every replica") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
@@ -132,7 +133,7 @@ TEST_CASE("replicas: changes of the optimizer are in force in the same applies e
   }
 }
 
-// What the first of `count` seeds that finds something says, with a bug planted.
+// The first problem that `count` seeds find with a failpoint set.
 std::string FirstFinding(Failpoint Failpoints::*bug, bool rows, v1::Consistency consistency,
                          uint32_t count, bool promote_learners = false) {
   for (uint32_t seed = 1; seed <= count; ++seed) {
@@ -149,7 +150,8 @@ std::string FirstFinding(Failpoint Failpoints::*bug, bool rows, v1::Consistency 
   return "";
 }
 
-TEST_CASE("regression: a mean is divided by the workers of its record, whatever begins meanwhile") {
+TEST_CASE(
+    "regression: a mean is divided by the workers of its record, also after a new run begins") {
   FixtureOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   options.reduction = v1::REDUCTION_MEAN;
@@ -192,7 +194,8 @@ TEST_CASE("regression: a mean is divided by the workers of its record, whatever 
   }
 }
 
-TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wait, pulls do not") {
+TEST_CASE(
+    "replicas: with fewer replicas than min_replicas pushes and end-steps wait, pulls do not") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   FixtureOptions options;
   options.consistency = consistency;
@@ -220,27 +223,27 @@ TEST_CASE("replicas: with fewer copies than min_replicas pushes and end-steps wa
   CHECK(pushed.replicating == (consistency == v1::CONSISTENCY_ASYNC));
 }
 
-TEST_CASE("failpoint: take a push that was taken again") {
+TEST_CASE("failpoint: apply an applied push again") {
   const bool rows = GENERATE(false, true);
   CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, rows, v1::CONSISTENCY_ASYNC, 20).empty());
 }
 
-TEST_CASE("failpoint: take a push to a step that was committed") {
+TEST_CASE("failpoint: accept a push to a committed step") {
   CHECK_FALSE(FirstFinding(&Failpoints::skip_dedupe, false, v1::CONSISTENCY_SYNC, 20).empty());
 }
 
-TEST_CASE("failpoint: acknowledge before the copy has it") {
+TEST_CASE("failpoint: acknowledge before the replica has it") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
   CHECK_FALSE(FirstFinding(&Failpoints::acknowledge_early, rows, consistency, 20).empty());
 }
 
-TEST_CASE("failpoint: forget what is deferred when its partition moves") {
+TEST_CASE("failpoint: forget deferred requests when their partition moves") {
   CHECK(FirstFinding(&Failpoints::forget_deferred, false, v1::CONSISTENCY_SYNC, 20) ==
         "a pull is deferred for good");
 }
 
-TEST_CASE("failpoint: send copies what is in the worker's slot") {
+TEST_CASE("failpoint: send replicas the bytes of the worker's slot") {
   // The contents at the end, or the audit before.
   CHECK_THAT(FirstFinding(&Failpoints::replicate_from_slot, false, v1::CONSISTENCY_ASYNC, 20),
              Catch::Contains("something else") || Catch::Contains("data loss"));

@@ -1,4 +1,4 @@
-// What was saved is loaded elsewhere, and training goes on as if nothing had been.
+// A checkpoint is loaded on other servers, and training goes on as without the interruption.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -58,7 +58,7 @@ CheckpointPlan Elsewhere(CheckpointPlan plan, uint64_t step) {
   return plan;
 }
 
-TEST_CASE("restore: on other servers training goes on, and equals the one without a break") {
+TEST_CASE("restore: training on other servers equals training without an interruption") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
@@ -88,7 +88,7 @@ TEST_CASE("restore: on other servers training goes on, and equals the one withou
   }
 }
 
-TEST_CASE("restore: copies have what was loaded, and take over") {
+TEST_CASE("restore: replicas have the loaded content, and take over") {
   const bool rows = GENERATE(false, true);
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
@@ -109,7 +109,7 @@ TEST_CASE("restore: copies have what was loaded, and take over") {
     CHECK(before->behind > 0);
     other.DeliverAll();
     CHECK(other.engine(0).restores().progress(plan.table)->complete());
-    // Whoever sees both at once loses nothing.
+    // A server that gets both views at once loses nothing.
     other.view().mutable_tables(0)->set_restoring(false);
     for (v1::Partition& p : *other.view().mutable_partitions()) {
       p.set_primary(p.followers(0).server());
@@ -180,7 +180,7 @@ ReplyStatus Pulled(CheckpointRig* rig, uint32_t chunk) {
   return out.answer.status;
 }
 
-TEST_CASE("restore: nobody is served before the view says that all is there") {
+TEST_CASE("restore: the table is served only after the view completes the restore") {
   const bool rows = GENERATE(false, true);
   CheckpointPlan plan = Small(rows);
   const Saved saved = Trained(plan);
@@ -195,7 +195,7 @@ TEST_CASE("restore: nobody is served before the view says that all is there") {
   CHECK(status() == ReplyStatus::kNotReady);
   REQUIRE(rig.FinishRestore().ok());
   CHECK(status() == ReplyStatus::kNotReady);
-  // A generation that begins meanwhile does not change what it begins with.
+  // A generation that begins meanwhile starts from the same content.
   rig.view().mutable_jobs(0)->set_generation(2);
   rig.ApplyView();
   rig.Serve();
@@ -205,7 +205,8 @@ TEST_CASE("restore: nobody is served before the view says that all is there") {
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("restore: what is not finished when the view says so is lost, never initial") {
+TEST_CASE(
+    "restore: partitions unfinished when the view completes the restore are lost, not initial") {
   const bool rows = GENERATE(false, true);
   CheckpointPlan plan = Small(rows);
   const Saved saved = Trained(plan);
@@ -242,7 +243,7 @@ ReplyStatus ReadAfterReset(bool rows, bool joins) {
   return rows ? Scanned(&rig, 0) : Pulled(&rig, 0);
 }
 
-TEST_CASE("regression: what is lost in a restore and reset after it is served") {
+TEST_CASE("regression: a partition lost during a restore and reset after it is served") {
   const bool rows = GENERATE(false, true), joins = GENERATE(false, true);
   CHECK(ReadAfterReset(rows, joins) == ReplyStatus::kOk);
   failpoints().lose_what_is_reset = true;
@@ -251,7 +252,7 @@ TEST_CASE("regression: what is lost in a restore and reset after it is served") 
   CHECK(lost == ReplyStatus::kDataLoss);
 }
 
-TEST_CASE("restore: a partition that has changed hands is loaded again") {
+TEST_CASE("restore: a partition with a new primary is loaded again") {
   CheckpointPlan plan = Small(false);
   const Saved saved = Trained(plan);
   plan.restoring = true;
@@ -274,7 +275,7 @@ TEST_CASE("restore: a partition that has changed hands is loaded again") {
   CHECK(Flatten(rig.CheckpointIdle()) == Flatten(saved));
 }
 
-TEST_CASE("restore: what is loaded in part is not served") {
+TEST_CASE("restore: a partly loaded partition is not served") {
   CheckpointPlan plan = Small(false);
   Saved saved = Trained(plan);
   saved.chunks.erase(0);
@@ -312,7 +313,7 @@ TEST_CASE("restore: into another dtype, and without optimizer state") {
   REQUIRE(rig.FinishRestore().ok());
   rig.Serve();
   for (const auto& [first, chunk] : rig.CheckpointIdle().chunks) {
-    // What the optimizer works on is what it worked on.
+    // The optimizer continues with the weights that it had.
     const auto weights = [](const SavedChunk& c) {
       if (!c.master.empty()) return c.master;
       std::vector<float> floats(c.count);
@@ -328,7 +329,7 @@ TEST_CASE("restore: into another dtype, and without optimizer state") {
   }
 }
 
-TEST_CASE("restore: parameters of 16 bits without a master copy are widened") {
+TEST_CASE("restore: 16-bit parameters without a master copy are widened") {
   CheckpointPlan plan = Small(false);
   plan.dtype = v1::DTYPE_BF16;
   Saved saved = Trained(plan);
@@ -344,7 +345,7 @@ TEST_CASE("restore: parameters of 16 bits without a master copy are widened") {
   }
 }
 
-TEST_CASE("restore: what is not of the table's shape is refused") {
+TEST_CASE("restore: content that does not fit the table's shape is refused") {
   const auto bad = absl::StatusCode::kInvalidArgument;
   CheckpointPlan plan = Small(false);
   plan.restoring = true;
@@ -376,14 +377,14 @@ TEST_CASE("restore: what is not of the table's shape is refused") {
   rows.table = plan.table;
   rows.keys = keys;
   CHECK(rig.engine(0).restores().LoadRows(rows).code() == bad);
-  // A table that the view does not say so of.
+  // A table that is not being restored in the view.
   plan.restoring = false;
   CheckpointRig served(plan);
   CHECK(served.engine(0).restores().Begin({plan.table, 0, 0}).code() ==
         absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("restore: rows of a shape that is not the table's are refused") {
+TEST_CASE("restore: rows of another shape than the table's are refused") {
   CheckpointPlan plan = Small(true);
   plan.restoring = true;
   CheckpointRig rig(plan);
@@ -428,12 +429,12 @@ int CallsToLoad(CheckpointRig* rig, const RowsToRestore& rows) {
     // Never far more rows in memory than fit.
     const ColdCounters cold = rig->engine(0).cold().counters();
     REQUIRE(cold.hot_bytes <= 2 * cold.hot_limit_bytes);
-    rig->TakeEvents();  // the cold store writes what it was given
+    rig->TakeEvents();  // the cold store writes its queue
   }
   return 0;
 }
 
-TEST_CASE("regression: rows beyond memory are loaded, however few of them fit into it") {
+TEST_CASE("regression: rows beyond memory are loaded, even if few fit into it") {
   CheckpointPlan plan = Small(true);
   plan.cold = plan.restoring = true;
   plan.servers = 1;
@@ -499,7 +500,7 @@ TEST_CASE("regression: adam begins at its first step on rows that come without i
   CHECK(moved > 0);
 }
 
-TEST_CASE("counts of applies of a row pass over the number that means none") {
+TEST_CASE("a row's count of applies skips the number that means none") {
   CHECK(NextApply(0) == 1);
   CHECK(NextApply(7) == 8);
   CHECK(NextApply(kAppliesOfNewState) == 1);

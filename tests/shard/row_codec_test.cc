@@ -1,5 +1,5 @@
-// Codecs of rows: what a row takes, its bytes against those of a dense payload, and an engine with
-// them against one that is given what is left of the numbers.
+// Codecs of rows: the size of a row, its bytes compared with those of a dense payload, and an
+// engine with codecs compared with one that gets the decoded numbers.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -26,7 +26,7 @@ Row RowOfNumbers(std::mt19937* random, uint32_t dim, float scale = 1) {
   return row;
 }
 
-// What is left of a row that travelled.
+// A row after encoding and decoding.
 Row Travelled(ElementType type, const Row& row) {
   std::vector<std::byte> bytes(RowBytes(type, row.size()));
   Row back(row.size());
@@ -35,7 +35,7 @@ Row Travelled(ElementType type, const Row& row) {
   return back;
 }
 
-TEST_CASE("a row takes no more than its numbers and the scales of its blocks") {
+TEST_CASE("a row takes only its numbers and the scales of its blocks") {
   CHECK(RowBytes(ElementType::kF32, 5) == 20);
   CHECK(RowBytes(ElementType::kBf16, 4) == 8);
   CHECK(RowBytes(ElementType::kF16, 5) == 12);
@@ -47,14 +47,14 @@ TEST_CASE("a row takes no more than its numbers and the scales of its blocks") {
   CHECK(RowBytes(ElementType::kInt8, 1024) == PayloadBytes(ElementType::kInt8, 1024));
 }
 
-TEST_CASE("a row has the bytes that it would have alone, on every instruction set") {
+TEST_CASE("a row is encoded as if it were alone, on every instruction set") {
   std::mt19937 random(5);
   for (const ElementType type : kRowTypes) {
     for (uint32_t dim : {1, 2, 3, 4, 15, 16, 17, 31, 32, 64, 100, 127, 128, 129, 200, 256, 1024}) {
       CAPTURE(static_cast<int>(type), dim);
       Row row = RowOfNumbers(&random, dim);
       if (dim % 3 == 0) row[dim / 2] = std::nanf("");
-      // Of exactly that size: what is read or written beyond it is seen by a sanitizer.
+      // The exact size, so that a sanitizer finds reads and writes beyond it.
       const size_t bytes = RowBytes(type, dim);
       std::vector<std::byte> dense(PayloadBytes(type, dim)), first;
       codec::Encode(Isa::kBaseline, type, row.data(), nullptr, dense.data(), dim);
@@ -81,7 +81,7 @@ struct Twins {
     options.pull_codec = pull;
     coded = std::make_unique<RowFixture>(options);
   }
-  // The same of both, where the plain one is given what the other one's decodes to.
+  // The same push to both; the plain one gets the decoded rows.
   void Push(uint32_t rank, uint32_t partition, uint64_t sequence, const Rows& rows) {
     Rows left;
     for (const auto& [key, row] : rows) left[key] = Travelled(coded->push_type, row);
@@ -103,7 +103,7 @@ struct Twins {
   std::unique_ptr<RowFixture> coded;
 };
 
-TEST_CASE("encoded rows are what they decode to, pushed and looked up") {
+TEST_CASE("encoded rows count as their decoded values, in pushes and lookups") {
   for (const v1::Codec codec : kRowCodecs) {
     for (const v1::Consistency consistency : {v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC}) {
       for (const v1::DType stored : {v1::DTYPE_F32, v1::DTYPE_BF16}) {
@@ -138,7 +138,7 @@ TEST_CASE("encoded rows are what they decode to, pushed and looked up") {
   }
 }
 
-TEST_CASE("a NaN in an encoded row is seen, and one group's does not reach the others") {
+TEST_CASE("a NaN in an encoded row is found, and affects only its group") {
   RowOptions options;
   options.dim = 16;
   options.push_codec = v1::CODEC_INT8;
@@ -177,7 +177,7 @@ TEST_CASE("rows of another type than the table's are refused, and change nothing
   CHECK(f.PushValue(0, 0, 2, keys, 1) == ReplyStatus::kOk);
 }
 
-TEST_CASE("without memory to decode rows to, they are to be sent again") {
+TEST_CASE("without memory to decode rows a push must be sent again") {
   RowOptions options;
   options.dim = 64;
   options.push_codec = v1::CODEC_BF16;

@@ -179,7 +179,7 @@ class RowFixture {
     groups = {GroupOf(partition, sequence, rows.size(), index)};
     return engine->PushRows(PushOf(rank));
   }
-  // Of groups, keys and values, which are encoded.
+  // A push of groups, keys and values, which are encoded.
   PushRowsRequest PushOf(uint32_t rank) {
     const size_t rows = values.size() / options.dim, bytes = RowBytes(push_type, options.dim);
     encoded.resize(rows * bytes);
@@ -237,7 +237,7 @@ class RowFixture {
     Name(of);
     return engine->Prefetch({worker, kTable, groups, keys});
   }
-  // Of an answer that has them as `type`.
+  // The rows of an answer that has them as `type`.
   Rows RowsOf(const std::vector<uint64_t>& of, const ChunkView& rows, ElementType type) const {
     Rows result;
     const std::byte* at = rows.buffer.data;

@@ -67,7 +67,7 @@ void CheckLikeMap(size_t count, const std::function<uint64_t(size_t)>& key_of) {
   }
 }
 
-TEST_CASE("pages of indices that are wanted one by one, among rows, lie behind each other") {
+TEST_CASE("index pages that are allocated one by one, among rows, are contiguous") {
   LocalPartitions s(RowShape(64, 1, false), 0);
   constexpr int kPages = 20'000;
   std::vector<std::byte*> rows, pages;
@@ -87,7 +87,7 @@ TEST_CASE("pages of indices that are wanted one by one, among rows, lie behind e
   for (std::byte* p : pages) s.arena.Give(RowArena::kPage, p);
 }
 
-TEST_CASE("an index finds what a plain map does, whatever the keys are like") {
+TEST_CASE("an index finds the same rows as a map, for keys of any pattern") {
   std::mt19937_64 random(1);
   constexpr size_t kCount = 60000;  // some tens of groups
   CheckLikeMap(kCount, [&](size_t i) { return i * 0x9e3779b97f4a7c15u; });
@@ -116,12 +116,12 @@ TEST_CASE("beside parameters and state a row takes at most sixteen bytes, at eve
     most = std::max(most, static_cast<double>(pages) / static_cast<double>(next));
   }
   CHECK(most <= 16);
-  // What the arena has idle comes on top: a block, and what was reserved.
+  // The arena's idle memory comes on top: a block, and the reserved memory.
   const double all = static_cast<double>(s.arena.bytes()) / static_cast<double>(next);
   CHECK(all <= 16.5 + 4.0 * (dim + 1) + double{1 << 20} / static_cast<double>(next));
 }
 
-TEST_CASE("keys made to have the same two lines are found, wherever they had to go") {
+TEST_CASE("keys with the same two cache lines are found, wherever they are stored") {
   std::vector<uint64_t> same, keys;
   for (uint64_t key = 0; same.size() < 140; ++key) {
     if ((RowIndex::Hash(key) & 0xffff) == 0x1234) same.push_back(key);
@@ -168,7 +168,7 @@ TEST_CASE("a lookahead guesses nearly every row, at every size") {
   }
 }
 
-TEST_CASE("guesses that are wrong, gone or of nobody find the rows all the same") {
+TEST_CASE("wrong, outdated and missing guesses still find the rows") {
   LocalPartitions s(RowShape(2, 0, false, /*has_stamps=*/true), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint64_t> keys(300);
@@ -192,7 +192,7 @@ TEST_CASE("guesses that are wrong, gone or of nobody find the rows all the same"
   }
 }
 
-TEST_CASE("where there is no memory a store stays as it was, and goes on later") {
+TEST_CASE("without memory a store stays as it was, and continues later") {
   const RowShape shape(3, 1, false);
   std::mt19937_64 random(9);
   std::vector<uint64_t> keys(9000);
@@ -224,7 +224,7 @@ TEST_CASE("where there is no memory a store stays as it was, and goes on later")
   CHECK(refused > 10);
 }
 
-TEST_CASE("an index without memory fills up, refuses, and takes back") {
+TEST_CASE("an index without memory fills up, refuses keys, and can remove them") {
   LocalPartitions s(RowShape(1, 0, false), 0);
   RowIndex index(&s.arena);
   std::vector<uint64_t> keys;
@@ -254,8 +254,7 @@ TEST_CASE("an index without memory fills up, refuses, and takes back") {
   for (uint32_t row = 0; row < n; ++row) REQUIRE(find(row) == row);
 }
 
-TEST_CASE(
-    "whatever number of rows is expected, the rows are the same, and the right one costs nothing") {
+TEST_CASE("any expected number of rows gives the same rows, and the right one costs nothing") {
   constexpr size_t kRows = 50000;
   std::mt19937_64 random(5);
   std::vector<uint64_t> keys(kRows);
@@ -282,7 +281,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("more rows are expected than there is memory for: they come all the same") {
+TEST_CASE("more rows are expected than fit into memory: they are created all the same") {
   LocalPartitions s(RowShape(2, 0, false), 1);
   s.allocator.limit = 1 << 20;
   RowStore& store = *s.stores[0];
@@ -295,7 +294,7 @@ TEST_CASE("more rows are expected than there is memory for: they come all the sa
   for (size_t i = 0; i < keys.size(); ++i) REQUIRE(rows[i] == i);
 }
 
-TEST_CASE("rows that are not counted remember whether there was an apply, also when they move") {
+TEST_CASE("rows without counts remember whether there was an apply, also when they move") {
   LocalPartitions s(RowShape(2, 0, false), 1);
   RowStore& store = *s.stores[0];
   std::vector<uint64_t> keys(200);
@@ -312,7 +311,7 @@ TEST_CASE("rows that are not counted remember whether there was an apply, also w
   }
 }
 
-TEST_CASE("however long rows come and go, a lookup of a key without one ends soon") {
+TEST_CASE("after many inserts and drops a lookup of a missing key still ends soon") {
   LocalPartitions s(RowShape(2, 0, false, /*has_stamps=*/true), 0);
   RowIndex index(&s.arena);
   const auto no_hashes = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
@@ -346,7 +345,7 @@ TEST_CASE("however long rows come and go, a lookup of a key without one ends soo
   }
 }
 
-TEST_CASE("an index has the greatest row numbers, whole, also of rows that change places") {
+TEST_CASE("an index keeps the greatest row numbers complete, also of rows that move") {
   LocalPartitions s(RowShape(2, 0, false), 0);
   RowIndex index(&s.arena);
   const auto hashes_of = [](absl::Span<const uint32_t> rows, uint64_t* hashes) {
@@ -368,7 +367,7 @@ TEST_CASE("an index has the greatest row numbers, whole, also of rows that chang
   }
 }
 
-TEST_CASE("slices that go give their memory to the others, and in the end to the pool") {
+TEST_CASE("partitions that leave give their memory to the others, and finally to the pool") {
   LocalPartitions s(RowShape(8, 0, false), 8);
   std::vector<uint64_t> keys(3000);
   std::vector<uint32_t> rows(keys.size());

@@ -28,7 +28,7 @@ v1::Optimizer Spec(const std::string& name, double rate,
   return spec;
 }
 
-// What a formula works on: one row, in double or in float.
+// The operands of a formula: one row, in double or in float.
 template <typename T>
 struct RowOf {
   std::vector<T> w = std::vector<T>(kDim, T(0.5)), a = std::vector<T>(kDim),
@@ -171,7 +171,7 @@ TEST_CASE("ftrl by row") {
               }));
 }
 
-TEST_CASE("a schedule goes by the applies of the partition, not of the row") {
+TEST_CASE("a schedule counts the applies of the partition, not of the row") {
   RowOptions o;
   o.workers = 1;
   o.initializer.set_kind(v1::Initializer::ZEROS);
@@ -199,7 +199,7 @@ TEST_CASE("clipping by norm is by row") {
   CHECK(f.ReadRow(keys[1]) == Row{0, -0.5f, 0, 0});
 }
 
-TEST_CASE("decay touches only rows that are named") {
+TEST_CASE("decay applies only to rows of the push") {
   RowOptions o;
   o.workers = 1;
   o.initializer.set_kind(v1::Initializer::CONSTANT);

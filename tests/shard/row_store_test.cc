@@ -29,7 +29,7 @@ struct Store {
   std::unique_ptr<RowStore> rows;
 };
 
-TEST_CASE("rows are found again and do not touch each other, whatever their size") {
+TEST_CASE("rows of any size are found again and do not overlap") {
   const auto [dim, state] =
       GENERATE(std::pair(1u, 0u), std::pair(3u, 3u), std::pair(16u, 1u), std::pair(64u, 128u),
                std::pair(1024u, 0u), std::pair(1024u, 2048u));
@@ -75,7 +75,7 @@ TEST_CASE("rows are found again and do not touch each other, whatever their size
         static_cast<ptrdiff_t>(keys.size()) - 5);
 }
 
-TEST_CASE("keys whose hashes are alike keep rows of their own") {
+TEST_CASE("keys with equal hashes have separate rows") {
   // By the birthday paradox about 18 pairs agree in all 32 bits.
   Store s(1, 0);
   std::mt19937_64 random(7);
@@ -107,7 +107,7 @@ TEST_CASE("a store without rows takes no memory, and one with few takes little")
   CHECK(s.resident == 0);
 }
 
-TEST_CASE("a store has so many rows and no more, and those it has stay") {
+TEST_CASE("a store has a maximum number of rows, and existing ones stay") {
   RowAllocator allocator;
   uint64_t resident = 0;
   BufferPool pool(&allocator, 0, &resident);
@@ -134,7 +134,7 @@ TEST_CASE("a store has so many rows and no more, and those it has stay") {
   CHECK(found[0] == 7);
 }
 
-TEST_CASE("slices that grow together leave next to no memory idle") {
+TEST_CASE("partitions that grow together leave almost no memory idle") {
   const auto dim = GENERATE(16u, 64u, 128u);
   INFO("dim " << dim);
   RowAllocator allocator;

@@ -42,7 +42,7 @@ struct Waiting : RowFixture {
   std::vector<uint64_t> wanted;
 };
 
-TEST_CASE("a lookup waits for the last of its partitions, in whatever order they go on") {
+TEST_CASE("a lookup waits for the last of its partitions, in any order") {
   for (const auto& order :
        {std::vector<uint32_t>{0, 1, 3}, {3, 1, 0}, {1, 0, 3}, {3, 0, 1}, {0, 3, 1}}) {
     Waiting f;
@@ -61,7 +61,7 @@ TEST_CASE("a lookup waits for the last of its partitions, in whatever order they
   }
 }
 
-TEST_CASE("a deferred lookup ends with whatever makes an answer impossible") {
+TEST_CASE("a deferred lookup ends with the event that makes an answer impossible") {
   Waiting f;
   SECTION("a new epoch of a partition that it does not wait for yet") {
     f.view.mutable_partitions(3)->set_epoch(2);
@@ -96,7 +96,7 @@ TEST_CASE("a deferred lookup ends with whatever makes an answer impossible") {
     }
     CHECK(f.EndStatus(0, 3, 0, 1) == Status::kOk);
     const Event e = f.Events()[0];
-    // What the step had been copied to may have been enough.
+    // The memory that the step was copied to may have been enough.
     if (e.kind == Event::Kind::kPullFailed) CHECK(e.answer.status == Status::kResourceExhausted);
     for (const uint64_t pin : pins) f.engine->Unpin(pin);
     f.engine->Unpin(e.view.pin);
@@ -107,13 +107,13 @@ TEST_CASE("a deferred lookup ends with whatever makes an answer impossible") {
     CHECK(f.Events().empty());
     CHECK(f.engine->counters().deferred == 1);
   }
-  SECTION("a lost lane ends it without a word") {
+  SECTION("a lost lane ends it without an event") {
     f.engine->ForgetLane(5);
     CHECK(f.engine->counters().deferred == 0);
     for (const uint32_t p : {0u, 1u, 3u}) f.Step(p, 0);
     CHECK(f.Events().empty());
   }
-  SECTION("a lost lane gives back what was gathered and not taken") {
+  SECTION("a lost lane frees gathered rows that were not taken") {
     for (const uint32_t p : {0u, 1u, 3u}) f.Step(p, 0);
     f.engine->ForgetLane(5);
     CHECK(f.Events().empty());
@@ -179,7 +179,7 @@ TEST_CASE("an ssp lookup is as stale as the partition that is furthest behind") 
   CHECK(f.engine->counters().pulls == 1);
 }
 
-TEST_CASE("an ssp lookup does not wait for who has left") {
+TEST_CASE("an ssp lookup does not wait for workers that have left") {
   RowFixture f(SspOptions(0));
   const uint64_t key = f.KeysIn(0, 1)[0];
   CHECK(f.EndStatus(0, 0, 1, 0, 1) == Status::kOk);

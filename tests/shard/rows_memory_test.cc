@@ -34,7 +34,7 @@ size_t Fill(RowFixture* f, const std::vector<uint64_t>& keys, uint64_t* sequence
   return 0;
 }
 
-TEST_CASE("at the memory limit rows that exist go on, and new ones are refused") {
+TEST_CASE("at the memory limit existing rows are updated, and new ones are refused") {
   RowFixture f(Options(v1::CONSISTENCY_ASYNC));
   f.allocator.limit = size_t{3} << 20;
   const std::vector<uint64_t> keys = f.KeysIn(0, 10000);
@@ -69,7 +69,7 @@ TEST_CASE("at the memory limit rows that exist go on, and new ones are refused")
   CHECK(f.engine->tables()[0].rows == rows + 1);
 }
 
-TEST_CASE("wherever memory runs out, the rows are what they were") {
+TEST_CASE("rows stay unchanged wherever memory runs out") {
   RowFixture whole(Options(v1::CONSISTENCY_ASYNC));
   const std::vector<uint64_t> keys = whole.KeysIn(0, 600);
   const std::vector<uint64_t> some(keys.begin(), keys.begin() + 100);
@@ -114,7 +114,7 @@ TEST_CASE("regression: a sync push without room counts as pushed once an empty o
   CHECK(f.engine->tables()[0].rows == 1);
 }
 
-TEST_CASE("without any memory a sync push is to be sent again and a lookup is refused") {
+TEST_CASE("without memory a sync push must be sent again and a lookup is refused") {
   RowFixture f(Options(v1::CONSISTENCY_SYNC));
   const uint64_t key = f.KeysIn(0, 1)[0];
   f.allocator.scratch_limit = 0;

@@ -34,7 +34,7 @@ class RowsRun {
       } else if (what < 18) {
         EndStep();
       } else if (what < 19) {
-        // Rows can be made only in what is allocated already; or in any amount again.
+        // New rows fit only into memory that is allocated already; or into any amount again.
         f_.allocator.limit = f_.allocator.limit == SIZE_MAX ? f_.allocator.used : SIZE_MAX;
       } else {
         NewEpoch();
@@ -192,7 +192,7 @@ class RowsRun {
       }
       deferred_.erase(it);
     }
-    // What need not wait any more has been answered.
+    // Lookups that need not wait any more have been answered.
     for (const auto& [operation, lookup] : deferred_) CHECK(Waits(lookup.clock));
   }
 
@@ -208,14 +208,14 @@ class RowsRun {
   uint32_t failing_ = 0;
 };
 
-TEST_CASE("async embedding tables hold what a std::map would under random operations") {
+TEST_CASE("async embedding tables equal a std::map under random operations") {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     RowsRun(seed, v1::CONSISTENCY_ASYNC).Run(200);
   }
 }
 
-TEST_CASE("ssp embedding tables hold what a std::map would, and lookups wait for the clocks") {
+TEST_CASE("ssp embedding tables equal a std::map, and lookups wait for the clocks") {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
     RowsRun(seed, v1::CONSISTENCY_SSP).Run(200);

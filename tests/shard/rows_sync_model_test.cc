@@ -205,7 +205,7 @@ class SyncRowsRun {
     CHECK(f_.PushStatus(r, p, w.step, {}, 99) == Status::kWrongStep);
   }
 
-  // What the model commits, and the events that follow.
+  // Commits of the model, and the events that follow.
   void Commits() {
     for (uint32_t p = 0; p < o_.partitions; ++p) {
       while (TryCommit(p)) {
@@ -215,7 +215,7 @@ class SyncRowsRun {
     for (const Event& e : f_.Events()) {
       const auto it = deferred_.find(e.token.operation);
       if (it == deferred_.end()) {
-        // Of one that has departed, maybe answered on the way.
+        // A lookup of a departed worker, which may have been answered before.
         const bool no_memory =
             f_.allocator.scratch_limit != SIZE_MAX && e.answer.status == Status::kResourceExhausted;
         CHECK((e.kind == Event::Kind::kPullReady || no_memory ||
@@ -306,7 +306,7 @@ class SyncRowsRun {
     v1::Partition* partition = f_.view.mutable_partitions(static_cast<int>(p));
     partition->set_epoch(partition->epoch() + 1);
     REQUIRE(f_.Apply().ok());
-    // What was accepted stays; lookups that name the partition are asked again elsewhere.
+    // Accepted pushes stay; lookups that name the partition are sent again elsewhere.
     for (const Event& e : f_.Events()) {
       CHECK(e.kind == Event::Kind::kPullFailed);
       CHECK(e.answer.status == Status::kWrongEpoch);
@@ -336,7 +336,7 @@ class SyncRowsRun {
   size_t committed_ = 0;
 };
 
-TEST_CASE("sync embedding tables hold what a std::map would under random schedules") {
+TEST_CASE("sync embedding tables equal a std::map under random schedules") {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     INFO("seed " << seed);
     SyncRowsRun(seed).Run();

@@ -18,7 +18,7 @@ RowOptions SyncRowOptions(uint32_t workers = 2) {
   return o;
 }
 
-TEST_CASE("a step on rows commits when every rank has ended it, also one that names none") {
+TEST_CASE("a step on rows commits when every rank has ended it, also without rows") {
   RowFixture f(SyncRowOptions());
   const std::vector<uint64_t> keys = f.KeysIn(1, 2);
   CHECK(f.PushValue(1, 1, 0, keys, 1) == Status::kOk);
@@ -40,7 +40,7 @@ TEST_CASE("a step on rows commits when every rank has ended it, also one that na
   CHECK(f.commits[1].contributors.empty());
 }
 
-TEST_CASE("a rank's records of a step are told apart by their index") {
+TEST_CASE("a rank's records of a step are identified by their index") {
   RowFixture f(SyncRowOptions(1));
   const uint64_t key = f.KeysIn(0, 1)[0];
   CHECK(f.PushValue(0, 0, 0, {key}, 1, 0) == Status::kOk);
@@ -55,7 +55,7 @@ TEST_CASE("a rank's records of a step are told apart by their index") {
   CHECK(f.EndStatus(0, 0, 2, 0) == Status::kWrongStep);
 }
 
-TEST_CASE("contributions are summed by rank and index, whatever the order they come in") {
+TEST_CASE("contributions are summed by rank and index, in any order of arrival") {
   // In f32 the order shows: (1e8 + 1) - 1e8 is 0, (1e8 - 1e8) + 1 is 1.
   const auto run = [](const std::vector<uint32_t>& order, float first, float second, float third) {
     RowFixture f(SyncRowOptions(2));
@@ -75,7 +75,7 @@ TEST_CASE("contributions are summed by rank and index, whatever the order they c
   }
 }
 
-TEST_CASE("what a departed worker pushed stays, and nobody waits for it") {
+TEST_CASE("the pushes of a departed worker stay, and no step waits for it") {
   RowOptions o = SyncRowOptions(3);
   o.reduction = v1::REDUCTION_MEAN;
   RowFixture f(o);
@@ -114,7 +114,7 @@ TEST_CASE("regression: a refused push of rows is refused again, until an empty o
   CHECK(f.ReadRow(key) == f.Filled(-1));
 }
 
-TEST_CASE("a lost lane and a new epoch take nothing from a step on rows") {
+TEST_CASE("a lost lane and a new epoch remove nothing from a step on rows") {
   RowFixture f(SyncRowOptions());
   const uint64_t key = f.KeysIn(0, 1)[0];
   f.PushValue(0, 0, 0, {key}, 1);
@@ -127,7 +127,7 @@ TEST_CASE("a lost lane and a new epoch take nothing from a step on rows") {
   CHECK(f.ReadRow(key) == f.Filled(-1));
 }
 
-TEST_CASE("a new generation of the job forgets the open step and keeps what is committed") {
+TEST_CASE("a new generation of the job forgets the open step and keeps committed ones") {
   RowFixture f(SyncRowOptions(1));
   const std::vector<uint64_t> keys = f.KeysIn(0, 2);
   f.PushValue(0, 0, 0, {keys[0]}, 1);

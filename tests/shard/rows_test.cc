@@ -17,14 +17,14 @@ Row InitialRow(const RowOptions& o, uint64_t key) {
   return row;
 }
 
-TEST_CASE("a lookup makes no row: it returns what the first push will start from") {
+TEST_CASE("a lookup creates no row: it returns the row that the first push will start from") {
   RowFixture f({});
   REQUIRE(f.applied.ok());
   const uint64_t key = f.KeysIn(2, 1)[0];
   CHECK(SameBits(f.ReadRow(key), InitialRow(f.options, key)));
   CHECK(f.engine->tables()[0].rows == 0);
   CHECK(f.Scan(2, 10).empty());
-  CHECK(f.engine->counters().resident_bytes < 1024);  // what the lookup was gathered in
+  CHECK(f.engine->counters().resident_bytes < 1024);  // the memory of the lookup's result
   CHECK(f.PushValue(0, 2, 1, {key}, 2) == Status::kOk);
   Row expected = InitialRow(f.options, key);
   for (float& x : expected) x -= 2;
@@ -36,7 +36,7 @@ TEST_CASE("a lookup makes no row: it returns what the first push will start from
   CHECK(f.engine->tables()[0].counters.push_bytes == 8 + 16);
 }
 
-TEST_CASE("unknown keys have the same rows wherever partitions lie and however many there are") {
+TEST_CASE("unknown keys have the same rows for any number and placement of partitions") {
   std::vector<uint64_t> keys = {0, 1, 2, 77, UINT64_MAX, uint64_t{1} << 40};
   Rows expected;
   for (const uint32_t partitions : {1u, 3u, 256u}) {
@@ -81,7 +81,7 @@ TEST_CASE("a mean divides by the job's workers") {
   CHECK(f.ReadRow(key) == f.Filled(-0.5f));
 }
 
-TEST_CASE("groups of a record are taken or refused one by one") {
+TEST_CASE("groups of a record are accepted or refused one by one") {
   RowFixture f({});
   const uint64_t good = f.KeysIn(0, 1)[0];
   const uint64_t other = f.KeysIn(1, 1)[0];
@@ -103,7 +103,7 @@ TEST_CASE("groups of a record are taken or refused one by one") {
   CHECK(f.engine->PushRows(f.PushOf(0)).group_status[0] == Status::kOutOfRange);
 }
 
-TEST_CASE("a record of rows that contradicts itself is malformed, whoever sent it") {
+TEST_CASE("a contradictory record of rows is malformed, from any sender") {
   RowFixture f({});
   const uint64_t key = f.KeysIn(0, 1)[0];
   f.keys = {key};
@@ -126,7 +126,7 @@ TEST_CASE("a record of rows that contradicts itself is malformed, whoever sent i
   CHECK(f.engine->tables()[0].rows == 1);
 }
 
-TEST_CASE("who may not push, and tables that are not of rows") {
+TEST_CASE("pushes of observers and strangers, and to tables that are not of rows, are refused") {
   RowOptions o;
   o.observers = 1;
   RowFixture f(o);
@@ -174,7 +174,7 @@ TEST_CASE("who may not push, and tables that are not of rows") {
         Status::kOutOfRange);
 }
 
-TEST_CASE("rows with a NaN are refused, skipped or applied, by group, as the table says") {
+TEST_CASE("rows with a NaN are refused, skipped or applied by group, by the table's policy") {
   for (const auto policy : {v1::NON_FINITE_REJECT, v1::NON_FINITE_SKIP, v1::NON_FINITE_APPLY}) {
     RowOptions o;
     o.non_finite = policy;
@@ -200,7 +200,7 @@ TEST_CASE("rows with a NaN are refused, skipped or applied, by group, as the tab
   }
 }
 
-TEST_CASE("a lookup names what is wrong with each of its groups, and writes nothing") {
+TEST_CASE("a refused lookup has the error of each of its groups, and writes nothing") {
   RowFixture f({});
   f.keys = {f.KeysIn(0, 1)[0], f.KeysIn(1, 1)[0], f.KeysIn(2, 1)[0]};
   f.groups = {f.GroupOf(0, 0, 1), f.GroupOf(1, 0, 1), f.GroupOf(3, 0, 1)};
@@ -255,7 +255,7 @@ TEST_CASE("a scan gives rows in the order they were made, and ends") {
   CHECK(f.ScanAt(1, 0, UINT32_MAX).answer.detail == 500);
 }
 
-TEST_CASE("a lookup that is on its way out keeps its numbers while its rows change") {
+TEST_CASE("a lookup that is being sent keeps its numbers while its rows change") {
   RowFixture f({});
   const uint64_t key = f.KeysIn(0, 1)[0];
   const PullOutcome out = f.Lookup(kFirstWorker, {key}, 0);
@@ -303,7 +303,7 @@ TEST_CASE("a new generation starts sequences and versions anew and keeps rows") 
   CHECK(out.answer.version == 1);
 }
 
-TEST_CASE("a dropped table of rows gives all its memory back") {
+TEST_CASE("a dropped table of rows frees all its memory") {
   RowFixture f({});
   for (uint32_t p = 0; p < 4; ++p) f.PushValue(0, p, 1, f.KeysIn(p, 300), 1);
   CHECK(f.engine->counters().resident_bytes > 4 * 300 * 16);
@@ -313,7 +313,7 @@ TEST_CASE("a dropped table of rows gives all its memory back") {
   CHECK(f.allocator.used == 0);
 }
 
-TEST_CASE("a table of rows that a shard cannot serve is refused with a reason") {
+TEST_CASE("a table of rows that a shard cannot serve is refused with the reason") {
   RowOptions o;
   o.dim = kMaxRowElements + 1;
   const RowFixture wide(o);

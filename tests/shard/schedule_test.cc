@@ -52,7 +52,7 @@ TEST_CASE("steps: a drop by the factor after every period") {
   CHECK(schedule.RateAt(UINT64_MAX) == 0);
 }
 
-TEST_CASE("a cosine from the rate to the floor, where it stays") {
+TEST_CASE("a cosine falls from the rate to the floor, and stays there") {
   const Schedule schedule(1.1, Cosine());
   CHECK(schedule.RateAt(1) == 1.1);
   CHECK(schedule.RateAt(26) == Approx(0.1 + 0.5 * (1 + std::sqrt(0.5))));
@@ -73,7 +73,7 @@ TEST_CASE("piecewise: each rate from its boundary on") {
   CHECK(schedule.RateAt(21) == 0);
 }
 
-TEST_CASE("a warm-up rises linearly to what the schedule says, for each kind") {
+TEST_CASE("a warm-up rises linearly to the schedule's rate, for each kind") {
   for (v1::Schedule spec : {Kind(v1::Schedule::CONSTANT), Step(), Cosine(), Piecewise()}) {
     const Schedule without(0.6, spec);
     spec.set_warmup_steps(8);
@@ -86,7 +86,7 @@ TEST_CASE("a warm-up rises linearly to what the schedule says, for each kind") {
   }
 }
 
-TEST_CASE("whoever starts again at a step gets the rates that step had") {
+TEST_CASE("a start at any step has the rates of that step") {
   for (v1::Schedule spec : {Step(), Cosine(), Piecewise()}) {
     spec.set_warmup_steps(3);
     const Schedule one(0.7, spec);
@@ -128,8 +128,7 @@ TEST_CASE("a table's rate follows its applies, over a new generation of the job 
   }
 }
 
-TEST_CASE(
-    "in async each chunk counts its own applies; a step that nobody pushed to counts in sync") {
+TEST_CASE("async: each chunk counts its own applies; sync: a step without pushes counts") {
   Fixture async(Scheduled(v1::CONSISTENCY_ASYNC));
   async.Push(0, 0, 1, 1);
   async.Push(0, 0, 2, 1);

@@ -52,7 +52,7 @@ void AllowWrites(v1::ClusterView* view) {
   for (v1::Worker& w : *view->mutable_jobs(0)->mutable_members()) w.set_may_write(true);
 }
 
-TEST_CASE("set optimizer: sync: in force exactly from its step on") {
+TEST_CASE("set optimizer: sync: takes effect exactly at its step") {
   Fixture f(OneChunk(v1::CONSISTENCY_SYNC));
   const auto make = [&](uint64_t step, float expected) {
     f.Push(0, 0, step, 1);
@@ -76,7 +76,7 @@ TEST_CASE("set optimizer: sync: in force exactly from its step on") {
         ReplyStatus::kWrongStep);
 }
 
-TEST_CASE("set optimizer: sync: of several workers the greatest rank counts, in any order") {
+TEST_CASE("set optimizer: sync: the worker with the greatest rank counts, in any order") {
   const bool reversed = GENERATE(false, true);
   FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
   o.optimizer = "momentum";
@@ -101,7 +101,7 @@ TEST_CASE("set optimizer: sync: of several workers the greatest rank counts, in 
   CHECK(f.engine->tables()[0].optimizer_changes == 3);
 }
 
-TEST_CASE("set optimizer: async and ssp: in force at once, by the worker's sequence") {
+TEST_CASE("set optimizer: async and ssp: takes effect at once, in the worker's sequence") {
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   Fixture f(OneChunk(consistency));
   f.Push(0, 0, 1, 1);
@@ -122,7 +122,8 @@ TEST_CASE("set optimizer: async and ssp: in force at once, by the worker's seque
   CHECK(f.Push(0, 0, 5, 1).answer.status == kOk);
 }
 
-TEST_CASE("set optimizer: an observer that may write changes the first step that is not begun") {
+TEST_CASE(
+    "set optimizer: an observer with write access changes the first step that has not begun") {
   FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
   o.observers = 1;
   Fixture f(o);
@@ -338,7 +339,7 @@ TEST_CASE("set optimizer: a learner gets the values, and proves them") {
   CHECK(f.Read(0) == Filled(16, -28));
 }
 
-TEST_CASE("planted bug: a replica is not sent changes of the optimizer") {
+TEST_CASE("failpoint: a replica does not get changes of the optimizer") {
   Fixture f(OneChunk(v1::CONSISTENCY_SYNC));
   Copy copy(&f);
   copy.Add(false);
@@ -355,7 +356,7 @@ TEST_CASE("planted bug: a replica is not sent changes of the optimizer") {
   CHECK(worst == ReplyStatus::kDataLoss);
 }
 
-TEST_CASE("set optimizer: changes that a primary sends are checked before one is made") {
+TEST_CASE("set optimizer: a primary's changes are all checked before one is made") {
   v1::Optimizer spec;
   spec.set_name("momentum");
   TableOptimizer optimizer(spec, *MakeOptimizer(spec));

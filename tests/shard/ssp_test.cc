@@ -30,7 +30,7 @@ struct Ssp : Fixture {
     clocks[rank] = clock;
     REQUIRE(EndStep(rank, 0, ++sequences[rank], 0, clock).answer.status == Status::kOk);
   }
-  // A pull of chunk 0 by a worker that says that its clock is `ended`.
+  // A pull of chunk 0 by a worker with the clock `ended`.
   PullKind PullAs(uint32_t rank, uint64_t ended, uint32_t* staleness = nullptr) {
     const PullOutcome out = Pull(kFirstWorker + rank, 0, ended, rank);
     if (out.kind == PullKind::kReady) engine->Unpin(out.view.pin);
@@ -91,7 +91,8 @@ TEST_CASE("an end-step that is sent again counts once") {
   CHECK(f.PullAs(0, 2) == PullKind::kDeferred);
 }
 
-TEST_CASE("ssp does not wait for who has left, and does for who has not come yet") {
+TEST_CASE(
+    "ssp does not wait for workers that have left, and does for those that have not joined yet") {
   Ssp f(SspOptions(0));
   f.EndSteps(0, 2);
   f.EndSteps(1, 1);
@@ -121,7 +122,7 @@ TEST_CASE("ssp does not wait for who has left, and does for who has not come yet
   CHECK(late.Events().size() == 1);
 }
 
-TEST_CASE("a joiner of an ssp table has the least clock until it says its own") {
+TEST_CASE("a joiner of an ssp table has the least clock until its first end-step") {
   Ssp f(SspOptions(1));
   f.EndSteps(0, 7);
   f.EndSteps(1, 5);
@@ -143,7 +144,7 @@ TEST_CASE("a joiner of an ssp table has the least clock until it says its own") 
   CHECK(f.PullAs(3, 9) == PullKind::kDeferred);  // rank 0 is at 7
 }
 
-TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody") {
+TEST_CASE("a clock never runs backwards, and an absurd one delays no worker") {
   Ssp f(SspOptions(0));
   f.EndAt(0, UINT64_MAX);
   f.EndAt(0, 3);
@@ -153,7 +154,7 @@ TEST_CASE("a clock never runs backwards, and one that is absurd holds up nobody"
   CHECK(f.PullAs(1, 3) == PullKind::kDeferred);
 }
 
-TEST_CASE("an ssp pull with an absurd count waits and disturbs nobody") {
+TEST_CASE("an ssp pull with an absurd count waits and disturbs no other") {
   Ssp f(SspOptions(2));
   f.EndSteps(0, 1);
   CHECK(f.PullAs(0, UINT64_MAX) == PullKind::kDeferred);
@@ -184,7 +185,7 @@ TEST_CASE("a new generation of the job starts all ssp clocks anew") {
 }
 
 // The primary before had not heard of the third worker, nor had its copy.
-TEST_CASE("regression: ssp waits for an expected worker that only the next primary has heard of") {
+TEST_CASE("regression: ssp waits for an expected worker that only the next primary knows") {
   v1::Job job;
   job.set_generation(1);
   job.set_expected_workers(3);
@@ -204,7 +205,7 @@ TEST_CASE("regression: ssp waits for an expected worker that only the next prima
   };
   CHECK(readable(2));
   CHECK_FALSE(readable(3));
-  // Its next end of a step says how many it has ended.
+  // Its next end-step has the number of steps that it has ended.
   CHECK(clocks.EndStep(0, *members.Find(kFirstWorker + 2), 2));
   CHECK(readable(4));
   CHECK_FALSE(readable(5));

@@ -172,7 +172,7 @@ class SyncRun {
         .group_status[0];
   }
 
-  // A lane dies: what was held on it is sent again on a new one.
+  // A lane dies: contributions held on it are sent again on a new one.
   void LoseLane(uint32_t r) {
     f_.engine->ForgetLane(workers_[r].lane);
     workers_[r].lane = next_lane_++;

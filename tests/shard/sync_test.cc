@@ -89,7 +89,7 @@ std::vector<float> Loop(uint32_t workers, bool momentum, bool mean) {
   return all;
 }
 
-TEST_CASE("sync gives the bits of a sequential loop, whatever the order of arrival") {
+TEST_CASE("sync gives the bits of a sequential loop, in any order of arrival") {
   for (const uint32_t workers : {1, 2, 4, 7}) {
     for (const bool momentum : {false, true}) {
       const bool mean = workers != 2;
@@ -158,7 +158,7 @@ TEST_CASE("the lowest rank's slot is free at once") {
   Fixture f(o);
   CHECK(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
   CHECK(f.Push(1, 0, 0, 2).answer.status == Status::kOk);
-  // What was read is read: the worker may use its buffer again.
+  // These contributions are summed: the workers may use their buffers again.
   f.payloads[0].assign(64, std::byte{0x44});
   f.payloads[1].assign(64, std::byte{0x44});
   CHECK(f.Push(2, 0, 0, 4).answer.version == 1);
@@ -202,7 +202,7 @@ TEST_CASE("a push that was consumed or committed is a duplicate and has no effec
   CHECK(f.engine->counters().duplicates == 2);
 }
 
-TEST_CASE("a second push while the first is held is refused and harms nothing") {
+TEST_CASE("a second push while the first is held is refused without effect") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 1).held);
   CHECK(f.Push(1, 0, 0, 50).answer.status == Status::kWrongStep);
@@ -230,7 +230,8 @@ TEST_CASE("ending a step without a push contributes zero and counts in the mean"
   CHECK(f.EndStep(0, 0, 0, 0).group_status[0] == Status::kDuplicate);
 }
 
-TEST_CASE("a step that everybody ends without a push moves the version, and momentum goes on") {
+TEST_CASE(
+    "a step that every worker ends without a push increments the version, and applies momentum") {
   FixtureOptions o;
   o.optimizer = "momentum";
   Fixture f(o);
@@ -268,7 +269,7 @@ TEST_CASE("ending a step is refused until the contributions it lists have arrive
   CHECK(f.Read(2) == Filled(16, 0));
 }
 
-TEST_CASE("chunks committed early do not spoil the count of a step") {
+TEST_CASE("chunks committed early still count for their step") {
   FixtureOptions o;
   o.partitions = 1;
   o.chunks = 2;
@@ -305,7 +306,7 @@ TEST_CASE("a partition without chunks of the table is ended at once") {
   CHECK(out.answer.status == Status::kOk);
 }
 
-TEST_CASE("a worker departs in mid-step: what was consumed stays, what was held goes") {
+TEST_CASE("a worker departs within a step: consumed contributions stay, held ones are dropped") {
   FixtureOptions o;
   o.workers = 3;
   o.reduction = v1::REDUCTION_MEAN;
@@ -327,7 +328,7 @@ TEST_CASE("a worker departs in mid-step: what was consumed stays, what was held 
   CHECK(f.commits.back().divisor == 1);
 }
 
-TEST_CASE("a departed worker's held contribution is dropped and says so") {
+TEST_CASE("a departed worker's held contribution ends with kExpired") {
   FixtureOptions o;
   o.workers = 3;
   o.reduction = v1::REDUCTION_MEAN;
@@ -346,14 +347,14 @@ TEST_CASE("a departed worker's held contribution is dropped and says so") {
   CHECK(f.Read(1) == Filled(16, -3));
 }
 
-TEST_CASE("when everybody has departed no empty steps are made") {
+TEST_CASE("when all workers have departed no empty steps are made") {
   Fixture f({});
   f.Depart(0);
   f.Depart(1);
   CHECK(f.commits.empty());
 }
 
-TEST_CASE("a rank that has not joined yet is waited for") {
+TEST_CASE("a step waits for a rank that has not joined yet") {
   FixtureOptions o;
   o.workers = 1;
   Fixture f(o);
@@ -410,7 +411,7 @@ TEST_CASE("an empty record settles its contribution as zero") {
   CHECK(f.commits[0].contributors == Workers{1001});
 }
 
-TEST_CASE("a dead lane's held contributions are forgotten without a word and can be sent again") {
+TEST_CASE("a dead lane's held contributions are dropped without an event and can be sent again") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 5).held);
   CHECK(f.EndStep(1, 0, 0, 1).answer.status == Status::kOk);
@@ -425,7 +426,8 @@ TEST_CASE("a dead lane's held contributions are forgotten without a word and can
   CHECK(f.Events().empty());
 }
 
-TEST_CASE("what a departed worker owed is not asked of the one that takes its rank") {
+TEST_CASE(
+    "a departed worker's owed contribution is not required of the worker that takes its rank") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 5).held);
   f.engine->ForgetLane(1);

@@ -13,7 +13,7 @@ v1::Partition* PartitionOf(Fixture& f, uint32_t chunk) {
   return f.view.mutable_partitions(static_cast<int>(f.PartitionOf(chunk)));
 }
 
-TEST_CASE("tables that are not known yet and tables that are gone answer differently") {
+TEST_CASE("unknown tables and dropped tables have different errors") {
   Fixture f({});
   PushRequest r = f.PushOf(kFirstWorker, 0, 0, Filled(16, 1), 0);
   r.table = kTable + 1;
@@ -28,7 +28,7 @@ TEST_CASE("tables that are not known yet and tables that are gone answer differe
   CHECK(f.Await(kFirstWorker, {0}, 0).answer.status == Status::kUnknownTable);
 }
 
-TEST_CASE("before the first view everything is not ready") {
+TEST_CASE("before the first view every request gets kNotReady") {
   Fixture f({});
   f.engine = std::make_unique<Engine>(EngineOptions{});
   CHECK(f.Push(0, 0, 0, 1).answer.status == Status::kNotReady);
@@ -98,7 +98,7 @@ TEST_CASE("a payload that does not fit the chunk is refused") {
 
 // Callers know of a loss from their views: one that asks nevertheless has a newer one, in which the
 // table was reset.
-TEST_CASE("regression: a lost partition waits for the view in which it is not, the others work") {
+TEST_CASE("regression: a lost partition waits for a view without the loss, and the others work") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 1).held);
   f.Pull(kFirstWorker, 0, 1, 4);
@@ -139,7 +139,7 @@ TEST_CASE("a partition that moved away and came back does not serve initial valu
 
 // It was given to another server, lost there and reset, and has come back, in views that this
 // server has missed.
-TEST_CASE("regression: a primary that is one again two epochs later has no content of before") {
+TEST_CASE("regression: a primary that is primary again two epochs later has no earlier content") {
   Fixture f({});
   REQUIRE(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
   REQUIRE(f.Push(1, 0, 0, 1).answer.status == Status::kOk);
@@ -151,7 +151,7 @@ TEST_CASE("regression: a primary that is one again two epochs later has no conte
   CHECK(f.Version(0) == 0);
 }
 
-TEST_CASE("moving or dropping ends what is held and deferred with the reason") {
+TEST_CASE("moving or dropping ends held pushes and deferred requests with the reason") {
   Fixture f({});
   CHECK(f.Push(1, 0, 0, 1).held);
   f.Pull(kFirstWorker, 0, 1, 4);
@@ -177,7 +177,7 @@ TEST_CASE("moving or dropping ends what is held and deferred with the reason") {
   CHECK(f.engine->counters().deferred == 0);
 }
 
-TEST_CASE("a new epoch keeps what was consumed, and the rest is sent again") {
+TEST_CASE("a new epoch keeps consumed contributions, and the others are sent again") {
   Fixture f({});
   f.Push(0, 0, 0, 1);
   f.EndStep(1, 0, 0, 0);
@@ -209,7 +209,7 @@ TEST_CASE("a view that changes the number of partitions is refused") {
   CHECK(f.Push(0, 0, 0, 1).answer.status == Status::kOk);
 }
 
-TEST_CASE("a table without memory says so, the others work, and memory that is freed is used") {
+TEST_CASE("a table without memory is reported, the others work, and freed memory is used") {
   FixtureOptions o;
   o.optimizer = "adam";
   Fixture f(o);

@@ -1,5 +1,4 @@
-// What a shard does for a view is in proportion to what the view changes: work is counted, not
-// time.
+// A shard's work for a view is in proportion to the view's changes: work is counted, not time.
 #include <catch2/catch.hpp>
 #include <optional>
 #include <random>
@@ -34,7 +33,7 @@ struct ManyTables : Fixture {
   }
 };
 
-// What can be seen of an engine from outside.
+// The state of an engine that is visible from outside.
 std::string State(const Engine& engine) {
   std::string state;
   for (const TableStatistics& table : engine.tables()) {
@@ -67,7 +66,7 @@ TEST_CASE("regression: a view places the tables that it changes, and no others")
   CHECK(f.PlacedByNext() == 101);
 }
 
-TEST_CASE("regression: a view whose changes are known follows the tables that they name alone") {
+TEST_CASE("regression: a view with known changes updates only the tables that they name") {
   ManyTables f;
   v1::ClusterView before = f.view;
   const auto followed_by_next = [&] {
@@ -86,7 +85,7 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   f.view.mutable_tables()->DeleteSubrange(7, 1);
   CHECK(followed_by_next() == 0);
   CHECK(f.engine->tables().size() == 101);
-  // Its job's workers concern a job's tables, and no others; so do observers that leave, who may
+  // Its job's workers concern a job's tables, and no others; so do observers that leave, which may
   // have waited there.
   v1::Job* other = f.view.add_jobs();
   other->set_name("other");
@@ -112,7 +111,7 @@ TEST_CASE("regression: a view whose changes are known follows the tables that th
   CHECK(f.engine->counters().tables_followed - followed == 101);
 }
 
-TEST_CASE("what a shard does by changes is what it does by whole views") {
+TEST_CASE("a shard has the same state after changes as after whole views") {
   for (uint32_t seed = 1; seed <= 30; ++seed) {
     INFO("seed " << seed);
     std::mt19937 random(seed);
@@ -206,7 +205,7 @@ TEST_CASE("what a shard does by changes is what it does by whole views") {
   }
 }
 
-TEST_CASE("regression: a table that does not fit takes no memory, also for a moment") {
+TEST_CASE("regression: a table that does not fit takes no memory, not even for a moment") {
   ManyTables f;
   f.allocator.limit = f.allocator.used + 64;
   *f.view.add_tables() = f.MakeTable(kTable + 200, "large");
@@ -214,7 +213,7 @@ TEST_CASE("regression: a table that does not fit takes no memory, also for a mom
   CHECK(f.PlacedByNext() == 1);
   CHECK(f.allocator.asked == asked);
   CHECK(absl::IsResourceExhausted(f.applied));
-  // Later views say the same, and look at nothing.
+  // Later views have the same error, and follow no table.
   for (int i = 0; i < 3; ++i) {
     CHECK(f.PlacedByNext() == 0);
     CHECK(absl::IsResourceExhausted(f.applied));
@@ -227,7 +226,7 @@ TEST_CASE("regression: a table that does not fit takes no memory, also for a mom
   CHECK(f.allocator.asked > asked);
 }
 
-TEST_CASE("regression: a table that had no memory is served once there is some, without a view") {
+TEST_CASE("regression: a table without memory is served once memory is free, without a new view") {
   ManyTables f;
   f.allocator.limit = f.allocator.used + 64;
   *f.view.add_tables() = f.MakeTable(kTable + 200, "large");
@@ -249,7 +248,7 @@ TEST_CASE("regression: a table that had no memory is served once there is some, 
 }
 
 // A job that the last view ended is gone, too: nothing may look at it.
-TEST_CASE("regression: a retry for memory looks at no job that the last view changed") {
+TEST_CASE("regression: a retry for memory updates no job that the last view changed") {
   ManyTables f;
   f.allocator.limit = f.allocator.used + 64;
   *f.view.add_tables() = f.MakeTable(kTable + 200, "large");

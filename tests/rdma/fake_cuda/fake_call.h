@@ -28,7 +28,7 @@ class FakeCall {
     if (ordered->second.empty()) gpus.failures.erase(ordered);
   }
 
-  // Of the current context; an error when there is none, or its device is lost.
+  // Requires a current context; an error without one, or when its device is lost.
   FakeCall& NeedContext() {
     if (error != kSuccess) return *this;
     if (fake_stack.empty()) {

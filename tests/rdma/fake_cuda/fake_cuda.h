@@ -82,7 +82,7 @@ FAKE_CUDA_EXPORT void* fake_cuda_allocate_in_pool(int device, size_t bytes, int 
 // Whether the allocation around it has CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
 FAKE_CUDA_EXPORT bool fake_cuda_synced(const void* address);
 
-// ---- what the caller's own CUDA code does -------------------------------------------------------
+// ---- work of the caller's own CUDA code ---------------------------------------------------------
 FAKE_CUDA_EXPORT uintptr_t fake_cuda_make_stream(int device);
 FAKE_CUDA_EXPORT void fake_cuda_drop_stream(uintptr_t stream);
 // As a kernel would: fills memory when its turn comes.

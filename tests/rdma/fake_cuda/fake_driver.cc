@@ -1,5 +1,5 @@
-// The driver's functions about devices, contexts and memory. What they do and return is that of the
-// "CUDA Driver API reference", as far as anybody here relies on it.
+// The driver's functions about devices, contexts and memory. They behave as the "CUDA Driver API
+// reference" describes, as far as this project relies on it.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

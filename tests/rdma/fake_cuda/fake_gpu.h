@@ -125,7 +125,7 @@ struct FakeGpus {
   FakeCudaCounts counts = {};  // the parts "done" and "wrong"
 };
 
-// Of this thread.
+// State of this thread.
 extern thread_local std::vector<ContextObject*> fake_stack;
 extern thread_local int fake_capture_mode;
 

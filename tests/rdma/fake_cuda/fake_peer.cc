@@ -1,4 +1,4 @@
-// The driver's functions about access by other devices, and what the kernel does behind them.
+// The driver's functions about access by other devices, and the kernel's part of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 namespace verbena::rdma::cuda {
 namespace {
 
-// What is in the file that stands for a dma-buf.
+// The contents of the file that stands for a dma-buf.
 struct Exported {
   uint64_t magic = 0x6675622d616d64;
   Address base = 0;

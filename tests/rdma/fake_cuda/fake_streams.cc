@@ -8,8 +8,8 @@
 namespace verbena::rdma::cuda {
 namespace {
 
-// Both ends are looked at when the copy is enqueued and when its turn comes: what is gone by then
-// is not touched.
+// Both ends are checked when the copy is enqueued and again when it runs: memory that is gone by
+// then is not touched.
 Result EnqueueCopy(FakeCall* call, bool to_host, void* host, Address address, size_t bytes,
                    Stream stream) {
   if (!call->NeedContext().ok()) return call->error;
