@@ -1,4 +1,4 @@
-// What a job may take of the cluster: how limits are set and kept, and which tables they refuse.
+// Limits of a job: how they are set and kept, and which tables they refuse.
 #include <set>
 
 #include "tests/server/coordinator_fixture.h"
@@ -203,7 +203,7 @@ TEST_CASE("a repeated request sets limits once") {
                  "request_id was used before");
 }
 
-TEST_CASE("what cannot be saved is not set") {
+TEST_CASE("a limit that cannot be saved is not set") {
   FaultyStore store;
   TestCoordinator c({}, &store);
   store.full = true;
@@ -230,7 +230,7 @@ TEST_CASE("tables beyond the job's limit are refused, and those of other jobs ar
   REQUIRE(c.DropTable("t0").ok());
   CHECK(c.CreateTable(c.Spec("t2", 64)).ok());
 
-  SECTION("a limit below what is there takes nothing away") {
+  SECTION("a limit below the present use drops no table") {
     Set(&c, "job", Limits(0, 1, 0));
     CHECK(c.view().tables_size() == 3);
     REQUIRE_STATUS(c.CreateTable(c.Spec("t3", 64)).status(), kResourceExhausted,
@@ -304,7 +304,7 @@ TEST_CASE("a server without any of the table's chunks does not stand in its way"
   CHECK_FALSE(refused.empty());
 }
 
-TEST_CASE("without knowing what servers take, parameters alone are counted") {
+TEST_CASE("before servers report their memory per chunk, the limit counts parameters alone") {
   TestCoordinator c({.partitions = 4});
   c.JoinServer("a");
   Set(&c, "job", Limits(1024 + 64, 0, 0));  // of which 15/16 is 1020

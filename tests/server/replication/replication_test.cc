@@ -1,5 +1,5 @@
-// Shards of several servers with copies of a partition: what workers are answered meanwhile, and
-// what the coordinator, which is not there but for its answers, is asked.
+// Shards of several servers with replicas of a partition: the answers to workers, and the requests
+// to the coordinator, of which the test has only the answers.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -61,14 +61,14 @@ TEST_CASE("copies: a follower that is silent ends the reads, then is given up") 
   REQUIRE(copies.Until([&] { return Copies::counters(copies.a).dropped_copies == 1; }));
   CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
   CHECK(worker.Answer(second) == nullptr);
-  // The view that says so sets it free.
+  // The view without the follower releases the push.
   copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
   CHECK(copies.Answer(worker, second) == ReplyStatus::kOk);
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
   CHECK(worker.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: what waited for longer than the lease is not read without another") {
+TEST_CASE("copies: a pull that waited for longer than the lease is refused without another") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -115,7 +115,7 @@ TEST_CASE("copies: an answer of the coordinator that is lost is not waited for")
   CHECK(copies.Until([&] { return Copies::counters(copies.a).dropped_copies > 0; }));
 }
 
-TEST_CASE("copies: a learner is brought up, admitted, and serves when it is promoted") {
+TEST_CASE("copies: a learner catches up, is admitted, and serves when it is promoted") {
   Copies copies;
   copies.world.Apply(copies.View({kA, {}, {}}, 1, 0));
   TestWorker& worker = copies.Worker(copies.a);
@@ -162,7 +162,7 @@ TEST_CASE("copies: a learner that does not answer is given up, and reads go on m
   const int64_t start = copies.world.now();
   copies.world.Apply(copies.View({kA, {}, {kC}}, 2, 2));
   TestWorker& worker = copies.Worker(copies.a);
-  // There is little to tell it: what comes now would make it a follower without a gap.
+  // There is little to copy: the next push would make it a follower without a gap.
   const uint64_t first = copies.Push(&worker, 1, 1);
   REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
   CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kC.server));
@@ -216,7 +216,7 @@ TEST_CASE("copies: a follower that hears nothing asks to be the primary, and is"
   CHECK(other.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: who is promoted before its own lease has passed waits for that") {
+TEST_CASE("copies: a follower that is promoted early waits until its own lease has passed") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -260,7 +260,7 @@ TEST_CASE("copies: a record refused for an older view is sent again") {
   CHECK(worker.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: what a lost link had in progress is sent again") {
+TEST_CASE("copies: records in flight on a lost link are sent again") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -325,7 +325,7 @@ struct BusyReplicas {
   ~BusyReplicas() { shard::failpoints().refuse_replicas = false; }
 };
 
-// Of a follower without room for three leases: whether it is kept, and takes the push then.
+// Whether a follower without room for three leases is kept, and takes the push afterwards.
 bool KeepsBusyReplica() {
   Copies copies;
   copies.Begin();
