@@ -29,8 +29,8 @@ class InputsOfJobs {
 
   std::string file() const { return directory_.File("train"); }
 
-  // By way of a shell: `data` is a word of its. Returns the hash of the parameters, and what went
-  // to standard error.
+  // Trains in a shell, of which `data` is a word, so that it may be a pipe. Returns the hash of the
+  // parameters; `err` gets standard error.
   std::string Train(const std::string& format, const std::string& data, int workers,
                     const std::vector<std::string>& more, std::string* err = nullptr) {
     const std::string command =

@@ -133,7 +133,7 @@ TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits o
   }
 }
 
-TEST_CASE("the servers count the bytes that the workers say they moved") {
+TEST_CASE("the servers count the same bytes as the workers") {
   Data data;
   ProcessCluster cluster;
   const Finished train = RunProgram(data.Train(cluster, 2, "sync", "job", {"--steps", "50"}));
@@ -187,7 +187,7 @@ TEST_CASE("a stopped server stops the training, which goes on when it does") {
   Process train(data.Train(cluster, 2, "sync", "job", {"--steps", "1500", "--log-steps"}));
   REQUIRE(train.WaitFor("step 50"));
   cluster.server(0).Signal(SIGSTOP);
-  // What was in progress ends; then nothing moves for as long as the server stands.
+  // Requests in flight end; then nothing moves for as long as the server is stopped.
   std::string last = train.err();
   REQUIRE(Eventually([&] {
     const absl::Time quiet = absl::Now() + absl::Milliseconds(500);
