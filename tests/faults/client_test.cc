@@ -105,7 +105,7 @@ TEST_CASE("a step that every worker has pushed whole commits before it is ended"
   }
 }
 
-TEST_CASE("memory of the caller's is pulled into by way of staging") {
+TEST_CASE("a pull into the caller's own memory goes through staging, if the transport needs it") {
   ProcessCluster cluster;
   auto client = Connect(cluster);
   Table table = Must(client->CreateTable(Spec("registered", 50000)));

@@ -172,7 +172,8 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
   trainings.Finish();
 }
 
-TEST_CASE("servers stand for longer than the lease: training ends with the undisturbed bits") {
+TEST_CASE(
+    "servers are stopped for longer than the lease: training ends with the undisturbed bits") {
   const Training training;
   ProcessCluster cluster({.servers = 3, .lease_ms = LeaseMs(), .replicas = 2});
   Trainings trainings(cluster, training);

@@ -78,7 +78,7 @@ TEST_CASE("inputs beyond memory: restarts change no bit") {
   }
 }
 
-TEST_CASE("a resume in another order is warned of") {
+TEST_CASE("a resume with the inputs in another order gives a warning") {
   InputsOfJobs jobs;
   const auto with = [](const char* steps, const char* memory) {
     return std::vector<std::string>{"--job ordered --steps", steps, "--input-memory", memory};

@@ -163,7 +163,7 @@ TEST_CASE("a worker killed in mid-step: the others finish") {
   }
 }
 
-TEST_CASE("a worker stopped delays the others of an async job not at all") {
+TEST_CASE("a stopped worker does not delay the others of an async job") {
   Data data;
   ProcessCluster cluster({.lease_ms = 60000});  // the stopped one stays a member throughout
   std::vector<std::unique_ptr<Process>> workers;
@@ -224,7 +224,7 @@ TEST_CASE("training with a killed server ends with an error, not with a hang or 
   CHECK(again.status == 0);
 }
 
-TEST_CASE("a second run of one job starts from where the tables are") {
+TEST_CASE("a second run of a job starts from the tables' present values") {
   Data data;
   ProcessCluster cluster;
   const Finished first = RunProgram(data.Train(cluster, 2, "sync", "job", {"--steps", "100"}));

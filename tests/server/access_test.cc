@@ -184,7 +184,7 @@ TEST_CASE("regression: refusals that wait for a slow disk displace no line of a 
   CHECK_THAT(lines.back(), Contains("10.0.1.1"));
 }
 
-TEST_CASE("a caller that changes things without end is held back before it does") {
+TEST_CASE("a caller with too many changes is refused before the next change is made") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
   absl::Time now = absl::FromUnixSeconds(1000);
@@ -375,7 +375,7 @@ TEST_CASE("the audit log follows no link and takes no file of another user") {
   CHECK_THAT(std::string(foreign.status().message()), Contains("54321"));
 }
 
-TEST_CASE("the file is appended to, and followed when it is moved away") {
+TEST_CASE("the audit log appends to its file, and opens it anew after it was moved away") {
   test::TemporaryDirectory directory;
   const std::string path = directory.File("audit");
   Log log;
@@ -395,7 +395,7 @@ TEST_CASE("the file is appended to, and followed when it is moved away") {
   CHECK(log.lines.empty());
 }
 
-TEST_CASE("a file that cannot be written costs no line: it goes to the daemon's log") {
+TEST_CASE("an audit line that cannot be written to the file goes to the daemon's log") {
   Log log;
   auto audit = AuditLog::Open("/dev/full", log.Sink());
   REQUIRE(audit.ok());

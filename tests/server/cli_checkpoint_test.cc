@@ -198,7 +198,7 @@ TEST_CASE("prune keeps the requested number, and --dry-run lists the checkpoints
   CHECK(Run({"list", c.root}).status == 0);
 }
 
-TEST_CASE("compact makes one of a chain, which then may go") {
+TEST_CASE("compact merges a chain into one checkpoint, and prune may remove the chain") {
   Checkpoints c;
   CHECK_THAT(Run({"compact", c.root}).out,
              StartsWith("checkpoint-00000003 is 2 checkpoints in one"));
@@ -233,7 +233,7 @@ TEST_CASE("compact makes whole tensors of slices, with the index that loaders wa
   }
 }
 
-TEST_CASE("export writes files for others, as asked") {
+TEST_CASE("export writes the tables, types and format that its options name") {
   Checkpoints c;
   const std::string to = c.directory.File("out.safetensors");
   CHECK_THAT(Run({"export", c.root, "--to", to, "--table", "tower/w", "--rename", "tower/w=w",

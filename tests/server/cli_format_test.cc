@@ -236,7 +236,7 @@ void Silence(ClusterState* state, int server) {
   state->servers[server].statistics = absl::UnavailableError("Connection refused");
 }
 
-TEST_CASE("copies on a server that is not there as the view has it do not count") {
+TEST_CASE("replicas on a server that is not present as in the view do not count") {
   ClusterState state = Replicated();
   CHECK(Settled(state));
   CHECK_THAT(CopiesText(state), Contains("; 0 partitions have fewer, 0 being copied"));
@@ -378,7 +378,7 @@ TEST_CASE("a server that does not answer is one row among the others") {
   CHECK(Unanswered(state) == 1);
 }
 
-TEST_CASE("a view that makes no sense prints no more than a sensible one") {
+TEST_CASE("the output for an invalid view has a bounded length") {
   ClusterState state = Healthy();
   state.servers[0].server.set_shards(UINT32_MAX);
   CHECK(StatusText(state).size() < 200'000);

@@ -441,7 +441,7 @@ TEST_CASE("the environment names the cluster, and an empty cluster is not health
                           Contains("no jobs\n") && Contains("no tables\n"));
 }
 
-TEST_CASE("a wrong command line ends with 2") {
+TEST_CASE("a wrong command line ends with exit status 2") {
   const Finished run = Cli({"status", "--jsno"});
   CHECK(run.status == 2);
   CHECK(run.out.empty());
@@ -449,7 +449,7 @@ TEST_CASE("a wrong command line ends with 2") {
                              "Run verbena --help for commands and options.\n"));
 }
 
-TEST_CASE("output that nobody reads ends it quietly, and a full disk does not") {
+TEST_CASE("a closed output ends the program without an error, a full disk with one") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   TemporaryDirectory directory;
   const auto run = [&](const std::string& to, std::vector<std::string> arguments) {

@@ -76,7 +76,7 @@ void WaitSilent(const ProcessCluster& cluster, const std::string& name) {
   }));
 }
 
-TEST_CASE("a dead server is removed, and the table it had a part of starts again there") {
+TEST_CASE("a dead server is removed, and the lost part of its table is reset to initial values") {
   ProcessCluster cluster({.lease_ms = 2'000});
   {
     RepairWorker worker(cluster);

@@ -116,7 +116,7 @@ TEST_CASE("a new connection ends the oldest of the host that has most, admitted 
   }));
 }
 
-TEST_CASE("without free descriptors it goes on accepting") {
+TEST_CASE("the control port goes on accepting after it had no free descriptors") {
   Taker taker;
   auto port = ControlPort::Listen("127.0.0.1:0", {.most = 1000});
   REQUIRE(port.ok());
@@ -234,7 +234,7 @@ TEST_CASE("regression: a host may connect again soon after it sent excess bytes"
   }
 }
 
-TEST_CASE("addresses are listened on as they are named") {
+TEST_CASE("the control port listens on the given address, or gives an error") {
   Taker taker;
   auto port = ControlPort::Listen("0.0.0.0:0");
   REQUIRE(port.ok());

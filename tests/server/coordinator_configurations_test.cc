@@ -33,7 +33,7 @@ TEST_CASE("options of replicas are checked, and are in the view") {
   REQUIRE(one.view().min_replicas() == 1);
 }
 
-TEST_CASE("without replicas nobody follows") {
+TEST_CASE("without replicas no partition has a follower") {
   TestCoordinator c({.partitions = 8});
   const uint64_t a = c.JoinServer("a");
   c.JoinServer("b");
@@ -77,7 +77,8 @@ TEST_CASE("new partitions have a follower at once, evenly spread over shards and
   for (const auto& [pair, count] : pairs) REQUIRE(std::abs(count - 20) <= 1);
 }
 
-TEST_CASE("copies are in different zones where they can be; without a name each is its own") {
+TEST_CASE(
+    "replicas are in different zones if possible; a server without a zone is one of its own") {
   std::map<std::string, std::string> zones = {{"a", "x"}, {"b", "x"}, {"c", "y"}, {"d", ""}};
   SECTION("three zones") {}
   SECTION("one zone for all") { zones = {{"a", "x"}, {"b", "x"}}; }

@@ -154,7 +154,7 @@ TEST_CASE("regression: a table that servers have no memory for with its copies i
   REQUIRE(create("other", 40).ok());
 }
 
-TEST_CASE("limits come before the job, outlive its runs and a restart") {
+TEST_CASE("limits may be set before the job exists, and survive its runs and a restart") {
   TestCoordinator c;
   Set(&c, "job", Limits(1 << 30, 3, 8));
   CHECK(c.Job("job").generation() == 1);
@@ -174,7 +174,7 @@ TEST_CASE("limits come before the job, outlive its runs and a restart") {
   CHECK(c.view().jobs_size() == 1);
 }
 
-TEST_CASE("a job that is nothing but limits goes with them") {
+TEST_CASE("a job that has only limits is removed with them") {
   TestCoordinator c;
   Set(&c, "typo", Limits(0, 1, 0));
   Set(&c, "other", Limits(0, 1, 0));
@@ -284,7 +284,7 @@ TEST_CASE("a dense table that cannot fit its job's memory is refused") {
   REQUIRE_STATUS(c.CreateTable(spec("two", 1)).status(), kResourceExhausted, "allowed: 469");
 }
 
-TEST_CASE("a server without any of the table's chunks does not stand in its way") {
+TEST_CASE("a server without chunks of a table does not limit it") {
   TestCoordinator c(ChunksOfAThousand());
   c.JoinServer("a");
   c.JoinServer("b");

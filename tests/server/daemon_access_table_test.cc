@@ -139,7 +139,7 @@ std::string LastLine(const std::string& text) {
   return text.substr(before == std::string::npos ? 0 : before + 1);
 }
 
-TEST_CASE("every call of the control plane, by everybody") {
+TEST_CASE("every call of the control plane, with each role") {
   TokenCluster cluster;
   const std::string ours = cluster.Token("ours", {"--role", "job", "--job", "ours"});
   const std::string expired = cluster.Token("expired", {"--role", "operator", "--expires", "1s"});

@@ -192,7 +192,7 @@ TEST_CASE("a table four times its memory has the bits of one that is in memory")
   CHECK(Same(RowsOf(client.get(), Value(client->OpenTable("items")), kDim), expected));
 }
 
-TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
+TEST_CASE("prefetched rows are in memory when the worker looks them up") {
   TemporaryDirectory directory;
   ProcessCluster tiered({.cold_dir = directory.path()});
   std::unique_ptr<Client> client = Connected(tiered);

@@ -93,7 +93,8 @@ std::string SmallDisk() {
   return disk;
 }
 
-TEST_CASE("a disk that fills while a cluster saves", "[.small-disk]") {
+TEST_CASE("a save that fills the disk fails; the previous checkpoint stays, and training goes on",
+          "[.small-disk]") {
   // Of 1 MiB, made by small_disk_test.sh: large is larger.
   const std::string root = SmallDisk() + "/checkpoints";
   World w;

@@ -101,7 +101,7 @@ TEST_CASE("a sync step waits for every worker, then answers pulls and awaits") {
   CHECK(fixture.counters().queue_depth == 0);
 }
 
-TEST_CASE("a lane parks half of its operations and no more, and no slot with them") {
+TEST_CASE("a lane defers at most half of its operations, without their slots") {
   ShardExecutorOptions options;
   options.lane.operations = 8;
   options.lane.small_slots = 4;

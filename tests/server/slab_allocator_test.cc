@@ -43,7 +43,7 @@ TEST_CASE("beyond the limit there is no memory for tables, but there is for requ
   CHECK(allocator.Allocate(kMiB / 4).data != nullptr);
 }
 
-TEST_CASE("beside copies a sixteenth is left to them, also of slabs that have room") {
+TEST_CASE("tables leave a sixteenth of the memory to replicas, also of slabs with room") {
   MemoryBudget budget(64 * kMiB);
   SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
   const auto fill = [&](shard::MemoryFor whom) {
@@ -190,7 +190,7 @@ size_t ResidentBytes(const rdma::MemoryBlock& block) {
                                                    [](unsigned char p) { return (p & 1) != 0; }));
 }
 
-TEST_CASE("of the first slabs for rows next to nothing is resident that is not in use") {
+TEST_CASE("the first slabs for rows have almost no resident memory that is not in use") {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Linux has since 6.1
   const bool exact = madvise(nullptr, 0, kCollapse) == 0;
   SlabAllocator allocator("test");

@@ -20,7 +20,7 @@ Steps After(StepChoice* choice, const Steps& first, const Steps& second) {
   return choice->steps();
 }
 
-TEST_CASE("step choice: nothing moves: the newest step") {
+TEST_CASE("step choice: without progress, the newest step is chosen") {
   StepChoice choice(2);
   choice.Looked(Steps{0, 0});
   choice.Looked(Steps{0, 0});

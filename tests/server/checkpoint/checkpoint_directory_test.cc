@@ -30,7 +30,7 @@ std::set<std::string> NamesOf(SimDisk* disk, const std::string& path) {
   return names;
 }
 
-TEST_CASE("names of checkpoints are exactly ours") {
+TEST_CASE("only names in the exact format are names of checkpoints") {
   CHECK(CheckpointName(42) == "checkpoint-00000042");
   CHECK(CheckpointName(123'456'789) == "checkpoint-123456789");
   CHECK(CheckpointNumber("checkpoint-00000042") == 42);
@@ -90,7 +90,7 @@ TEST_CASE("the next save removes leftovers of saves and prunes, and no other fil
                                                       "checkpoint-00000010", "mine", "notes.txt"});
 }
 
-TEST_CASE("regression: a writer that is late with an abandoned attempt reaches no other") {
+TEST_CASE("regression: a late writer of an abandoned attempt does not write into another one") {
   SimDisk disk(1);
   const Model model(1);
   std::string given_up;
@@ -146,7 +146,7 @@ TEST_CASE("two checkpoint_tasks at once: the second is refused and the first goe
   CHECK(Save(&disk, first->get(), model).ok());
 }
 
-TEST_CASE("nothing is committed that its files do not bear out") {
+TEST_CASE("a commit is refused if the files differ from the manifest") {
   SimDisk disk(1);
   const auto directory = CheckpointDirectory::Open(&disk, "/c");
   REQUIRE(directory.ok());
@@ -313,7 +313,7 @@ TEST_CASE("any bit that flips in any file is found, with the file and the tensor
   CHECK(Differs(&disk, path, model) == "");
 }
 
-TEST_CASE("any part of an array is read from wherever its pieces lie") {
+TEST_CASE("any part of an array can be read, across its pieces") {
   SimDisk disk(1);
   const Model model(1);
   for (const bool slices : {false, true}) {
@@ -343,7 +343,7 @@ TEST_CASE("any part of an array is read from wherever its pieces lie") {
   }
 }
 
-TEST_CASE("a file of another model is found by its header, even of the same size") {
+TEST_CASE("a file of another model is detected by its header, even with the same size") {
   SimDisk disk(1);
   const Model model(1);
   const std::string one = "/c/" + *Save(&disk, "/c", model);

@@ -286,7 +286,7 @@ TEST_CASE("a matrix becomes an embedding table if its specification has a dim") 
                {"\"flat\" has the shape [6]; allowed: [N, DIM], rows of the keys 0 to N - 1"});
 }
 
-TEST_CASE("numbers are converted where it is asked for, and never become infinite") {
+TEST_CASE("numbers are converted on request, and never become infinite") {
   const std::vector<double> doubles = {1.0 / 3, -2.5, 1e-300};
   const std::vector<Tensor> tensors = {{"d", "F64", "3", Raw(doubles)},
                                        {"f", "F32", "2", Raw<float>({1.00390625f, NAN})}};
@@ -352,7 +352,7 @@ TEST_CASE("tensors that cannot be tables are refused by name") {
   CHECK(attention.Run()->manifest().tables_size() == 2);
 }
 
-TEST_CASE("regression: a tensor of a type that nobody knows is no matter where it is left out") {
+TEST_CASE("regression: a tensor of an unknown type does not matter if it is skipped") {
   const std::string eight(8, '\0');
   Source source({{"a", "F32", "2", eight}, {"q", "F4", "4,4", eight}, {"z", "F32", "2", eight}});
   ImportOptions options;

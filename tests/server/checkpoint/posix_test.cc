@@ -229,7 +229,8 @@ mode_t ModeOf(const std::string& path) {
   return info.st_mode & 07777;
 }
 
-TEST_CASE("files and directories are their owner's alone, or their group's where it is handed on") {
+TEST_CASE(
+    "files and directories are for their owner alone, or for the group of a setgid directory") {
   const TemporaryDirectory directory;
   for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
     const mode_t before = umask(mask);

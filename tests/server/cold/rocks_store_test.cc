@@ -210,8 +210,7 @@ TEST_CASE("a directory is used by one process, and nothing is left in it") {
   CHECK_THAT(std::string(file.message()), Contains("not a directory") && Contains("--cold-dir"));
 }
 
-TEST_CASE(
-    "a life that is over gives its part of the disk back, though nothing is written any more") {
+TEST_CASE("the disk space of an ended life is freed, also without further writes") {
   test::TemporaryDirectory directory;
   Store store(directory.path());
   const std::vector<std::byte> content(4000, std::byte{7});

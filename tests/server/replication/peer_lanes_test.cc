@@ -59,7 +59,7 @@ TEST_CASE("lanes of servers: another incarnation is refused until the view has i
   CHECK(absl::IsNotFound(Opens(&world, &b, kA.server)));
 }
 
-TEST_CASE("lanes of servers: a silent one keeps them where copies of its partitions are") {
+TEST_CASE("lanes of servers: a silent server keeps its lanes to its partitions' replicas") {
   PeerWorld world(false);
   Node& a = world.Add(kA);
   Node& b = world.Add(kB);

@@ -225,7 +225,7 @@ TEST_CASE("links: memory that cannot be registered now is tried again") {
   CHECK(two.a.recorder.dead.empty());
 }
 
-TEST_CASE("links: one that cannot write is closed") {
+TEST_CASE("links: a link that cannot write is closed") {
   VERBENA_SIM_AND_SHM();
   Two two(shm);
   two.a.endpoint->write_status = absl::ResourceExhaustedError("no more work requests");
@@ -282,7 +282,7 @@ TEST_CASE("links: a server that refuses is asked again, less and less often") {
   CHECK(world.counters(a).lost == 0);
 }
 
-TEST_CASE("links: a server that starts again is another one") {
+TEST_CASE("links: a new incarnation of the peer gets a link of its own") {
   VERBENA_SIM_AND_SHM();
   PeerWorld world(shm);
   Node& a = world.Add(kA);
@@ -303,7 +303,7 @@ TEST_CASE("links: a server that starts again is another one") {
   CHECK(world.counters(a).open == 1);
 }
 
-TEST_CASE("links: one that is not wanted any more is closed, the others stay") {
+TEST_CASE("links: a link to a former replica is closed, the others stay") {
   VERBENA_SIM_AND_SHM();
   PeerWorld world(shm);
   Node& a = world.Add(kA);

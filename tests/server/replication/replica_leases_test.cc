@@ -68,7 +68,7 @@ std::vector<v1::ConfigurationChange> JudgedUntil(ReplicaLeases* leases, int64_t 
   return Judged(leases, to);
 }
 
-TEST_CASE("leases: a shard without copies has nothing to do") {
+TEST_CASE("leases: a shard without replicas has nothing to do") {
   ReplicaLeases leases;
   CHECK_FALSE(leases.active());
   leases.Follow(View({{kOne}, {kTwo, kThree}}), kOne, kStart);
@@ -162,7 +162,7 @@ TEST_CASE("leases: acknowledgements before a learner was to be admitted count") 
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
 }
 
-TEST_CASE("regression: leases: a view whose lease is zero makes nobody send beacons for ever") {
+TEST_CASE("regression: leases: a view with a lease of zero causes no endless beacons") {
   v1::ClusterView view = View({{kOne, kTwo}});
   view.set_lease_ms(0);
   ReplicaLeases leases;
@@ -246,7 +246,7 @@ TEST_CASE("leases: a replica answers a beacon by its own view") {
   CHECK(leases.OnBeacon(kTwo, Of(4), kStart) == ReplyStatus::kOutOfRange);
 }
 
-TEST_CASE("leases: a beacon that was refused is not heard") {
+TEST_CASE("leases: a refused beacon does not count as heard") {
   ReplicaLeases leases;
   leases.Follow(View({{kTwo, kOne, As::kFollower, 3, 2}}), kOne, kStart);
   for (int64_t now = kStart; now < kStart + kLeaseNanos; now += kLeaseNanos / 16) {
@@ -352,7 +352,7 @@ TEST_CASE("leases: a learner that answered no beacon gave no lease, nor did anot
   }
 }
 
-TEST_CASE("leases: a copy that answers nothing for a lease is dropped") {
+TEST_CASE("leases: a replica that answers nothing for a lease is dropped") {
   ReplicaLeases leases;
   const As as = GENERATE(As::kFollower, As::kLearner);
   leases.Follow(View({{kOne}, {kOne, kThree, as}}), kOne, kStart);
@@ -419,7 +419,7 @@ TEST_CASE("leases: a promoted server that did not run still waits for the lease 
   CHECK(leases.MayServe(0, back + kLeaseNanos));
 }
 
-TEST_CASE("leases: the time without copies is none in which somebody was silent") {
+TEST_CASE("leases: time without replicas does not count as silence") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne}}), kOne, kStart);
   CHECK(Judged(&leases, kStart).empty());
@@ -446,7 +446,7 @@ TEST_CASE("leases: a view with the same replicas changes nothing") {
   CHECK(changes[1].configuration() == 8);
 }
 
-TEST_CASE("leases: a copy since another configuration starts anew") {
+TEST_CASE("leases: a replica that joined again starts without a lease") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo}, {kTwo, kOne}}), kOne, kStart);
   leases.Acknowledged(kTwo, Of(0), kStart);
