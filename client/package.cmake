@@ -1,7 +1,7 @@
 # libverbena, which other programs link, and its CMake package. One set of objects, as a shared
 # library that exports only symbols marked VERBENA_EXPORT, and as an archive.
 
-# ---- public headers: client/include/verbena/ as it is, and what is generated ----
+# ---- public headers: client/include/verbena/ as it is, and generated headers ----
 set(generated ${CMAKE_BINARY_DIR}/generated)
 set(public_root ${CMAKE_CURRENT_SOURCE_DIR}/include ${generated})
 install(DIRECTORY include/verbena DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")

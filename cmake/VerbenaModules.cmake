@@ -1,6 +1,6 @@
 # Failpoints (proto/base/failpoint.h) are in no program that is installed. The sources of a module that
 # have any are compiled twice, into NAME_clean and NAME_failpoints, and its other sources once, into NAME.
-# What links NAME gets one of the two: with failpoints if the program that is linked has the property
+# A target that links NAME gets one of the two: with failpoints if the linked program has the property
 # VERBENA_FAILPOINTS, which programs of tests have. CMake refuses a program that would get both.
 # Sanitizers' builds are not installed: there everything has failpoints and is compiled once.
 #
@@ -52,7 +52,7 @@ endfunction()
 
 # verbena_optimized(TARGET...): code in which tests spend their time, and code that decodes foreign bytes.
 # Under sanitizers it is optimised lightly and everything else not at all (VerbenaOptions.cmake); in
-# other builds the same divides what belongs to tests (verbena_quickly_compiled).
+# other builds the same divides the code of tests (verbena_quickly_compiled).
 function(verbena_optimized)
   foreach(target ${ARGN})
     if(TARGET ${target}_clean)
@@ -212,7 +212,7 @@ function(verbena_test name)
   set(own_sources ${ARG_SOURCES})
   if(TARGET ${program})
     get_target_property(others ${program} SOURCES)
-    list(REMOVE_ITEM ARG_SOURCES ${others})  # what several of them are made of
+    list(REMOVE_ITEM ARG_SOURCES ${others})  # sources shared by several tests
     target_sources(${program} PRIVATE ${ARG_SOURCES})
     target_link_libraries(${program} PRIVATE ${ARG_LINK})
   else()
@@ -268,7 +268,7 @@ function(verbena_nightly)
 endfunction()
 
 # The same in sanitizers' builds alone: tests of code that neither parses, nor allocates, nor crosses threads,
-# and long ones where shorter ones reach the same code. What a build does not have is left out.
+# and long ones where shorter ones reach the same code. Tests that a build does not have are left out.
 function(verbena_nightly_under_sanitizers)
   foreach(name ${ARGN})
     if(VERBENA_SANITIZE AND TEST ${name})
@@ -279,7 +279,7 @@ function(verbena_nightly_under_sanitizers)
   endforeach()
 endfunction()
 
-# The target verbena_tests: the programs of the tests of this tier, and what they need. Sanitizers' builds
+# The target verbena_tests: the programs of the tests of this tier, and their dependencies. Sanitizers' builds
 # need nothing else (tests/run.sh). Called last.
 function(verbena_add_tests_target)
   get_property(programs GLOBAL PROPERTY VERBENA_TEST_PROGRAMS)

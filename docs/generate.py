@@ -3,7 +3,7 @@
 
     generate.py write|check FOLDER BUILD
 
-A page in FOLDER is written by hand, but for what stands between these two lines:
+A page in FOLDER is written by hand, except the text between these two lines:
 
     <!-- generated: SOURCE -->
     <!-- end of generated text -->
@@ -18,7 +18,7 @@ import subprocess
 import sys
 
 PART = re.compile(r"(<!-- generated: (\w+) ([\w-]+) -->\n).*?(<!-- end of generated text -->\n)", re.DOTALL)
-# Of the first group of options, which --help calls "Options".
+# Titles of the first group of options, which --help calls "Options".
 FIRST_GROUP = {"verbenad": "Role and network", "verbena-train": "Data, model and training",
                "verbena": "Options of all commands"}
 

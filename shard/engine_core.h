@@ -7,7 +7,7 @@
 //     placement     tables that the view creates, places, resets, drops   view/table_placement.h
 //     replicas      replicas elsewhere: records for them, their answers   replica/replicas.h
 //     records       records that have content                             replica/records.h
-//     catch_up      what learners receive from before their time          replica/catch_up.h
+//     catch_up      content from before a learner's first record          replica/catch_up.h
 //     proofs        comparisons of replicas with their primary            replica/proofs.h
 //     copies        replicas here: the records of their primaries         replica/copies.h
 //     checkpoints   checkpoints in progress                               checkpoint/checkpoints.h
@@ -50,7 +50,7 @@ namespace verbena::shard {
 struct EngineCore {
   explicit EngineCore(EngineOptions o);
 
-  // ---- what requests are about ----
+  // ---- objects of requests ----
   // Table and member of a request; kOk or why not.
   ReplyStatus Find(uint64_t worker, uint32_t table, TableState** state,
                    const Members::Member** member);
@@ -130,8 +130,8 @@ struct EngineCore {
 ReplyStatus Worse(ReplyStatus a, ReplyStatus b);
 
 // For each group of the request whose partition has a part of the table: `change(group, slice,
-// &answer)`, which returns the group's status. The request's answer waits for the replicas of what
-// that adds to the log.
+// &answer)`, which returns the group's status. The request's answer waits for the replicas of
+// the entries that this adds to the log.
 template <typename Change>
 GroupsOutcome ChangeGroups(EngineCore* core, const TableState& state, const GroupsRequest& request,
                            Change change) {

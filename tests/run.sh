@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and tests: for every change the release build, with --ci and --nightly also under sanitizers.
-# Installs what is missing. `--help` tells the options.
+# Installs missing packages. `--help` lists the options.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit 1
@@ -33,8 +33,8 @@ EOF
 tier=change
 parts=""
 jobs=$(nproc)
-# However many cores there are: one that wants the machine for itself, and two that get what it leaves
-# idle (cmake/VerbenaModules.cmake).
+# With any number of cores: one test that needs the machine for itself, and two that get the idle rest
+# (cmake/VerbenaModules.cmake).
 tests_at_once=$((jobs < 2 ? 1 : 3))
 ctest_extra=()
 while [ "$#" -gt 0 ]; do
@@ -75,7 +75,7 @@ took() {  # NAME START
 say() { printf '\n== %s\n' "$*"; }
 wants() { case " $parts " in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
-# ---- what must not be left behind ----------------------------------------------------------------
+# ---- leftovers -----------------------------------------------------------------------------------
 # Processes whose program is one of ours: /proc/PID/exe survives a renamed argv[0].
 our_processes() {
   local link exe
@@ -144,10 +144,10 @@ build() {  # PART
   [ "$1" = release ] && [ "$tier" = nightly ] && unity=OFF
   cmake --preset "$1" -D VERBENA_UNITY="$unity" -D VERBENA_TIER="$tier" >"build/$1-configure.log" 2>&1 || {
     tail -n 40 "build/$1-configure.log"; failures+=("$1: configure"); return 1; }
-  # Of a sanitizer's build only what its tests run.
+  # A sanitizer's build has only the targets that its tests run.
   local target=all
   [ "$1" = release ] || [ "$tier" = nightly ] || target=verbena_tests
-  # On a terminal ninja redraws one line; elsewhere only what fails is worth the space.
+  # On a terminal ninja redraws one line; elsewhere only failures are worth the space.
   local quiet=(); [ -t 1 ] || quiet=(--quiet)
   ninja -C "build/$1" -j "$jobs" "${quiet[@]}" "$target" || { failures+=("$1: build"); return 1; }
   took "build $1" "$start"
@@ -196,7 +196,7 @@ built=""
 for part in release asan tsan; do
   wants "$part" && build "$part" && built="$part $built"
 done
-# The release part is tested last: it has every test, so the closing summary tells of all of them.
+# The release part is tested last: it has every test, so the closing summary covers all of them.
 order=$built
 last=${order% }
 last=${last##* }

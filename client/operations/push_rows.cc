@@ -17,7 +17,7 @@ ElementType TypeOf(const PendingRequest& entry) {
   return TraitsOf(entry).assigns ? ElementType::kF32 : entry.table->push_type;
 }
 
-// Sums the call's rows of a key in their order. Of parameters the last row counts.
+// Sums the call's rows of a key in their order. An assignment takes the last row.
 void SumRows(const PendingRequest& entry, absl::Span<const uint32_t> positions, float* sum) {
   const size_t dim = entry.table->dim;
   const size_t row_bytes = entry.table->row_bytes();

@@ -41,7 +41,7 @@ bool SameIdentities(const v1::ClusterView& view, const v1::ClusterView& before) 
   });
 }
 
-// A table that an earlier one of the changes added is compared with what `before` has.
+// A table that an earlier one of the changes added is compared with the tables of `before`.
 bool SameIdentities(absl::Span<const v1::ViewChange> changes, const v1::ClusterView& before) {
   for (const v1::ViewChange& change : changes) {
     for (const v1::Table& table : change.tables()) {

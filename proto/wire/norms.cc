@@ -1,4 +1,4 @@
-// The two phases of a step's global norm: norms asks for partial norms, totals tells their sums.
+// The two phases of a step's global norm: norms requests partial norms, totals has their sums.
 #include <cstring>
 
 #include "absl/strings/str_cat.h"

@@ -83,7 +83,7 @@ constexpr ElementRange RangeOf(wire::Elements elements) {
                    absl::string_view(operation.name.data(), operation.name.size())));
 }
 
-// Checks the header against what its operation may have.
+// Checks the header against the traits of its operation.
 absl::Status CheckTraits(const RecordHeader& h, const OperationTraits& operation,
                          const RecordLimits& limits) {
   const bool refers = operation.by_reference && limits.references;

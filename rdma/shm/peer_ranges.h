@@ -45,7 +45,7 @@ class PeerRanges {
     return inside ? range : nullptr;
   }
   bool contains(uint64_t key) const { return ranges_.contains(key); }
-  // Of a kExpose. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the peer breaks the rules.
+  // Maps the range of a kExpose. INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the peer breaks the rules.
   absl::Status Map(const ShmMessage& message, std::vector<UniqueFd>* fds);
   void Unmap(uint64_t key);
   // Unmaps all ranges that are not borrowed.

@@ -31,7 +31,7 @@ class VerbsCm {
   void FinishBinding(VerbsConnection* connection);
   // Connections that are late fail.
   void CheckTimers(bool read_all);
-  // Of the last connection's path, as logged.
+  // Settings of the last connection's path, as logged.
   const std::string& settings() const { return settings_; }
 
  private:

@@ -26,7 +26,7 @@ class VerbsMemory {
  public:
   explicit VerbsMemory(VerbsEndpointImpl* core) : core_(*core) {}
 
-  // Of the device that was opened; ends with it.
+  // Makes the slabs for lanes on the device that was opened.
   absl::Status Open(int numa_node);
   void Close();
   absl::StatusOr<std::shared_ptr<DomainView>> View(uint64_t key);

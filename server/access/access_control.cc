@@ -82,7 +82,7 @@ absl::Status Authorize(const Principal& who, const std::string& method, const Sc
   // Only an operator's calls finish it, and meanwhile nobody else restores a table of that name,
   // which may be another job's.
   if (scope.restores) return Denied(who, method, "only an operator restores tables");
-  // Shards go by the member that a lane was opened for, not by the token of who opened it.
+  // Shards go by the member that a lane was opened for, not by the token that opened it.
   if (!who.job.empty() && scope.reads_all_jobs) {
     return Denied(who, method,
                   absl::StrCat("that observer reads the tables of all jobs, and this token is of "

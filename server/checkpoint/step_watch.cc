@@ -20,7 +20,7 @@ void StepWatch::Ask(Done done) {
 
 void StepWatch::OnView(absl::StatusOr<v1::GetViewResponse> response) {
   steps_.clear();
-  // A view of an earlier answer says nothing of the jobs of now.
+  // The view of an earlier answer may lack the present jobs.
   if (!response.ok()) return done_(nullptr, steps_);
   view_ = std::move(*response->mutable_view());
   std::set<std::string> servers;

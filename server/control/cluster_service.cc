@@ -52,7 +52,7 @@ void AddRules(const v1::AccessRules& rules, const Principal& who, v1::GetViewRes
 template <typename Response>
 void AddRules(const v1::AccessRules&, const Principal&, Response*) {}
 
-// Calls run(coordinator, request, who, reply) on the coordinator's thread, if the caller is
+// Calls `run(coordinator, request, who, reply)` on the coordinator's thread, if the caller is
 // authorized.
 template <typename Request, typename Response, typename Run>
 void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, const Request* request,

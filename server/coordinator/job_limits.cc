@@ -67,7 +67,7 @@ absl::Status CheckMemory(const v1::Job& job, const v1::Table& added,
   return absl::OkStatus();
 }
 
-// Of dense tables on a server.
+// Bytes of dense tables on a server.
 struct DenseBytes {
   uint64_t its = 0, others = 0;
   bool copies = false;  // some of them are copies

@@ -1,4 +1,4 @@
-// Changes the view of a cluster and records what each change replaces, so that undoing, saving and
+// Changes the view of a cluster and records the replaced content, so that undoing, saving and
 // publishing a change cost as much as the change.
 //
 // **Thread safety**: one owner thread.

@@ -12,7 +12,7 @@
 //  1. A poll is due when its wait is over at the latest, and each is taken once.
 //  2. Changes that affect the movement of data concern all callers: servers, partitions, and lost
 //     parts of a table.
-//  3. At most kMostInAll polls wait. Of a caller, as many as MostOf(): beyond them the oldest is
+//  3. At most kMostInAll polls wait, MostOf() of them of one caller: beyond them its oldest is
 //     due at once, because its caller may have lost the connection that it came on.
 #ifndef VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
 #define VERBENA_SERVER_COORDINATOR_VIEW_POLLS_H_
@@ -47,9 +47,9 @@ class ViewPolls {
 
   // Waiting polls of all callers: each takes about 20 KB with its call.
   static constexpr size_t kMostInAll = 16384;
-  // Of a member: one, and those of its earlier connections.
+  // Polls of a member: one, and those of its earlier connections.
   static constexpr size_t kMostOfMember = 4;
-  // Of a token (or host) in other callers' names.
+  // Polls of a token (or host) whose callers are no members.
   static constexpr size_t kMostOfOthers = 64;
 
   // The caller. Without a queue, callers are not distinguished.
@@ -94,7 +94,7 @@ class ViewPolls {
   std::deque<Poll> due_;
   int64_t next_ns_ = kNever;
   int64_t publish_from_ns_ = 0;  // not before, with many polls
-  int64_t publishing_ns_ = 0;    // what answering those that were due together has taken
+  int64_t publishing_ns_ = 0;    // time of answering the polls that were due together
 };
 
 }  // namespace verbena::server

@@ -41,7 +41,7 @@ class ShardLanes {
   // Closes a lane; the engine forgets it at once.
   void Close(Lane* lane, absl::Status reason);
   void CloseAll(const absl::Status& reason);
-  // Of peers that the view does not allow lanes any more.
+  // Closes the lanes of peers that the view does not allow any more.
   void Retire();
   absl::Status CloseLane(const v1::CloseLaneRequest& request);
   // Whether a new lane of `peer` over that link ends `lane`.

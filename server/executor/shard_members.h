@@ -1,5 +1,5 @@
-// Who may have lanes to a shard: the workers of the view's jobs, other servers, and the limits of
-// jobs.
+// The peers that may have lanes to a shard: the workers of the view's jobs, other servers, and the
+// limits of jobs.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_EXECUTOR_SHARD_MEMBERS_H_
@@ -44,7 +44,7 @@ class ShardMembers {
   uint64_t DomainOf(const LanePeer& peer) const {
     return peer.server ? kServersDomain : workers_.at(peer.incarnation);
   }
-  // Who asks for a lane; an error if it is no member.
+  // The peer that requests a lane; an error if it is no member.
   absl::StatusOr<LanePeer> CheckOpener(const v1::OpenLaneRequest& request) const;
   // "worker 12"; "shard 0 of server 'b' (incarnation 3)".
   std::string NameOf(const LanePeer& peer) const;

@@ -7,10 +7,10 @@
 // update's norm is known only once its gradient is clipped.
 //
 // States of a chunk:
-//     open  --(contributions are there)-->  measured(kind)  --(totals)-->  told(kind)
-//     told  --(another kind is needed)-->  measured(that)
-//     told  --(none is)-->  commits  -->  open
-// ("told" is the name in the code: the chunk has received the total norms.)
+//     `open`  --(contributions are there)-->  `measured(kind)`  --(totals)-->  `told(kind)`
+//     `told`  --(another kind is needed)-->  `measured(that)`
+//     `told`  --(none is)-->  commits  -->  `open`
+// (`told`: the chunk has received the total norms.)
 //
 // **Thread safety**: one owner thread.
 //

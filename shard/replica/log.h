@@ -172,7 +172,7 @@ class ReplicaLog {
     uint32_t index = 0;  // chunk of the table
     ReplicaHeader header = {};
     Buffer data;                          // taken over; may be empty
-    const std::byte* borrowed = nullptr;  // failpoint: what is sent in its place
+    const std::byte* borrowed = nullptr;  // failpoint: bytes sent in its place
     bool accumulator = false;             // data is one, rather than scratch
     Owner* owner = nullptr;               // null: nothing is to be applied here
     uint32_t local = 0;

@@ -18,7 +18,7 @@ namespace verbena::shard {
 
 class LogRoom {
  public:
-  // Of one partition.
+  // The log of one partition.
   struct Part {
     uint64_t apply_bytes = 0, catch_up_bytes = 0;
     bool crowded = false;  // HasRoom() has refused, and there is no room yet for requests that wait

@@ -82,8 +82,8 @@ Buffer BufferPool::AllocateRows(size_t bytes, size_t unit, JobAccount* account) 
   Buffer wanted = {nullptr, bytes};
   if (!Charge(&wanted, account, MemoryUse::kTables)) return {};
   Buffer made = allocator_->AllocateRows(bytes, unit);
-  // A server at its limit is asked for new rows all the time, and would free what its lookups take
-  // again at once. A copy's have to be made.
+  // A server at its limit is asked for new rows all the time, and would free rows that its
+  // lookups take again at once. A copy's rows have to be made.
   while (made.data == nullptr && ForCopies() && GiveWay()) {
     made = allocator_->AllocateRows(bytes, unit);
   }

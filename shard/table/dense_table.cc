@@ -163,7 +163,7 @@ absl::Status DenseTable::NoMemory() const {
                    has_master() ? " and master copies" : ""));
 }
 
-// What is served comes first: without copies nobody misses anything but their redundancy.
+// Primaries come first: without replicas only redundancy is missing.
 absl::Status DenseTable::Acquire(absl::Span<const Placement> placement) {
   lacks_copies_ = false;
   if (VERBENA_FAILPOINT(shard, all_or_nothing)) {

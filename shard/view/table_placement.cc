@@ -161,7 +161,7 @@ absl::Status TablePlacement::Place(const v1::Table& table, TableState* state) {
   for (uint32_t s = 0; s < before.size(); ++s) before[s] = sliced.ready(s);
   const absl::Status acquired = sliced.Acquire(placement);
   const bool served = state->restore != nullptr && !table.restoring();
-  // Slices that are new here, too: what is lost when a shard joins it has never had.
+  // Slices that are new here, too: it never had partitions that are lost when it joins.
   for (uint32_t s = 0; served && s < sliced.slices(); ++s) {
     const uint32_t p = sliced.life(s).partition;
     const bool was_lost = p < state->placement.size() && state->placement[p].lost;

@@ -75,7 +75,7 @@ bool ViewFollower::RetryStarved(const v1::ClusterView& view, absl::Status* appli
   nothing.all = nothing.placement = false;
   const std::vector<uint32_t> starved = core_.placement.ToFollow(view, nothing);
   if (starved.empty()) return false;
-  // What the last view moved has moved.
+  // The moves of the last view are done.
   core_.partitions_moved = false;
   for (PartitionInfo& p : core_.partitions) {
     p.epoch_changed = p.renewed = p.promoted = p.stale = false;

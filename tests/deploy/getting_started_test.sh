@@ -15,7 +15,7 @@ trap 'rm -rf "$here"' EXIT
 ip link set lo up
 ip addr add 10.0.0.1/32 dev lo
 ip addr add 10.0.0.2/32 dev lo
-# Where the page says build/release, the folder that was built.
+# The page's build/release is replaced by the folder that was built.
 awk '/^## 2\. /{on = 1} /^```$/{sh = 0} on && sh; /^```sh$/{sh = 1}' "$source_dir/docs/getting-started.md" |
   sed "s|build/release|$build_dir|" >"$here/commands"
 [ "$(wc -l <"$here/commands")" -ge 30 ] || { echo "the page has too few commands"; exit 1; }

@@ -17,7 +17,7 @@ fail() { echo "$*"; echo "$said"; exit 1; }
 [ "$status" -eq 1 ] || fail "expected exit status 1, got $status"
 line=$(grep 'sudo apt-get install' <<<"$said") || fail "no command line"
 [ "${line##*recommends }" = "ccache catch2" ] || fail "not exactly the missing ones"
-# With nothing missing it says nothing.
+# With nothing missing it prints nothing.
 printf '#!/bin/sh\necho "ii "\n' >"$here/dpkg-query"
 said=$(PATH=$here:$PATH bash -c '. "$1/deploy/packages.sh"; ensure_packages build test' _ "$1" 2>&1) ||
   fail "failed with nothing missing"

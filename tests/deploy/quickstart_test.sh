@@ -46,7 +46,7 @@ assert counts["order_0"] > counts["order_1"] > counts["order_2"] > 0, counts
 assert run["bits_per_byte"] < counts["order_1"], (run["bits_per_byte"], counts)
 shards = run["shards"]
 assert len(shards) == 4, shards
-# What the workers say they sent is what the servers counted.
+# The workers' bytes sent are those that the servers counted.
 assert sum(s["push_bytes"] for s in shards) == run["bytes_pushed"], (shards, run["bytes_pushed"])
 assert all(s["pushes"] > 0 and s["pulls"] > 0 for s in shards), shards
 EOF

@@ -18,7 +18,7 @@ output=/dev/stdout
 while [[ $1 == --* ]]; do case "$1" in --output=*) output=${1#--output=} ;; esac; shift; done
 exec "$@" >>"$output" 2>&1
 EOF
-# verbenad: says that it is ready, writes down what it was given, and waits for SIGTERM.
+# verbenad: writes its ready file, logs its arguments, and waits for SIGTERM.
 cat >"$here/build/release/verbenad" <<'EOF'
 #!/usr/bin/env bash
 printf '%s\n' "$*" >>"$SLURM_SUBMIT_DIR/daemons"

@@ -71,7 +71,7 @@ class World {
   ProcessCluster& cluster() { return cluster_; }
   const std::string& root() const { return root_; }
 
-  // One step, of new random gradients. Afterwards `now` is what the tables have.
+  // One step, of new random gradients. Afterwards `now` has the tables' values.
   void Train(uint64_t seed) {
     const auto client = Connect();
     const Table dense = Value(client->CreateTable(DenseSpec()));
@@ -85,7 +85,7 @@ class World {
     Good(client->PushRows(rows, keys_, more).Wait());
     Served(client.get(), &now);
   }
-  // Whether both tables can be read, and what they have. They are neither made nor dropped.
+  // Reads both tables, without making or dropping them; false if one cannot be read.
   bool Look(Numbers* numbers) {
     const auto client = Connect();
     if (!client->OpenTable("dense").ok() || !client->OpenTable("rows").ok()) return false;
@@ -101,8 +101,8 @@ class World {
     return JsonFields(list.out, "name");
   }
 
-  // What is new on the disk was made of `numbers`. Everything there is whole, and what was the
-  // newest before still is, or there is a newer one.
+  // Each new checkpoint on the disk was made of `numbers`. All are whole, and the newest one is at
+  // least as new as before.
   void CheckDisk(const Numbers& numbers) {
     const std::vector<std::string> names = List();
     REQUIRE_FALSE(names.empty());
@@ -119,9 +119,9 @@ class World {
   }
   const Numbers& OfNewest() const { return made_.at(newest); }
 
-  // Afterwards the cluster has what the newest checkpoint has, whatever it had before.
+  // Afterwards the cluster has the values of the newest checkpoint.
   void Restore() {
-    // What a restore that was killed was restoring is dropped after a while.
+    // The table of a killed restore is dropped after its lease.
     REQUIRE(Eventually([&] {
       const Finished tables = RunProgram({CliPath(), "--cluster", cluster_.address(), "tables"});
       return tables.out.find("is being restored") == std::string::npos;
@@ -148,7 +148,7 @@ class World {
     }
   }
 
-  Numbers now;         // what the tables have
+  Numbers now;         // the tables' values
   std::string newest;  // checkpoint
 
  private:
@@ -190,13 +190,13 @@ class World {
 
 enum class Victim { kProgram, kServer, kCoordinator };
 struct Round {
-  std::vector<std::string> words;  // what is disturbed
+  std::vector<std::string> words;  // the command that is disturbed
   Victim victim;
   int within_ms;
 };
 
-// Runs it, and kills at a random moment. Says which server is dead, or -1. `amid` counts those that
-// were still in progress.
+// Runs the command, and kills its victim at a random moment. Returns the dead server, or -1. `amid`
+// counts the commands that were still running.
 int Disturb(World* w, const Round& round, std::mt19937_64* random, int* amid) {
   Process program = w->Start(round.words);
   absl::SleepFor(absl::Milliseconds((*random)() % static_cast<uint64_t>(round.within_ms)));
@@ -252,7 +252,7 @@ TEST_CASE("whatever is killed while checkpoints are made and loaded, the newest 
     w.Train(seed + i + 1);
     const Numbers before = w.now;
     const int dead = Disturb(&w, round, &random, &amid);
-    // A compaction is of what was the newest, a save of what the tables had.
+    // A compaction has the values of the newest checkpoint, a save those of the tables.
     w.CheckDisk(round.words.front() == "compact" ? Numbers(w.OfNewest()) : before);
     if (dead < 0 && !restoring) {
       Numbers served;

@@ -1,5 +1,5 @@
-// The public client against real daemons: what it does when they are stopped, killed, restarted,
-// and what it says to calls that are wrong.
+// The public client against real daemons that are stopped, killed and restarted, and errors of
+// wrong calls.
 #include "verbena/client.h"
 
 #include <signal.h>
@@ -105,7 +105,7 @@ TEST_CASE("a step that every worker has pushed whole commits before it is ended"
   }
 }
 
-TEST_CASE("memory of the caller's is pulled into by way of staging") {
+TEST_CASE("a pull into the caller's own memory goes through staging, if the transport needs it") {
   ProcessCluster cluster;
   auto client = Connect(cluster);
   Table table = Must(client->CreateTable(Spec("registered", 50000)));
@@ -236,7 +236,7 @@ TEST_CASE("a restarted coordinator knows its tables; data flows on without it") 
   CHECK(parameters.floats()[0] == -1.0f);
 }
 
-TEST_CASE("wrong calls are answered with what is wrong") {
+TEST_CASE("the error of a wrong call names the argument and its value") {
   ProcessCluster cluster;
   auto client = Connect(cluster);
   Table table = Must(client->CreateTable(Spec("weights", 5000)));

@@ -65,8 +65,9 @@ float Rounded(v1::DType type, float value) {
   return type == v1::DTYPE_F16 ? FloatFromHalf(HalfFromFloat(value)) : value;
 }
 
-// The same with what travels rounded: each worker's gradient, summed in rank order, and what is
-// pulled of the master copy. With 2^n workers a division by them is exact wherever it is done.
+// The same with the types of the wire: each worker's rounded gradient, summed in rank order, and
+// rounded parameters of the master copy. With 2^n workers the division is exact wherever it is
+// done.
 std::vector<float> RoundedLoop(const std::vector<Example>& examples, Types types, int workers) {
   std::vector<float> master(kFeatures, 0.25f), w(kFeatures, 0.25f), gradient(kFeatures);
   const int count = kBatch / workers;
@@ -84,7 +85,7 @@ std::vector<float> RoundedLoop(const std::vector<Example>& examples, Types types
   return w;
 }
 
-// From and to what a region has.
+// Copies between numbers and a region.
 void Fill(const std::vector<float>& from, v1::DType type, const Region& to) {
   if (type == v1::DTYPE_BF16) return BFloat16sFromFloats(from.data(), to.half_data(), from.size());
   std::copy(from.begin(), from.end(), to.floats());
@@ -138,7 +139,7 @@ absl::Status Work(const std::string& address, const std::string& job, int worker
   return status;
 }
 
-// What each worker has in the end.
+// Each worker's parameters at the end.
 std::vector<std::vector<float>> Run(const ProcessCluster& cluster, const std::string& job,
                                     int workers, Types types,
                                     const std::vector<Example>& examples) {

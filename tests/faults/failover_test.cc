@@ -1,5 +1,5 @@
-// Servers that die or stop under verbena-train, where every partition has two copies; and what is
-// left where it has one.
+// Servers that die or stop under verbena-train, with two replicas of each partition; and the state
+// that is left with one.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -159,7 +159,7 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
   std::mt19937_64 random(7);
   for (int kills = 0; kills < Kills();) {
     trainings.Await();
-    absl::SleepFor(absl::Milliseconds(random() % 300));  // what is killed is at a random moment
+    absl::SleepFor(absl::Milliseconds(random() % 300));  // a random moment of the kill
     // A busy machine may have kept a server from its lease meanwhile.
     if (!cluster.CheckReplicated()) continue;
     const int victim = static_cast<int>(random() % 3);
@@ -172,7 +172,8 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
   trainings.Finish();
 }
 
-TEST_CASE("servers stand for longer than the lease: training ends with the undisturbed bits") {
+TEST_CASE(
+    "servers are stopped for longer than the lease: training ends with the undisturbed bits") {
   const Training training;
   ProcessCluster cluster({.servers = 3, .lease_ms = LeaseMs(), .replicas = 2});
   Trainings trainings(cluster, training);

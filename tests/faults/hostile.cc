@@ -39,7 +39,7 @@ struct Command {
   std::string only;
   bool help = false;
   std::string error;
-  // Of a peer, which this program starts.
+  // The options of a peer process, which this program starts.
   std::string peer;  // lists, with spaces between: its options
 };
 
@@ -100,7 +100,7 @@ Command Parse(int argc, char** argv) {
   return command;
 }
 
-// What a peer is given, in one argument.
+// The options of a peer, in one argument.
 std::string PeerArgument(const HostileOptions& options) {
   return absl::StrJoin(
       {options.cluster, absl::StrJoin(options.controls, ","), absl::StrJoin(options.metrics, ","),

@@ -174,7 +174,7 @@ void HonestUsers::Quick() {
   }
 }
 
-// Of a member of its own, so that each answer's time is seen.
+// Heartbeats of a member of its own, so that each answer's time is seen.
 void HonestUsers::Heartbeats() {
   auto token = TokenFile::Open(options_.operator_token);
   if (!token.ok()) return Fail("heartbeats: no token");

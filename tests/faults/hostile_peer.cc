@@ -1,4 +1,4 @@
-// Hostile calls; hostile_connections.cc has what is below them.
+// Hostile calls; hostile_connections.cc has the layers below them.
 #include "tests/faults/hostile_peer.h"
 
 #include <poll.h>
@@ -132,7 +132,7 @@ GrpcControlChannel& HostilePeer::ChannelOf(const std::string& token) {
 void HostilePeer::Call(const std::string& token, const std::string& address,
                        const std::string& method, const Message& request, size_t most) {
   Drain(most, kCallTime);
-  // Not kept with the call: a method's answer need not be what was meant.
+  // Selected by the method: a random method need not have the answer of the call's request.
   std::shared_ptr<Message> response;
   for (const MethodDescriptor* known : AllMethods()) {
     if (NameOf(*known) == method) response = New(known->output_type());
@@ -392,7 +392,7 @@ void HostilePeer::Lanes() {
   for (uint64_t i = draw_.Between(1, 30); i > 0 && absl::Now() < end_; --i) {
     v1::OpenLaneResponse lane;
     if (OpenLane(&lane) && draw_.OneIn(2)) {
-      // Of another life.
+      // The incarnation of another life.
       v1::CloseLaneRequest close;
       close.set_incarnation(draw_.Between(1, 1000));
       close.set_lane(lane.lane());

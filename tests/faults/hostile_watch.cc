@@ -96,7 +96,7 @@ uint64_t HostileWatch::BoundOf(const Daemon& daemon, Resource resource, double s
       // Six kinds of lines: 200 at once and 5 a second of each kind and shard, 1,200 bytes each.
       return daemon.quiet[kLog] + static_cast<uint64_t>(6 * (200 + 5 * seconds) * 1200);
     case kAudit:
-      // Of one host: refusals, and calls of four tokens; 2,000 bytes each.
+      // From one host: refusals, and calls of four tokens; 2,000 bytes each.
       return daemon.quiet[kAudit] +
              static_cast<uint64_t>((1000 + 10 * seconds + 4 * (20000 + 200 * seconds)) * 2000);
     case kResources:
@@ -132,7 +132,7 @@ std::string HostileWatch::NotBack() const {
       absl::StrAppend(&problem, daemon.name, ": ", kNames[resource], ": ", daemon.now[resource],
                       ", quiet ", daemon.quiet[resource], ", allowed ", allowed, "\n");
     };
-    // malloc() keeps some of what was freed.
+    // malloc() keeps some freed memory.
     look(kMemory, daemon.quiet[kMemory] + (uint64_t{64} << 20));
     look(kDescriptors, daemon.quiet[kDescriptors] + 16);
     look(kThreads, daemon.quiet[kThreads] + 8);

@@ -29,8 +29,8 @@ class InputsOfJobs {
 
   std::string file() const { return directory_.File("train"); }
 
-  // By way of a shell: `data` is a word of its. Returns the hash of the parameters, and what went
-  // to standard error.
+  // Trains in a shell, of which `data` is a word, so that it may be a pipe. Returns the hash of the
+  // parameters; `err` gets standard error.
   std::string Train(const std::string& format, const std::string& data, int workers,
                     const std::vector<std::string>& more, std::string* err = nullptr) {
     const std::string command =
@@ -78,7 +78,7 @@ TEST_CASE("inputs beyond memory: restarts change no bit") {
   }
 }
 
-TEST_CASE("a resume in another order is warned of") {
+TEST_CASE("a resume with the inputs in another order gives a warning") {
   InputsOfJobs jobs;
   const auto with = [](const char* steps, const char* memory) {
     return std::vector<std::string>{"--job ordered --steps", steps, "--input-memory", memory};

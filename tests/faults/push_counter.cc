@@ -1,10 +1,10 @@
-// Pushes ones into an asynchronous table until it is told to stop, then checks that each push was
+// Pushes ones into an asynchronous table until STOP-FILE exists, then checks that each push was
 // applied exactly once. A program for cases of tests/softroce/, which break the network meanwhile.
 //
 //     push_counter COORDINATOR DEVICE STOP-FILE
 //
-// Prints a line a second while it goes on and ends when STOP-FILE is there. The last line says how
-// many pushes there were, how many lanes were lost and how many records were sent again.
+// Prints a line a second until then. The last line has the number of pushes, of lanes lost and of
+// records sent again.
 #include <unistd.h>
 
 #include <algorithm>

@@ -80,7 +80,7 @@ Reading::Reading(const TablePlan& table, TableLedger* ledger, std::vector<uint64
   for (const uint64_t unit : units_) least_.push_back(ledger_->acked[unit].load());
 }
 
-// Of the units from `begin` on, up to `end`, in one sum.
+// Checks one sum of the units from `begin` on, up to `end`.
 std::string Reading::CheckSum(const float* values, size_t begin, size_t end) const {
   uint64_t least = 0, most = 0;
   for (size_t i = begin; i < end; ++i) {

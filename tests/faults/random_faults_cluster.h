@@ -39,7 +39,7 @@ class FaultCluster {
   // False, and nothing was done, where a copy might be the last one.
   bool KillServer(int server);
   void KillCoordinator();
-  // Of one that was killed. A server is new and empty; the coordinator has its state.
+  // Starts a killed member. A server is new and empty; the coordinator has its state.
   void Start(int member);
   void Stop(int member);
   void Continue(int member);

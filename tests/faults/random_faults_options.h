@@ -13,7 +13,7 @@ namespace verbena::test {
 
 struct RandomFaultsCommand {
   FaultOptions options;
-  // Of a worker process, which the driver starts with the same options.
+  // Options of a worker process, which the driver starts with the same options.
   int process = -1;
   std::string cluster, ledger;
   // Set when there is nothing to run.

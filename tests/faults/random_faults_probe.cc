@@ -155,7 +155,7 @@ class Probe {
     return static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - call.start).count());
   }
-  // Of a batch of quick calls, in microseconds.
+  // The third quartile of a batch of quick calls, in microseconds.
   uint64_t ThirdQuartile() {
     std::vector<uint64_t> times;
     for (int i = 0; i < kBatch; ++i) {

@@ -96,11 +96,11 @@ TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the 
   const std::string root = world.directory.File("checkpoints");
   int saved = 0;
   {
-    // What is stopped is not to lose its lease.
+    // A stopped worker must not lose its lease.
     ProcessCluster cluster({.servers = 2, .lease_ms = 60'000});
     Process run(world.Train(cluster, "job", kEndless, {"--log-steps"}));
     StopAfterStep(&run, 150);
-    // The other worker has pushed what it can of the next step, which is not committed.
+    // The other worker has pushed its part of the next step, which is not committed.
     const Finished save = world.Checkpoint(cluster, {"save", root});
     INFO(save.err);
     REQUIRE(save.status == 0);
@@ -129,7 +129,7 @@ TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the 
   CHECK_THAT(resumed.err, Contains(absl::StrCat(") step ", saved + 1, "\n")) &&
                               !Contains(absl::StrCat(") step ", saved, "\n")));
   CHECK(JsonField(resumed.out, "parameters_xxh64") == expected);
-  // A checkpoint of a run that was resumed says the steps of both.
+  // A checkpoint of a resumed run counts the steps of both runs.
   const Finished again = world.Checkpoint(cluster, {"save", root});
   INFO(again.err);
   REQUIRE(again.status == 0);
@@ -160,7 +160,7 @@ TEST_CASE("regression: workers of async and ssp resume after the steps that they
       INFO(second.err);
       REQUIRE(second.status == 0);
       CHECK(JsonField(second.out, "steps") == "60");
-      // Whoever of them begins first, each makes the steps 50 to 60.
+      // In any order of their starts, each worker makes the steps 50 to 60.
       for (int step = 49; step <= 60; ++step) {
         CHECK(CountOf(second.err, absl::StrCat(") step ", step, "\n")) ==
               (step == 49 ? 0 : static_cast<size_t>(workers)));

@@ -133,7 +133,7 @@ TEST_CASE("16 bits train as well as 32, with half the bytes, and the same bits o
   }
 }
 
-TEST_CASE("the servers count the bytes that the workers say they moved") {
+TEST_CASE("the servers count the same bytes as the workers") {
   Data data;
   ProcessCluster cluster;
   const Finished train = RunProgram(data.Train(cluster, 2, "sync", "job", {"--steps", "50"}));
@@ -163,7 +163,7 @@ TEST_CASE("a worker killed in mid-step: the others finish") {
   }
 }
 
-TEST_CASE("a worker stopped delays the others of an async job not at all") {
+TEST_CASE("a stopped worker does not delay the others of an async job") {
   Data data;
   ProcessCluster cluster({.lease_ms = 60000});  // the stopped one stays a member throughout
   std::vector<std::unique_ptr<Process>> workers;
@@ -187,7 +187,7 @@ TEST_CASE("a stopped server stops the training, which goes on when it does") {
   Process train(data.Train(cluster, 2, "sync", "job", {"--steps", "1500", "--log-steps"}));
   REQUIRE(train.WaitFor("step 50"));
   cluster.server(0).Signal(SIGSTOP);
-  // What was in progress ends; then nothing moves for as long as the server stands.
+  // Requests in flight end; then nothing moves for as long as the server is stopped.
   std::string last = train.err();
   REQUIRE(Eventually([&] {
     const absl::Time quiet = absl::Now() + absl::Milliseconds(500);
@@ -224,7 +224,7 @@ TEST_CASE("training with a killed server ends with an error, not with a hang or 
   CHECK(again.status == 0);
 }
 
-TEST_CASE("a second run of one job starts from where the tables are") {
+TEST_CASE("a second run of a job starts from the tables' present values") {
   Data data;
   ProcessCluster cluster;
   const Finished first = RunProgram(data.Train(cluster, 2, "sync", "job", {"--steps", "100"}));

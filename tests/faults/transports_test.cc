@@ -1,5 +1,5 @@
-// The same training over shm and over ofi, and what is said when neither side's choice is the
-// other's.
+// The same training over shm and over ofi, and errors when workers and servers have no transport in
+// common.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>

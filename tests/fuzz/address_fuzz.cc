@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const int family = address->get()->sa_family;
   FUZZ_CHECK(family == AF_INET || family == AF_INET6);
-  // What was understood is understood again.
+  // The text of a parsed address is parsed again.
   const std::string ip = rdma::IpText(*address->get());
   const std::string again = family == AF_INET ? ip + ":1" : "[" + ip + "]:1";
   FUZZ_CHECK(rdma::ParseVerbsAddress(again).ok());

@@ -33,7 +33,7 @@ std::vector<std::string> Seeds() {
 
 namespace {
 
-// What WellFormed() must say of top_k.
+// The expected result of WellFormed() for top_k.
 bool PlacesAreGood(const std::vector<std::byte>& payload, size_t n) {
   for (size_t b = 0; b * 2048 < n; ++b) {
     const size_t left = std::min<size_t>(2048, n - b * 2048);
@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (blocks == 0) return 0;
   const size_t block = InBlocks(type) ? CodecBlock(type) : kCodecBlock;
   const size_t n = blocks * block - data[1] * 9 % block;
-  // Of that length exactly, so that a sanitizer sees what is read beyond it.
+  // Exactly as long as the payload, so that a sanitizer sees reads beyond it.
   std::vector<std::byte> payload(PayloadBytes(type, n));
   std::memcpy(payload.data(), data + 2, payload.size());
   std::vector<float> expected(n), again(n);

@@ -1,6 +1,6 @@
 // The coordinator under requests that anybody may send. The input is a script: requests as they
-// come off the wire, time that passes, restarts. What the coordinator then tells the cluster is
-// applied by a shard, which must get along with it.
+// come off the wire, time that passes, restarts. A shard applies the resulting views, and must
+// accept or refuse each.
 #include <map>
 #include <memory>
 #include <string>
@@ -91,7 +91,7 @@ class Script {
                              .tokens = true,
                              .wall_clock = [this] { return clock_.now / 1'000'000'000; }},
                             &clock_, &store_);
-    // What it stored makes sense to it.
+    // The coordinator accepts the state that it stored.
     FUZZ_CHECK(created.ok());
     coordinator_ = *std::move(created);
     FUZZ_CHECK(coordinator_->view().term() > term_);
@@ -102,7 +102,7 @@ class Script {
   void Send(void (Coordinator::*method)(const Request&, Coordinator::Reply<Response>),
             const std::string& bytes) {
     Request request;
-    // gRPC answers what cannot be parsed.
+    // gRPC answers bytes that cannot be parsed.
     if (!request.ParseFromString(bytes)) return;
     const uint64_t call = ++calls_;
     (coordinator_.get()->*method)(request, [this, call](absl::StatusOr<Response> response) {
@@ -182,7 +182,7 @@ class Script {
       options.server = server_;
       engine_ = std::make_unique<shard::Engine>(options);
     }
-    // It may lack the memory, and says so.
+    // An error for lack of memory is allowed.
     (void)engine_->ApplyView(view);
     FUZZ_CHECK(engine_->counters().resident_bytes <= kShardBytes);
   }
@@ -258,7 +258,7 @@ std::vector<std::string> Seeds() {
   v1::RevokeTokenRequest revoke;
   revoke.set_request_id(Id('h'));
   revoke.set_id(token.id());
-  // Two servers; the first falls silent, and the second asks for what it may.
+  // Two servers; the first falls silent, and the second requests each change that it may.
   v1::JoinServerRequest other = server;
   other.set_request_id(Id('i'));
   other.set_name("server-1");

@@ -31,7 +31,7 @@ std::vector<std::string> verbena::fuzz::Seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using verbena::worker::CriteoParser;
   if (size == 0) return 0;
-  // The first byte says how long the pieces are.
+  // The first byte is the length of the pieces.
   const size_t piece = size_t{data[0]} + 1;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   verbena::worker::KeyedExamples examples;

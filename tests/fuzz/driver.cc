@@ -45,7 +45,7 @@ class Generator {
   uint64_t state_;
 };
 
-// What the death handler needs; written before each run.
+// State for the death handler; written before each run.
 struct Current {
   uint64_t seed = 0;
   uint64_t run = 0;

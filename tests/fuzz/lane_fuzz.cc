@@ -1,5 +1,5 @@
-// Both ends of a lane against a peer that does anything at all. The input is a script of what the
-// peer and the caller do; the accounting of receives and sends must hold throughout.
+// Both ends of a lane against a peer without rules. The input is a script of the actions of the
+// peer and of the caller; the accounting of receives and sends must hold throughout.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -40,7 +40,7 @@ class Outstanding {
     for (; seen_ < endpoint_->writes.size(); ++seen_) writes_.push_back(endpoint_->writes[seen_]);
     return writes_.size();
   }
-  // Completes the oldest signaled write, and what lies before it.
+  // Completes the oldest signaled write, and the unsignaled writes before it.
   template <typename OnCompletion>
   void Complete(OnCompletion on_completion, bool ok) {
     while (size() > 0) {
@@ -208,7 +208,7 @@ class WorkerScript {
         FUZZ_CHECK(endpoint_.closed && !lane_->error().ok());
       }
     }
-    // What was answered and what was not is exactly what was posted.
+    // The answered and the unanswered requests together are exactly the posted ones.
     std::vector<uint64_t> all = lane_->Unanswered();
     FUZZ_CHECK(std::is_sorted(all.begin(), all.end()));
     FUZZ_CHECK(all.size() == lane_->unanswered_count() && all.size() <= Config().operations);

@@ -25,7 +25,7 @@ std::vector<std::string> verbena::fuzz::Seeds() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using verbena::worker::LibsvmParser;
   if (size == 0) return 0;
-  // The first byte says how long the pieces are, and for which models.
+  // The first byte gives the length of the pieces and the greatest index.
   const size_t piece = size_t{data[0]} + 1;
   const uint64_t greatest =
       data[0] % 2 == 1 ? LibsvmParser::kMaxDenseIndex : LibsvmParser::kMaxIndex;

@@ -1,5 +1,5 @@
-// Any text as a manifest whose checksum is right: it is refused, naming the file, or is written
-// again as it was read, and what a reader does by it touches nothing but the checkpoint's files.
+// Any text as a manifest whose checksum is right: it is refused, with the name of the file, or is
+// written again as it was read, and its reader opens no files but the checkpoint's.
 #include <google/protobuf/stubs/logging.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace {
 using checkpoint::HashText;
 using checkpoint::Join;
 
-// Of models with few rows, so that mutations hit something.
+// Manifests of models with few rows, so that mutations hit something.
 std::vector<std::string> Manifests() {
   std::vector<std::string> texts;
   for (const bool slices : {false, true}) {
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)disk.MakeDirectory("/c");
   (void)disk.MakeDirectory("/c/x");
   disk.Put("/c/x/manifest.json", text);
-  // Files that are too small for what it says.
+  // Files that are smaller than their sizes in the manifest.
   for (const auto& file : manifest->files()) disk.Put("/c/x/" + file.name(), "{}");
   const auto reader = CheckpointReader::Open(&disk, "/c/x");
   if (!reader.ok()) return 0;

@@ -1,4 +1,4 @@
-// What the peer of an ofi connection, or a stranger at the listener, may send.
+// Messages from the peer of an ofi connection, or from a stranger at the listener.
 #include "rdma/ofi/ofi_message.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(message->name.size() <= rdma::kOfiNameBytes);
   FUZZ_CHECK(message->provider.size() <= rdma::kOfiProviderBytes);
   FUZZ_CHECK(message->text.size() <= rdma::kOfiTextBytes);
-  // What was understood is said again alike.
+  // A decoded message encodes to the same bytes.
   const rdma::OfiMessageBytes again = EncodeOfiMessage(*message);
   const auto second = rdma::DecodeOfiMessage({again.data(), again.size()});
   FUZZ_CHECK(second.ok());

@@ -149,7 +149,7 @@ std::vector<std::string> Seeds() {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace verbena;
-  // Of exactly this size, so that AddressSanitizer sees one byte too many.
+  // A slot of exactly this size, so that AddressSanitizer sees one byte too many.
   const std::unique_ptr<std::byte[]> slot(new std::byte[size]);
   if (size > 0) std::memcpy(slot.get(), data, size);
   Record record;

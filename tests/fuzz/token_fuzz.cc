@@ -1,4 +1,4 @@
-// What a caller of the control plane shows as its token.
+// The token text that a caller of the control plane presents.
 #include "proto/security/token.h"
 #include "server/access/access_control.h"
 #include "tests/fuzz/fuzz.h"

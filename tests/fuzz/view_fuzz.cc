@@ -1,5 +1,5 @@
-// A shard that is told of a cluster what may make no sense: a view, and then another one. Requests
-// for what it took from them come in between.
+// A shard that applies a view with any content, and then another one. Requests for the accepted
+// tables come in between.
 #include <memory>
 #include <string>
 #include <vector>
@@ -38,11 +38,11 @@ void Ask(shard::Engine* engine, const v1::Table& table, uint32_t partitions) {
     pull.dtype = ParameterType(table.spec());
     const shard::PullOutcome out = engine->Pull(pull);
     if (out.kind != shard::PullOutcome::Kind::kReady) continue;
-    // A table is what its first view says.
+    // The first view of a table determines its size.
     FUZZ_CHECK(out.view.bytes <= out.view.buffer.bytes);
     engine->Unpin(out.view.pin);
   }
-  // What was held, whose payload is gone now.
+  // Requests that wait for a lane, whose payload is gone now.
   engine->ForgetLane(0);
 }
 

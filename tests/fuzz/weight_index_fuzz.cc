@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto source = ModelSource::Open(&disk, path, {});
   if (!source.ok()) return 0;
-  // It has just what the index says.
+  // The source has exactly the tensors and files of the index.
   for (const SourceTensor& tensor : source->tensors()) {
     FUZZ_CHECK(files->at(tensor.info->name) == BaseName(tensor.file->path()));
   }

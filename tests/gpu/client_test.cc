@@ -69,7 +69,7 @@ TEST_CASE("gradients of a GPU are pushed and parameters pulled, and no bit is lo
 }
 
 // "held": compute-sanitizer does one thing after another on the GPU, which then waits for ever.
-TEST_CASE("a push comes after what its stream holds, and neither waits for the other", "[held]") {
+TEST_CASE("a push comes after the work in its stream, and neither waits for the other", "[held]") {
   ClientWorld w("shm");
   const auto kernels = Value(worker::KernelModule::Load(w.gpu.device()));
   const uintptr_t stream = w.gpu.MakeStream();
@@ -87,12 +87,12 @@ TEST_CASE("a push comes after what its stream holds, and neither waits for the o
   PushOptions options;
   options.stream = reinterpret_cast<void*>(stream);
   Ticket push = w.client->Push(w.table, w.gradient, {}, options);
-  // Of the caller's next step.
+  // Work of the caller's next step.
   add(other->data());
   Ticket end = w.client->EndStep(w.table);
   if (held != nullptr) {
     const auto mark = Value(w.gpu.device()->MarkStream(stream));
-    // What does not need the stream goes by, on the GPU and beside it.
+    // Calls that do not need the stream pass it, on the GPU and beside it.
     PullOptions begun;
     begun.min_version = 0;
     Good(w.client->Pull(w.table, w.parameters, {}, begun).Wait());

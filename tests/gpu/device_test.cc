@@ -1,5 +1,4 @@
-// A device of rdma/memory/device.h on a GPU, or an imitated one: copies, marks, and what is
-// refused.
+// A device of rdma/memory/device.h on a GPU, or an imitated one: copies, marks, and refusals.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -50,7 +49,7 @@ TEST_CASE("many copies in progress at once are done in order") {
   while (done < last) {
     const uint64_t now = Value(gpu.device()->CopiesDone(Direction::kToHost));
     REQUIRE(now >= done);
-    // What is counted as done is there.
+    // A copy that is counted as done is in host memory.
     if (now > done && now + kChunks > last) {
       const size_t chunk = static_cast<size_t>(now - (last - kChunks)) - 1;
       REQUIRE(std::memcmp(pinned->data() + chunk * kChunk, &values[chunk * kChunk / 4], kChunk) ==
@@ -61,7 +60,7 @@ TEST_CASE("many copies in progress at once are done in order") {
   CHECK(std::memcmp(pinned->data(), values.data(), values.size() * 4) == 0);
 }
 
-TEST_CASE("what is no memory of the GPU, or no GPU, is refused with what it is") {
+TEST_CASE("an error about memory that is not the GPU's, or about no GPU, names it") {
   Gpu gpu;
   const auto says = [](const absl::Status& status, absl::StatusCode code, const char* text) {
     INFO(status.ToString());
@@ -90,8 +89,8 @@ TEST_CASE("what is no memory of the GPU, or no GPU, is refused with what it is")
   CHECK(gpu.Download<uint32_t>(after->data(), 16) == Counting(16, 1));
 }
 
-// What GPUDirect asks of a driver; a NIC's part of it is in tests/rdma/gpu_direct_test.cc.
-TEST_CASE("memory is exported as a dma-buf that has all of it, where the driver says so") {
+// The part of GPUDirect that a driver has; a NIC's part is in tests/rdma/gpu_direct_test.cc.
+TEST_CASE("memory is exported as a dma-buf that has all of it, if the driver supports it") {
   Gpu gpu;
   const rdma::Device::PeerAccess access = gpu.device()->Access();
   WARN("dma-buf " << access.dma_buf << ", peer memory " << access.peer_memory << ", NUMA node "
@@ -105,7 +104,7 @@ TEST_CASE("memory is exported as a dma-buf that has all of it, where the driver 
     CHECK(exported->base <= block->data());
     CHECK(exported->base + exported->bytes >= block->data() + block->size());
     CHECK(fcntl(exported->fd.get(), F_GETFD) >= 0);
-    // A dma-buf tells its size so (kernel, dma-buf.rst).
+    // The end of a dma-buf is its size (kernel, dma-buf.rst).
     if (!gpu.imitated()) {
       CHECK(lseek(exported->fd.get(), 0, SEEK_END) == static_cast<off_t>(exported->bytes));
     }

@@ -1,5 +1,5 @@
-// An imitation of cuBLAS (libfake_cublas.so), for the imitated driver: what worker/cuda/cublas.h
-// uses of it, in the stream and with the memory of imitated GPUs.
+// An imitation of cuBLAS (libfake_cublas.so), for the imitated driver: the calls of
+// worker/cuda/cublas.h, in the stream and with the memory of imitated GPUs.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

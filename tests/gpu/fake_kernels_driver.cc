@@ -1,4 +1,4 @@
-// Makes a driver of the imitation and the kernels: what loads the library has both.
+// Adds the kernels to the imitated driver: a program that loads this library has both.
 #include "tests/gpu/fake_kernels.h"
 
 namespace {

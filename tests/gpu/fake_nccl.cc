@@ -1,5 +1,5 @@
-// An imitation of NCCL (libfake_nccl.so) for one process, for the imitated driver: what
-// worker/cuda/nccl.h declares, in the streams and with the memory of imitated GPUs. A collective is
+// An imitation of NCCL (libfake_nccl.so) for one process, for the imitated driver: the declarations
+// of worker/cuda/nccl.h, in the streams and with the memory of imitated GPUs. A collective is
 // done when the last of its streams has come to it.
 #include <cstddef>
 #include <cstdint>
@@ -54,7 +54,7 @@ void Finish(const Collective& c) {
     if (!Read(from, c.count, &part)) return;
     for (size_t i = 0; i < c.count; ++i) result[i] += part[i];
   }
-  // What the others have is undefined.
+  // The results of the other ranks are undefined.
   for (size_t rank = 0; rank < c.to.size(); ++rank) {
     const bool root = static_cast<int>(rank) == c.root;
     Write(c.to[rank], root ? result : std::vector<float>(c.count, -12345.0f));

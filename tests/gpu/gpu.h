@@ -64,7 +64,7 @@ class Gpu {
     const auto mark = Value(device_->MarkStream(stream));
     Until([&] { return Value(mark->Passed()); });
   }
-  // Of the caller's own, as PyTorch makes them; gone with the context at the latest.
+  // A stream of the caller's own, as PyTorch makes them; gone with the context at the latest.
   uintptr_t MakeStream() {
     rdma::cuda::CudaContext* const context = rdma::ContextOf(device_.get());
     const rdma::cuda::CudaContext::Scope scope(context);

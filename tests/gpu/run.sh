@@ -60,7 +60,7 @@ for program in "${programs[@]}"; do
   name=$(basename "$program")
   cp "$program" "$folder/programs/$name"
   # A program is started through the loader of the bundle: the machine's C library may be older. exec
-  # keeps the process, so that whoever starts it may signal it.
+  # keeps the process, so that its parent may signal it.
   cat >"$folder/bin/$name" <<'WRAPPER'
 #!/bin/sh
 here=$(dirname "$(readlink -f "$0")")/..

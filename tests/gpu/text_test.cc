@@ -1,4 +1,4 @@
-// The text model on a GPU: what it computes is what the host computes, but for rounding.
+// The text model on a GPU: it computes the host's values, up to rounding.
 #include <catch2/catch.hpp>
 #include <cmath>
 
@@ -70,7 +70,7 @@ struct Replicas {
   std::vector<float*> arenas;
 };
 
-// Of the GPUs that this process sees, the first so many; none, and said so, where there are fewer.
+// The first `count` GPUs that this process sees; with fewer GPUs none, with a warning.
 std::vector<int> Gpus(int count) {
   if (Value(rdma::CudaDeviceCount()) < count) {
     WARN("not run with " << count << " GPUs: there are fewer");
@@ -100,7 +100,7 @@ TEST_CASE("text on GPUs: losses and gradients are the host's", "[cublas]") {
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i] = 0.3f * std::sin(0.37f * static_cast<float>(i));
   }
-  // More than one piece of what either works on at once, and not a multiple of it.
+  // More examples than one piece of the work of either, and not a multiple of a piece.
   Batch batch;
   for (uint32_t i = 0; i < 1300; ++i) batch.ids.push_back(i * 3);
   Batch same = batch;

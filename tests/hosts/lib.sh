@@ -124,7 +124,7 @@ train_with_cut() {
   train_start
   wait_for 60 trained_steps 5
   cut "$1"
-  sleep "$2"  # how long it is out is what the case is about
+  sleep "$2"  # the length of the outage is the subject of the case
   assert "the workers wait for the server" still_training
   mend "$1"
   train_wait
@@ -132,7 +132,7 @@ train_with_cut() {
 }
 still_training() { ! trained_steps "$steps"; }
 checksum() { sed -nE 's/.*"parameters_xxh64" *: *"([^"]+)".*/\1/p' "$1"; }
-# What one host gives over shm with the same workers, servers and steps: made once.
+# The result of one host over shm with the same workers, servers and steps: made once.
 reference() {
   local file=$WORK/reference-${#worker_hosts[@]}-$steps all
   if [ ! -s "$file" ]; then

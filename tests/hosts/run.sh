@@ -53,7 +53,7 @@ if [ "$list" -eq 1 ]; then
   exit 0
 fi
 
-# ---- what this machine must have -----------------------------------------------------------------
+# ---- requirements of this machine ----------------------------------------------------------------
 # shellcheck source=deploy/packages.sh
 . "$source_folder/deploy/packages.sh"
 PATH=$PATH:/usr/sbin:/sbin
@@ -71,7 +71,7 @@ hosts=6
 remove_network() {
   local n
   for n in $(seq 0 "$hosts"); do
-    # What a case left running would keep the namespace.
+    # Processes that a case left running would keep the namespace.
     ip netns pids "$NET-$n" 2>/dev/null | xargs -r kill -KILL 2>/dev/null || true
     ip netns del "$NET-$n" 2>/dev/null || true
   done

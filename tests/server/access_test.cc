@@ -23,7 +23,7 @@ namespace {
 using Catch::Matchers::Contains;
 using test::ReadFile;
 
-TEST_CASE("a method that the .proto says nothing of is nobody's") {
+TEST_CASE("no role may call a method whose roles the .proto does not declare") {
   CHECK(AccessOf("/verbena.v1.Cluster/GetView").roles_size() == 4);
   CHECK(AccessOf("/verbena.v1.Cluster/Nothing").roles().empty());
   CHECK(AccessOf("").roles().empty());
@@ -87,7 +87,7 @@ TEST_CASE("a host that is refused again and again fills no disk, and is counted"
   CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 1);
   AuditEvent success = Refusal("ipv4:10.0.0.1:5");
   success.status = absl::OkStatus();
-  (*audit)->Write(success, now);  // what succeeds always has a line
+  (*audit)->Write(success, now);  // the burst limit is for refusals only
   (*audit)->Flush();
   CHECK(log.lines.size() == static_cast<size_t>(kRefusalBurst) + 2);
   now += absl::Seconds(1);
@@ -163,7 +163,7 @@ TEST_CASE("regression: refusals without a line are counted however many hosts ar
   CHECK(std::count_if(log.lines.begin(), log.lines.end(), counts) == 1);
 }
 
-TEST_CASE("regression: refusals on a slow disk take no line of what has changed something") {
+TEST_CASE("regression: refusals that wait for a slow disk displace no line of a change") {
   std::promise<void> go;
   std::vector<std::string> lines;
   auto audit = AuditLog::Open("", [&, wait = go.get_future().share()](const std::string& line) {
@@ -184,7 +184,7 @@ TEST_CASE("regression: refusals on a slow disk take no line of what has changed 
   CHECK_THAT(lines.back(), Contains("10.0.1.1"));
 }
 
-TEST_CASE("a caller that changes things without end is held back before it does") {
+TEST_CASE("a caller with too many changes is refused before the next change is made") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
   absl::Time now = absl::FromUnixSeconds(1000);
@@ -205,7 +205,7 @@ TEST_CASE("a caller that changes things without end is held back before it does"
   CHECK_FALSE((*audit)->Charge("token a", now).ok());
 }
 
-TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {
+TEST_CASE("an audit line has a bounded length, however long the names that a peer sends") {
   Log log;
   auto audit = AuditLog::Open("", log.Sink());
   REQUIRE(audit.ok());
@@ -220,7 +220,7 @@ TEST_CASE("what a peer puts into a line is cut: long names fill no disk") {
   CHECK_THAT(log.lines[0], Contains("20971520 bytes"));
 }
 
-TEST_CASE("a disk that stands still holds up no caller, and what it loses is counted") {
+TEST_CASE("a disk that stops blocks no caller of the audit log, and lost lines are counted") {
   std::promise<void> go;
   std::vector<std::string> lines;
   auto audit = AuditLog::Open("", [&, wait = go.get_future().share()](const std::string& line) {
@@ -242,7 +242,7 @@ TEST_CASE("a disk that stands still holds up no caller, and what it loses is cou
   (*audit)->Flush();
   CHECK_THAT(lines.back(), Contains("\"lines_lost\": " + std::to_string(lost)));
   (*audit)->Write(event);
-  audit->reset();  // writes what waits
+  audit->reset();  // writes the waiting lines
   CHECK_THAT(lines.back(), !Contains("lines_lost"));
 }
 
@@ -260,7 +260,7 @@ TEST_CASE("lines that a peer causes are bounded in number and length, and counte
   CHECK_THAT(log.lines.back(), Contains("20971520 bytes") && Contains("(4800 lines before it"));
 }
 
-TEST_CASE("what a call is about, and why it is refused, have names of a bounded length") {
+TEST_CASE("the object of a call and the reason of a refusal have a bounded length") {
   const std::string longest(20 << 20, 'n');
   const v1::ClusterView none;
   const ViewScan view(none);
@@ -375,7 +375,7 @@ TEST_CASE("the audit log follows no link and takes no file of another user") {
   CHECK_THAT(std::string(foreign.status().message()), Contains("54321"));
 }
 
-TEST_CASE("the file is appended to, and followed when it is moved away") {
+TEST_CASE("the audit log appends to its file, and opens it anew after it was moved away") {
   test::TemporaryDirectory directory;
   const std::string path = directory.File("audit");
   Log log;
@@ -395,7 +395,7 @@ TEST_CASE("the file is appended to, and followed when it is moved away") {
   CHECK(log.lines.empty());
 }
 
-TEST_CASE("a file that cannot be written costs no line: it goes to the daemon's log") {
+TEST_CASE("an audit line that cannot be written to the file goes to the daemon's log") {
   Log log;
   auto audit = AuditLog::Open("/dev/full", log.Sink());
   REQUIRE(audit.ok());

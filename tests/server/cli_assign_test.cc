@@ -92,7 +92,7 @@ TEST_CASE("table assign: a table begins with a model's weights, between two runs
   CHECK(region.floats()[7] == 3);
 }
 
-TEST_CASE("table assign: errors name table, tensor and what is allowed") {
+TEST_CASE("table assign: errors name the table, the tensor and the allowed shape") {
   World world;
   {
     auto client = world.Join();

@@ -68,7 +68,7 @@ TEST_CASE("checkpoints are listed and shown, to people and to programs") {
   CHECK(list["checkpoints"][0]["rows"].number() == 80);
   CHECK(list["checkpoints"][0]["tables"].number() == 5);
   CHECK(list["checkpoints"][0]["error"].null());
-  // Of a directory the newest, with or without a slash behind it.
+  // With a directory, inspect shows its newest checkpoint; a slash may follow the path.
   CHECK_THAT(Run({"inspect", c.root + "/"}).out,
              StartsWith(c.two + ": step 2 of job 'demo'") &&
                  Contains("changes checkpoint-00000001") && Contains("tower/w     [37, 20]") &&
@@ -85,7 +85,7 @@ TEST_CASE("checkpoints are listed and shown, to people and to programs") {
              Equals("verbena: cannot list " + c.root + "/no: No such file or directory\n"));
 }
 
-TEST_CASE("verify reads everything, and names file and tensor of what is damaged") {
+TEST_CASE("verify reads everything, and names the file and tensor that are damaged") {
   Checkpoints c;
   CHECK_THAT(Run({"verify", c.root}).out, StartsWith(c.two + " is whole: "));
   const Finished told = Cli({"checkpoint", "verify", c.root, "--progress"});
@@ -99,7 +99,7 @@ TEST_CASE("verify reads everything, and names file and tensor of what is damaged
   CHECK(first["checkpoint"].text() == c.one);
   CHECK_FALSE(first["whole"].truth());
   CHECK_THAT(first["error"].text(), Contains(why));
-  // A manifest that is damaged is said, and what can be read is passed on.
+  // list and inspect report a damaged manifest and continue with the readable ones.
   Checkpoints::Damage(c.two + "/manifest.json");
   CHECK_THAT(Run({"list", c.root}, 1).out,
              Contains("cannot be read") && Contains("its checksum is"));
@@ -137,7 +137,7 @@ TEST_CASE("a damaged newest checkpoint is never passed over for an older one tha
   Run({"export", c.one, "--to", to});
 }
 
-TEST_CASE("a damaged data file: the message says how a whole checkpoint is found") {
+TEST_CASE("the error about a damaged data file names the commands that find a whole checkpoint") {
   Checkpoints c;
   Checkpoints::Damage(c.two + "/rows-0001-0-00001.safetensors");
   const Finished run = Run({"export", c.root, "--to", c.directory.File("out")}, 1);
@@ -168,7 +168,7 @@ TEST_CASE("a directory that is not there, or has no checkpoints, is reported as 
   CHECK_FALSE(std::filesystem::exists(c.one + "/LOCK"));
 }
 
-TEST_CASE("prune keeps what is asked for, and says first what it would remove") {
+TEST_CASE("prune keeps the requested number, and --dry-run lists the checkpoints to be removed") {
   Checkpoints c;
   c.model.Train();
   REQUIRE(Save(PosixDisk(), c.root, c.model).ok());
@@ -181,7 +181,7 @@ TEST_CASE("prune keeps what is asked for, and says first what it would remove") 
   Run({"prune", c.root, "--keep-last", "1"});
   CHECK_FALSE(std::filesystem::exists(c.one));
   CHECK(Run({"verify", c.root}).status == 0);
-  // What keeps more than was asked for is said.
+  // The report explains why more than the requested number are kept.
   REQUIRE(Save(PosixDisk(), c.root, c.model).ok());
   std::filesystem::resize_file(c.root + "/checkpoint-00000003/manifest.json", 9);
   CHECK_THAT(
@@ -198,7 +198,7 @@ TEST_CASE("prune keeps what is asked for, and says first what it would remove") 
   CHECK(Run({"list", c.root}).status == 0);
 }
 
-TEST_CASE("compact makes one of a chain, which then may go") {
+TEST_CASE("compact merges a chain into one checkpoint, and prune may remove the chain") {
   Checkpoints c;
   CHECK_THAT(Run({"compact", c.root}).out,
              StartsWith("checkpoint-00000003 is 2 checkpoints in one"));
@@ -221,7 +221,7 @@ TEST_CASE("compact makes whole tensors of slices, with the index that loaders wa
   CHECK(checkpoint::test::Differs(PosixDisk(), root + "/checkpoint-00000002", model) == "");
   CHECK(std::filesystem::exists(root + "/checkpoint-00000002/model.safetensors.index.json"));
   CHECK(Run({"compact", root}).out == "checkpoint-00000002 is a full one already\n");
-  // What is damaged is not made anew as if it were not.
+  // Damaged data are not compacted with a valid checksum.
   REQUIRE(Save(PosixDisk(), root, model, {.writers = 3, .slices = true}).ok());
   Checkpoints::Damage(root + "/checkpoint-00000003/slices-0-00001.safetensors");
   CHECK_THAT(
@@ -233,7 +233,7 @@ TEST_CASE("compact makes whole tensors of slices, with the index that loaders wa
   }
 }
 
-TEST_CASE("export writes files for others, as asked") {
+TEST_CASE("export writes the tables, types and format that its options name") {
   Checkpoints c;
   const std::string to = c.directory.File("out.safetensors");
   CHECK_THAT(Run({"export", c.root, "--to", to, "--table", "tower/w", "--rename", "tower/w=w",
@@ -260,14 +260,14 @@ TEST_CASE("export writes files for others, as asked") {
   CHECK_THAT(Run({"export", c.root}, 2).err, Contains("--to"));
 }
 
-// What others made of the tables.
+// The path of a model file with the tables' values, as another program would write it.
 std::string Exported(const Checkpoints& c) {
   const std::string to = c.directory.File("model.safetensors");
   if (!std::filesystem::exists(to)) Run({"export", c.root, "--to", to});
   return to;
 }
 
-TEST_CASE("import makes a checkpoint of what others wrote, as asked") {
+TEST_CASE("import makes a checkpoint of another program's file, as the options specify") {
   Checkpoints c;
   const std::string model = Exported(c);
   const std::string to = c.directory.File("imported");
@@ -304,7 +304,7 @@ TEST_CASE("import makes a checkpoint of what others wrote, as asked") {
   CHECK_THAT(Run({"inspect", same}).out, Contains("rowwise_adagrad 0.1") && Contains("'demo'"));
 }
 
-TEST_CASE("what cannot be imported is said in words") {
+TEST_CASE("an import that is refused names the problem") {
   Checkpoints c;
   const std::string model = Exported(c);
   const auto wrong = [&](std::vector<std::string> more, int status, const std::string& what) {
@@ -374,7 +374,7 @@ TEST_CASE("commands that are killed at any moment leave the newest checkpoint wh
       arguments.insert(arguments.end(), command.begin(), command.end());
       Process process(arguments);
       absl::SleepFor(
-          absl::Microseconds(random() % 12'000));  // when to strike, not what to wait for
+          absl::Microseconds(random() % 12'000));  // a random moment of the kill, not a wait
       process.Signal(SIGKILL);
       killed += process.Wait() == 128 + SIGKILL ? 1 : 0;
       const auto newest = checkpoint::NewestComplete(PosixDisk(), c.root, nullptr);
@@ -392,7 +392,7 @@ TEST_CASE("commands that are killed at any moment leave the newest checkpoint wh
   CHECK(killed > 0);
 }
 
-TEST_CASE("what is set of a cluster does not matter, and help says what there is") {
+TEST_CASE("checkpoint commands ignore VERBENA_CLUSTER, and help lists each action") {
   Checkpoints c;
   const Finished run = RunProgram(
       {"/usr/bin/env", "VERBENA_CLUSTER=::no::", CliPath(), "checkpoint", "list", c.root});

@@ -1,4 +1,4 @@
-// What the operator's program makes of its command line.
+// How the operator's program parses its command line.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -44,7 +44,7 @@ TEST_CASE("options may stand before and after the command") {
   unsetenv("VERBENA_CLUSTER");
 }
 
-TEST_CASE("what is given up for lost is named") {
+TEST_CASE("partition and server commands take the names of lost objects") {
   unsetenv("VERBENA_CLUSTER");
   using Action = RepairOptions::Action;
   Parsed parsed = Parse({"partition", "list", "--json"});
@@ -179,7 +179,7 @@ TEST_CASE("limits are given in bytes and their multiples, and only those that ch
   }
 }
 
-TEST_CASE("a wrong command line is said with what is wrong in it") {
+TEST_CASE("the error about a wrong command line names the problem") {
   const auto check = [](std::vector<const char*> arguments, const char* says) {
     const Parsed parsed = Parse(std::move(arguments));
     INFO(parsed.message);

@@ -50,7 +50,7 @@ TEST_CASE("amounts have units that fit them") {
   CHECK(Ranges({1, 3, 5, 7}, 2) == "1, 3, ...");
 }
 
-TEST_CASE("what a peer chose does nothing to the terminal, and stays on its line") {
+TEST_CASE("control characters in a peer's text are escaped, and the text stays on one line") {
   CHECK(Printable("server-0 é \xe2\x82\xac") == "server-0 é \xe2\x82\xac");
   CHECK(Printable("a\nb\tc\x1b[2J\x7f") == "a\\nb\\tc\\x1b[2J\\x7f");
   CHECK(Printable("\xe2\x80\xaegnp.exe") == "\\u202egnp.exe");  // right-to-left override
@@ -69,7 +69,7 @@ TEST_CASE("columns are aligned by characters, without spaces at the end") {
         "long   7\n");
 }
 
-TEST_CASE("a healthy cluster says so first") {
+TEST_CASE("status of a healthy cluster begins with \"healthy\"") {
   const ClusterState state = Healthy();
   CHECK(Problems(state).empty());
   CHECK_THAT(StatusText(state), StartsWith("healthy\n") && Contains("no jobs\n") &&
@@ -97,7 +97,7 @@ TEST_CASE("servers at their memory limit are named, also where copies are missin
                               Contains("--memory-limit"));
 }
 
-TEST_CASE("each thing that is wrong is said") {
+TEST_CASE("status reports each kind of problem") {
   ClusterState state = Healthy();
   std::string says;
   SECTION("silent") {
@@ -236,7 +236,7 @@ void Silence(ClusterState* state, int server) {
   state->servers[server].statistics = absl::UnavailableError("Connection refused");
 }
 
-TEST_CASE("copies on a server that is not there as the view has it do not count") {
+TEST_CASE("replicas on a server that is not present as in the view do not count") {
   ClusterState state = Replicated();
   CHECK(Settled(state));
   CHECK_THAT(CopiesText(state), Contains("; 0 partitions have fewer, 0 being copied"));
@@ -280,13 +280,13 @@ TEST_CASE("when all copies of partitions are dead, nothing takes them over") {
                  !Contains("take them over if") && !Contains("fewer replicas than"));
 }
 
-TEST_CASE("regression: a silent server that has nothing alone: what to do is said") {
+TEST_CASE("regression: status of a silent server with replicas elsewhere names the commands") {
   const char* says = "start it again, or remove it if it will not come back ('verbena server";
   ClusterState state = Replicated();
   CHECK_THAT(StatusText(state), !Contains(says));
   Silence(&state, 1);
   CHECK_THAT(StatusText(state), Contains(says));
-  // What it has alone would be given up by that: there is other advice.
+  // Removing a server whose data have no replica would lose them: status gives other advice.
   for (v1::Partition& partition : *state.view.mutable_partitions()) partition.clear_followers();
   CHECK_THAT(StatusText(state), Contains("start a server under its name") && !Contains(says));
 }
@@ -378,7 +378,7 @@ TEST_CASE("a server that does not answer is one row among the others") {
   CHECK(Unanswered(state) == 1);
 }
 
-TEST_CASE("a view that makes no sense prints no more than a sensible one") {
+TEST_CASE("the output for an invalid view has a bounded length") {
   ClusterState state = Healthy();
   state.servers[0].server.set_shards(UINT32_MAX);
   CHECK(StatusText(state).size() < 200'000);
@@ -389,7 +389,7 @@ TEST_CASE("a view that makes no sense prints no more than a sensible one") {
   CHECK_THAT(TablesText(state), Contains(" 99 "));
 }
 
-TEST_CASE("who has the partitions is shown, and where copies are missing") {
+TEST_CASE("status and partition list show each replica's server, and missing replicas") {
   ClusterState state = Healthy();
   state.view.set_replicas(2);
   state.view.set_min_replicas(1);
@@ -427,7 +427,7 @@ TEST_CASE("who has the partitions is shown, and where copies are missing") {
   CHECK_THAT(StatusText(state), Contains("1 replica of each partition wanted, 1 to take pushes"));
 }
 
-TEST_CASE("a job's limits are shown beside what it has of each server") {
+TEST_CASE("a job's limits are shown beside its use of each server") {
   ClusterState state = Healthy();
   v1::Job* job = state.view.add_jobs();
   job->set_name("ads");

@@ -1,4 +1,5 @@
-// The operator's program against real clusters: what it shows, what it calls wrong, how it ends.
+// The operator's program against real clusters: its output, the problems it reports, its exit
+// status.
 #include <signal.h>
 
 #include <algorithm>
@@ -83,7 +84,7 @@ std::vector<Json> Hottest(const Json& answer) {
   return hottest;
 }
 
-TEST_CASE("every command tells people and programs about a cluster at work") {
+TEST_CASE("every command prints text and JSON about a working cluster") {
   ProcessCluster cluster;
   Worker worker(cluster);
   for (int i = 0; i < 5; ++i) worker.Step();
@@ -280,7 +281,7 @@ TEST_CASE("a stopped server is named, and does not keep the others from being sh
   CHECK_THAT(run("workers", false),
              Contains("server-1") && Contains("lanes to it are not counted"));
   CHECK(Json(run("workers", true))["unanswered_servers"].size() == 1);
-  // What it says of dense tables, the coordinator knows.
+  // The coordinator answers alone about dense tables.
   CHECK(Cli({"tables", "--cluster", cluster.address()}).status == 0);
 
   cluster.server(1).Signal(SIGCONT);
@@ -288,7 +289,7 @@ TEST_CASE("a stopped server is named, and does not keep the others from being sh
 }
 
 // Takes 4 s: longer than gRPC's own limit for an attempt to connect, which ended these commands.
-TEST_CASE("regression: processes that are stopped are waited for as long as --timeout says") {
+TEST_CASE("regression: commands wait for stopped processes until --timeout has passed") {
   ProcessCluster cluster({.lease_ms = 120'000});
   Daemon coordinator({"--coordinator", "--shards", "0"});
   coordinator.Ready();
@@ -352,7 +353,7 @@ TEST_CASE("a change right after the coordinator has started waits until its stat
   CHECK(std::count(err.begin(), err.end(), '\n') <= 3);
 }
 
-TEST_CASE("a coordinator that cannot be had is said, with its address and what to try") {
+TEST_CASE("the error about an unreachable coordinator names its address and the next step") {
   Daemon coordinator({"--coordinator", "--shards", "0"});
   coordinator.Ready();
   const std::string address = coordinator.address();
@@ -440,7 +441,7 @@ TEST_CASE("the environment names the cluster, and an empty cluster is not health
                           Contains("no jobs\n") && Contains("no tables\n"));
 }
 
-TEST_CASE("a wrong command line ends with 2") {
+TEST_CASE("a wrong command line ends with exit status 2") {
   const Finished run = Cli({"status", "--jsno"});
   CHECK(run.status == 2);
   CHECK(run.out.empty());
@@ -448,7 +449,7 @@ TEST_CASE("a wrong command line ends with 2") {
                              "Run verbena --help for commands and options.\n"));
 }
 
-TEST_CASE("output that nobody reads ends it quietly, and a full disk does not") {
+TEST_CASE("a closed output ends the program without an error, a full disk with one") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   TemporaryDirectory directory;
   const auto run = [&](const std::string& to, std::vector<std::string> arguments) {

@@ -1,4 +1,4 @@
-// The operator's program giving up what is lost: servers that are removed, tables that are reset.
+// Repair commands of the operator's program: servers that are removed, tables that are reset.
 #include <signal.h>
 
 #include <cstring>
@@ -76,7 +76,7 @@ void WaitSilent(const ProcessCluster& cluster, const std::string& name) {
   }));
 }
 
-TEST_CASE("a dead server is removed, and the table it had a part of starts again there") {
+TEST_CASE("a dead server is removed, and the lost part of its table is reset to initial values") {
   ProcessCluster cluster({.lease_ms = 2'000});
   {
     RepairWorker worker(cluster);
@@ -217,7 +217,7 @@ TEST_CASE("a job that has ended is forgotten, and nothing else of the cluster wi
   CHECK(Json(Operate(cluster, {"jobs", "--json"}).out)["jobs"][0]["generation"].number() == 2);
 }
 
-TEST_CASE("what cannot be given up is refused, with the reason") {
+TEST_CASE("server remove and partition reset refuse unknown names, with the reason") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   const Finished no_server = Operate(cluster, {"server", "remove", "x", "--yes"});
   CHECK(no_server.status == 1);

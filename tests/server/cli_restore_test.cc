@@ -49,7 +49,7 @@ struct RestoreWorld {
     options.timeout = absl::Seconds(20);
     return Value(Client::Connect(options));
   }
-  // Sums of what was pushed.
+  // Adds `times` to each element.
   void Push(int times, const std::string& name = "w") const {
     const auto client = Connect();
     v1::TableSpec spec;
@@ -75,7 +75,7 @@ struct RestoreWorld {
     return region.floats()[0];
   }
   std::string Tables() const {
-    // While a server is suspended the program says so, and ends with another status.
+    // While a server is suspended the program reports it, and exits with another status.
     return Cli({"--cluster", cluster.address(), "tables"}).out;
   }
   bool Restoring() const { return Tables().find("is being restored by ") != std::string::npos; }
@@ -160,7 +160,7 @@ TEST_CASE("tables that workers use are replaced only when the operator agrees") 
     const Region region = Value(worker->AllocateRegion(kRestoredElements * 4));
     test::Good(worker->Pull(table, region).Wait());
     CHECK(region.floats()[0] == 3);
-    // What it replaces nothing of needs nobody's agreement.
+    // A table that replaces none needs no --yes.
     RestoreWorld::Good("beside",
                        w.Run(RestoreWords(w.root, {"--replace", "--rename", "w=beside"})));
     RestoreWorld::Good("agreed", w.Run(RestoreWords(w.root, {"--replace", "--yes"})));
@@ -173,7 +173,7 @@ TEST_CASE("a restore that was suspended touches no table but its own") {
   const std::vector<std::string> words =
       RestoreWords(w.root, {"--job", "other", "--rename", "w=x"});
   const auto first = w.Stuck(words);
-  // While it goes on a second one is told whose the table is.
+  // Meanwhile the error of a second restore names the process that restores the table.
   const Finished second = w.Run(words);
   CHECK(second.status == 1);
   CHECK_THAT(second.err, Contains("table 'x' of job 'other' is being restored by verbena on ") &&
@@ -219,7 +219,7 @@ TEST_CASE("a restore that dies leaves nothing, and nobody sees its tables before
     restore->Signal(signal);
     CHECK(restore->Wait() == 128 + signal);
     w.Resume();
-    // What gets the signal clears up itself.
+    // After a signal that can be caught, the restore drops its tables itself.
     if (signal != SIGKILL) CHECK_FALSE(w.Restoring());
     REQUIRE(Eventually([&] { return !w.Restoring(); }));
     CHECK(w.Connect()->OpenTable("x").status().code() == absl::StatusCode::kNotFound);

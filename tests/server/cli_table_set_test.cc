@@ -89,7 +89,7 @@ TEST_CASE("table set changes the rate of a table that is trained, and prints fro
   CHECK(steps->last == 2);
 }
 
-TEST_CASE("table set: refusals name what is allowed") {
+TEST_CASE("table set: a refusal names the allowed values") {
   ProcessCluster cluster({.servers = 1, .shards = 1});
   Trainer trainer(cluster, v1::CONSISTENCY_ASYNC);
   const auto refused = [&](std::vector<std::string> arguments, const std::string& why) {
@@ -109,7 +109,8 @@ TEST_CASE("table set: refusals name what is allowed") {
   CHECK_THAT(set.err, Contains("in force now"));
 }
 
-TEST_CASE("a checkpoint has the values in force, and workers open what is restored from it") {
+TEST_CASE(
+    "a checkpoint has the optimizer values in force, and a restored table goes on with them") {
   ProcessCluster cluster({.servers = 2, .shards = 1});
   TemporaryDirectory directory;
   {

@@ -14,7 +14,8 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("a table's types are both said where they differ, its size is that of the parameters") {
+TEST_CASE(
+    "a table is shown with both of its types if they differ, and the size of its parameters") {
   ClusterState state = Healthy();
   const auto add = [&](v1::DType dtype, v1::DType gradient_dtype) {
     v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
@@ -35,7 +36,7 @@ TEST_CASE("a table's types are both said where they differ, its size is that of 
                                     Contains(R"("dtype": "f32", "gradient_dtype": "f32",)"));
 }
 
-TEST_CASE("of a table with codecs it is said what travels, in either direction") {
+TEST_CASE("a table with codecs is shown with the encodings of pulls and pushes") {
   ClusterState state = Healthy();
   v1::TableSpec* spec = state.view.add_tables()->mutable_spec();
   spec->set_name("t");
@@ -107,7 +108,7 @@ TEST_CASE("the reference of table options has each of them, in all three forms")
   CHECK_THAT(text, Contains("allowed: f32, bf16, f16; embedding tables: f32; default: f32\n"));
 }
 
-TEST_CASE("keys that are asked for often are told with the shard they are on") {
+TEST_CASE("hot keys are shown with their shard") {
   ClusterState state = Healthy();
   v1::Table* table = state.view.add_tables();
   table->set_id(3);
@@ -128,7 +129,7 @@ TEST_CASE("keys that are asked for often are told with the shard they are on") {
   add(0, 0, 18446744073709551615u, 1300, 50);
   add(0, 0, 7, 300, 280);  // 0.2 %
   add(1, 0, 8, 5000, 0);
-  add(1, 0, 9, 100, 4000);  // no server says so
+  add(1, 0, 9, 100, 4000);  // the error is larger than the count: not a hot key
   const std::string text = TablesText(state);
   CHECK_THAT(text, Contains("HOT KEY") && Contains("18446744073709551615") && Contains("12.5 %") &&
                        Contains("50.0 %"));

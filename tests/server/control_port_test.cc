@@ -108,7 +108,7 @@ TEST_CASE("a new connection ends the oldest of the host that has most, admitted 
   connect(&few, 2);
   CHECK(Eventually([&] { return Ended(many[0]); }));
   CHECK((*port)->connections() == 8);
-  // What gRPC closes makes room.
+  // Connections that gRPC closes make room.
   many.clear();
   CHECK(Eventually([&] {
     taker.CloseEnded();
@@ -116,7 +116,7 @@ TEST_CASE("a new connection ends the oldest of the host that has most, admitted 
   }));
 }
 
-TEST_CASE("without free descriptors it goes on accepting") {
+TEST_CASE("the control port goes on accepting after it had no free descriptors") {
   Taker taker;
   auto port = ControlPort::Listen("127.0.0.1:0", {.most = 1000});
   REQUIRE(port.ok());
@@ -131,7 +131,7 @@ TEST_CASE("without free descriptors it goes on accepting") {
   for (int i = 0; i < 50; ++i) {
     more.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   }
-  // What connects now waits in the backlog: this process has no descriptor to accept it with.
+  // The next connections wait in the backlog: this process has no descriptor to accept them with.
   setrlimit(RLIMIT_NOFILE, &little);
   for (const rdma::UniqueFd& fd : more) {
     sockaddr_in address = {};
@@ -182,7 +182,7 @@ TEST_CASE("a connection that receives more than its host or caller may is ended"
   CHECK_FALSE(Ended(quiet));
 }
 
-TEST_CASE("regression: what a host has sent too much ends no other connection that sends little") {
+TEST_CASE("regression: excess bytes from a host do not end its other, modest connections") {
   Taker taker;
   auto port = ControlPort::Listen("127.0.0.1:0", {.strange_bytes = 1 << 20});
   REQUIRE(port.ok());
@@ -208,7 +208,7 @@ TEST_CASE("regression: what a host has sent too much ends no other connection th
   }
 }
 
-TEST_CASE("regression: what a host has sent too much is forgotten soon") {
+TEST_CASE("regression: a host may connect again soon after it sent excess bytes") {
   Taker taker;
   auto port = ControlPort::Listen("127.0.0.1:0", {.strange_bytes = 1 << 20});
   REQUIRE(port.ok());
@@ -234,7 +234,7 @@ TEST_CASE("regression: what a host has sent too much is forgotten soon") {
   }
 }
 
-TEST_CASE("addresses are listened on as they are named") {
+TEST_CASE("the control port listens on the given address, or gives an error") {
   Taker taker;
   auto port = ControlPort::Listen("0.0.0.0:0");
   REQUIRE(port.ok());

@@ -1,4 +1,4 @@
-// Followers and learners: where they are put, what becomes of them, and what servers may ask for.
+// Followers and learners: their placement, their transitions, and the changes servers may request.
 #include <cstdlib>
 #include <map>
 #include <set>
@@ -33,7 +33,7 @@ TEST_CASE("options of replicas are checked, and are in the view") {
   REQUIRE(one.view().min_replicas() == 1);
 }
 
-TEST_CASE("without replicas nobody follows") {
+TEST_CASE("without replicas no partition has a follower") {
   TestCoordinator c({.partitions = 8});
   const uint64_t a = c.JoinServer("a");
   c.JoinServer("b");
@@ -50,7 +50,7 @@ TEST_CASE("without replicas nobody follows") {
 TEST_CASE("new partitions have a follower at once, evenly spread over shards and partners") {
   TestCoordinator c(Replicated(240));
   uint32_t last = 0, partners = 0;  // shards of the last server; pairs of (primary, follower)
-  SECTION("servers that are alike: whoever is lost, its partitions go to all others") {
+  SECTION("equal servers: the partitions of a lost server go to all others") {
     last = 2;
     partners = 12;
   }
@@ -77,7 +77,8 @@ TEST_CASE("new partitions have a follower at once, evenly spread over shards and
   for (const auto& [pair, count] : pairs) REQUIRE(std::abs(count - 20) <= 1);
 }
 
-TEST_CASE("copies are in different zones where they can be; without a name each is its own") {
+TEST_CASE(
+    "replicas are in different zones if possible; a server without a zone is one of its own") {
   std::map<std::string, std::string> zones = {{"a", "x"}, {"b", "x"}, {"c", "y"}, {"d", ""}};
   SECTION("three zones") {}
   SECTION("one zone for all") { zones = {{"a", "x"}, {"b", "x"}}; }
@@ -137,7 +138,7 @@ TEST_CASE("the follower of a primary that is silent and asks, or leaves, takes o
 }
 
 // The heartbeats that are read after a pause may be of a server that has died in it.
-TEST_CASE("regression: who leaves hands over to no follower that was not heard since a pause") {
+TEST_CASE("regression: a leaving server hands over to no follower not heard since a pause") {
   TestCoordinator c(Replicated());
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
   REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
@@ -198,7 +199,7 @@ TEST_CASE("learners are never promoted") {
     REQUIRE(Words(c.Partition(0)) == "1?2");
     REQUIRE_FALSE(Lost(c));
   }
-  SECTION("replaced: lost, and brought up anew") {
+  SECTION("replaced: lost, and a learner again") {
     REQUIRE(c.JoinServer("a") == 3);
     REQUIRE(Words(c.Partition(0)) == "3?2");
     REQUIRE(Lost(c));
@@ -223,7 +224,7 @@ TEST_CASE("a follower that is silent stays until its primary gives it up, a lear
   REQUIRE(Words(c.Partition(0)) == "1?2");
 }
 
-TEST_CASE("both copies silent at once: whoever returns first goes on") {
+TEST_CASE("primary and follower silent at once: the first to return serves") {
   TestCoordinator c(Replicated());
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
   REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
@@ -252,7 +253,7 @@ TEST_CASE("both copies silent at once: whoever returns first goes on") {
     REQUIRE(c.Heartbeat(b).ok());
     REQUIRE(Words(c.Partition(0)) == "2");
   }
-  SECTION("neither: what the other has is not lost with one") {
+  SECTION("neither: one comes back empty, and the other's replica is not lost") {
     const uint64_t again = c.JoinServer("a");
     REQUIRE(Words(c.Partition(0)) == "2");
     REQUIRE(Words(c.Partition(1)) == "2");
@@ -271,7 +272,7 @@ TEST_CASE("a replica that was dropped is not tried again there for a lease") {
   REQUIRE(dropped->made(0));
   REQUIRE(dropped->revision() == c.view().revision());
   REQUIRE(Words(c.Partition(0)) == "1");
-  // Of this partition alone.
+  // Only this partition's replica is barred.
   REQUIRE(Words(c.Partition(2)) == "1+2");
   PassLease(&c, {a, b});
   REQUIRE(Words(c.Partition(0)) == "1?2");
@@ -363,7 +364,7 @@ TEST_CASE("regression: a server without memory for replicas is tried ever more r
     world.PassLeases(1);
     CHECK(world.Followers() == 16);
   }
-  SECTION("what fits is placed, whatever does not") {
+  SECTION("replicas that fit are placed, the others are not") {
     world.fitting = {5, 9};
     world.PassLeases(64 * 17);
     CHECK(world.Followers() == 2);
@@ -378,7 +379,7 @@ TEST_CASE("regression: a server without memory for replicas is tried ever more r
 }
 
 TEST_CASE(
-    "what is due after a lease is done although nothing else happens, also after a bad disk") {
+    "a repair that is due after a lease is made without another event, also after a full disk") {
   FaultyStore store;
   TestCoordinator c(Replicated(), &store);
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
@@ -430,18 +431,18 @@ void AskLate(TestCoordinator* c, uint64_t a, uint64_t b, const v1::ReconfigureTi
   CHECK(c->view().revision() == revision);
 }
 
-TEST_CASE("regression: who is gone by the time it is heard takes nobody's role") {
+TEST_CASE("regression: a request to take a role expires with its ticket, before it is handled") {
   for (const int64_t late_ms : {kLeaseMs / 8 + 1, 3 * kLeaseMs}) {
     TestCoordinator c(Replicated());
     const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
     REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
     const v1::ReconfigureTicket ticket = c.Reconfigure(a, {}, {})->ticket();
-    // What they ask now waits in a coordinator that does not run.
+    // The requests of both servers now wait in a coordinator that does not run.
     c.clock.StallMs(late_ms);
     c->RunOnce();
     AskLate(&c, a, b, ticket);
     AskLate(&c, a, b, {});
-    // Who is there again under its name is empty: the other one has everything.
+    // A server that returns under its name is empty: the other one has everything.
     c.JoinServer("a");
     CHECK(c.view().tables(0).lost_partitions().empty());
   }
@@ -498,7 +499,7 @@ TEST_CASE("a change is made only of the configuration that it names, once") {
   REQUIRE(c.view().revision() == revision);
 }
 
-TEST_CASE("what nobody may ask for is refused by the name of its field, and changes nothing") {
+TEST_CASE("a change that is not allowed is refused by the name of its field, and nothing changes") {
   TestCoordinator c(Replicated());
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
   REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
@@ -525,7 +526,7 @@ TEST_CASE("what nobody may ask for is refused by the name of its field, and chan
                  "which is no server of this cluster");
   REQUIRE(c.view().revision() == revision);
   REQUIRE(Words(c.Partition(2)) == "1+2");
-  // What was refused barred nobody.
+  // A refused request barred no replica.
   REQUIRE(c.Leave(b).ok());
   REQUIRE_STATUS(c.Reconfigure(b, {c.Change(kPromote, 0)}).status(), kFailedPrecondition, "silent");
   const uint64_t again = c.JoinServer("b");

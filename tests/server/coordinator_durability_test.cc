@@ -1,4 +1,4 @@
-// What survives a restart, repeated calls, and a store that cannot save.
+// State after a restart, repeated calls, and a store that cannot save.
 #include <random>
 
 #include "server/coordinator/failpoints.h"
@@ -329,8 +329,8 @@ TEST_CASE("a state that makes no sense is DATA_LOSS") {
   REQUIRE(code([](auto* s) { s->view.mutable_jobs(0)->add_departed_ranks(0); }) == kDataLoss);
 }
 
-// Random commands, with restarts and a failing disk between them: nothing that was answered is
-// forgotten, and what must only grow only grows.
+// Random commands, with restarts and a failing disk between them: no answered command is forgotten,
+// and the numbers that must only grow only grow.
 TEST_CASE("random histories with restarts keep the invariants") {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);

@@ -216,7 +216,7 @@ class TestCoordinator {
   }
 
   using Kind = v1::ConfigurationChange::Kind;
-  // Of the configuration that the partition has.
+  // A change of the configuration that the partition has now.
   v1::ConfigurationChange Change(Kind kind, uint32_t partition, uint64_t server = 0) const {
     v1::ConfigurationChange change;
     change.set_kind(kind);

@@ -1,4 +1,4 @@
-// An older state of the coordinator under live members: proved, refused, and what recovers from it.
+// A coordinator that starts with an older state than its members: proof, refusal, and recovery.
 #include <cstring>
 #include <limits>
 #include <set>
@@ -11,7 +11,7 @@
 namespace verbena::server {
 namespace {
 
-// A server and a job's table; then a backup, another start, and what the backup does not have.
+// A server and a job's table; then a backup, another start, and tables that the backup lacks.
 class RolledBack {
  public:
   explicit RolledBack(int changes_after_backup = 1) : c({.partitions = 4}, &store) {
@@ -34,7 +34,7 @@ class RolledBack {
     REQUIRE(store.Save(state, {}).ok());
     c.RestartUnheard();
   }
-  // As an operator does: the refusal names what is to be accepted.
+  // Accepts the older state as an operator does: the refusal names the option and its value.
   void Accept() {
     PutBack(backup);
     const absl::Status refused = c.Heartbeat(server, &seen, true).status();
@@ -97,7 +97,7 @@ TEST_CASE("an older state that goes unnoticed is found with the failpoint") {
   CHECK(reused->id() == r.seen.tables(1).id());
 }
 
-// What a coordinator says, one after the other, to who would rely on its state.
+// The results of calls whose callers would rely on the coordinator's state.
 std::vector<absl::Status> Changes(TestCoordinator* c) {
   return {c->JoinWorker("b", 1).status(),
           c->Call(&Coordinator::JoinServer, c->ServerRequest("s2")).status(),
@@ -119,7 +119,7 @@ TEST_CASE("regression: an older state makes and changes nothing before it can be
   REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
   REQUIRE(r.c.Heartbeat(r.worker, &r.seen).ok());  // a worker proves nothing
   REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
-  REQUIRE(r.c.Heartbeat(r.server).ok());  // neither does who does not say what it has seen
+  REQUIRE(r.c.Heartbeat(r.server).ok());  // a heartbeat without `seen` proves nothing
   REQUIRE_STATUS(r.c.JoinWorker("b", 1).status(), kUnavailable, "may be an old one");
   REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
   for (const absl::Status& status : Changes(&r.c)) CHECK(status.ok());
@@ -130,7 +130,7 @@ TEST_CASE("regression: an older state makes and changes nothing before it can be
   failpoints().trusts_loaded_state = false;
 }
 
-TEST_CASE("what keeps a cluster available does not wait until its servers are heard") {
+TEST_CASE("calls that keep a cluster available do not wait for the servers' heartbeats") {
   RolledBack r;
   r.PutBackUnheard(r.newest);
   CHECK(r.c.Reconfigure(r.server, {}, {}).ok());
@@ -216,7 +216,8 @@ TEST_CASE("a table is refused where the term's table ids would be beyond 2^32") 
   CHECK(r.c.JoinWorker("b", 1).ok());
 }
 
-TEST_CASE("an older state is proved also when its revisions have overtaken what was seen") {
+TEST_CASE(
+    "an older state is proved even when its revision exceeds the one that a member has seen") {
   for (int more = 0; more < 4; ++more) {
     RolledBack r(2);
     r.PutBack(r.backup);
@@ -277,7 +278,7 @@ TEST_CASE("an accepted older state begins another history, with ids that were ne
   CHECK(r.c->status().ok());
   const uint64_t again = r.c.JoinServer("s1");
   CHECK(again > r.newest.next_incarnation);
-  // What the other history held of the table is lost, not replaced by initial values.
+  // The rows of the abandoned history are lost, not replaced by initial values.
   CHECK(r.c.view().tables(0).lost_partitions_size() == 1);
   const absl::StatusOr<v1::Table> made =
       r.c.CreateTable(r.c.Spec("c", 64, v1::CONSISTENCY_ASYNC, "c"));
@@ -317,7 +318,7 @@ TEST_CASE("regression: an older state is refused after any number of starts") {
   r.PutBack(r.backup);
   for (int i = 0; i < 2 * kTermsListed; ++i) r.c.Restart();
   INFO("at revision " << r.c.view().revision() << ", seen " << r.seen.revision());
-  REQUIRE(CompareHistory(r.c.view(), r.seen) != History::kForeign);  // the view alone cannot tell
+  REQUIRE(CompareHistory(r.c.view(), r.seen) != History::kForeign);  // the view alone is no proof
   const auto poll = r.c.Call(&Coordinator::GetView, [&] {
     v1::GetViewRequest request;
     request.set_incarnation(r.server);
@@ -361,7 +362,7 @@ TEST_CASE("starts of one history are recognised, however many there were") {
     REQUIRE(r.c.Heartbeat(r.server, &r.seen, true).ok());
     REQUIRE(r.c.view().terms_size() <= kTermsListed);
   }
-  // A member that does not say is one of an earlier version.
+  // A member of an earlier version sends no `seen`.
   REQUIRE(r.c.Heartbeat(r.server).ok());
 }
 

@@ -1,4 +1,4 @@
-// What a job may take of the cluster: how limits are set and kept, and which tables they refuse.
+// Limits of a job: how they are set and kept, and which tables they refuse.
 #include <set>
 
 #include "tests/server/coordinator_fixture.h"
@@ -154,7 +154,7 @@ TEST_CASE("regression: a table that servers have no memory for with its copies i
   REQUIRE(create("other", 40).ok());
 }
 
-TEST_CASE("limits come before the job, outlive its runs and a restart") {
+TEST_CASE("limits may be set before the job exists, and survive its runs and a restart") {
   TestCoordinator c;
   Set(&c, "job", Limits(1 << 30, 3, 8));
   CHECK(c.Job("job").generation() == 1);
@@ -174,7 +174,7 @@ TEST_CASE("limits come before the job, outlive its runs and a restart") {
   CHECK(c.view().jobs_size() == 1);
 }
 
-TEST_CASE("a job that is nothing but limits goes with them") {
+TEST_CASE("a job that has only limits is removed with them") {
   TestCoordinator c;
   Set(&c, "typo", Limits(0, 1, 0));
   Set(&c, "other", Limits(0, 1, 0));
@@ -203,7 +203,7 @@ TEST_CASE("a repeated request sets limits once") {
                  "request_id was used before");
 }
 
-TEST_CASE("what cannot be saved is not set") {
+TEST_CASE("a limit that cannot be saved is not set") {
   FaultyStore store;
   TestCoordinator c({}, &store);
   store.full = true;
@@ -230,7 +230,7 @@ TEST_CASE("tables beyond the job's limit are refused, and those of other jobs ar
   REQUIRE(c.DropTable("t0").ok());
   CHECK(c.CreateTable(c.Spec("t2", 64)).ok());
 
-  SECTION("a limit below what is there takes nothing away") {
+  SECTION("a limit below the present use drops no table") {
     Set(&c, "job", Limits(0, 1, 0));
     CHECK(c.view().tables_size() == 3);
     REQUIRE_STATUS(c.CreateTable(c.Spec("t3", 64)).status(), kResourceExhausted,
@@ -284,7 +284,7 @@ TEST_CASE("a dense table that cannot fit its job's memory is refused") {
   REQUIRE_STATUS(c.CreateTable(spec("two", 1)).status(), kResourceExhausted, "allowed: 469");
 }
 
-TEST_CASE("a server without any of the table's chunks does not stand in its way") {
+TEST_CASE("a server without chunks of a table does not limit it") {
   TestCoordinator c(ChunksOfAThousand());
   c.JoinServer("a");
   c.JoinServer("b");
@@ -304,7 +304,7 @@ TEST_CASE("a server without any of the table's chunks does not stand in its way"
   CHECK_FALSE(refused.empty());
 }
 
-TEST_CASE("without knowing what servers take, parameters alone are counted") {
+TEST_CASE("before servers report their memory per chunk, the limit counts parameters alone") {
   TestCoordinator c({.partitions = 4});
   c.JoinServer("a");
   Set(&c, "job", Limits(1024 + 64, 0, 0));  // of which 15/16 is 1020

@@ -32,7 +32,7 @@ v1::TableSpec Rows(const std::string& name, const std::string& job) {
   return spec;
 }
 
-TEST_CASE("a server that will not come back is removed, and what it alone had is lost") {
+TEST_CASE("removing a server that does not return loses the data that it alone had") {
   TestCoordinator c({.partitions = 12});
   const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b"), d = c.JoinServer("d", 2);
   REQUIRE(c.CreateTable(Rows("t", "job")).ok());
@@ -76,7 +76,7 @@ TEST_CASE("a server that will not come back is removed, and what it alone had is
   REQUIRE(LostOf(c, "u").empty());
 }
 
-TEST_CASE("a server is not removed while nobody could take what it has") {
+TEST_CASE("a server is not removed while no other server could take its partitions") {
   TestCoordinator c({.partitions = 4});
   const uint64_t a = c.JoinServer("a");
   SECTION("without tables there is nothing to take") {
@@ -97,7 +97,7 @@ TEST_CASE("a server is not removed while nobody could take what it has") {
   REQUIRE(c.RemoveServer("a")->lost_tables(0) == "t");
 }
 
-TEST_CASE("what a removed server had together with another is not lost") {
+TEST_CASE("removing a server loses no partition that has a replica elsewhere") {
   TestCoordinator c({.partitions = 6, .replicas = 2});
   const uint64_t a = c.JoinServer("a");
   c.JoinServer("b");
@@ -157,7 +157,7 @@ TEST_CASE("a table starts again where it lost something, with a new generation o
   REQUIRE(nothing->revision() == revision);
   REQUIRE(c.view().revision() == revision);
   REQUIRE_STATUS(c.ResetTable("t", {0}).status(), kFailedPrecondition, "allowed: none");
-  // The next run has as many workers as it says; others' tables and jobs are as they were.
+  // The next run may have another number of workers; other jobs' tables are as they were.
   REQUIRE(c.JoinWorker("job", 3, 2)->rank() == 2);
   REQUIRE(c.Job("job").generation() == 3);
   REQUIRE(LostOf(c, "other") == std::set<uint32_t>{0, 2});

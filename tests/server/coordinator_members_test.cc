@@ -264,7 +264,7 @@ TEST_CASE("time in which the coordinator did not run ends no lease") {
   c->RunOnce();
   REQUIRE(c.Server("a").state() == v1::Server::ALIVE);
   REQUIRE(c.Heartbeat(worker).ok());
-  // Whoever really is gone has one more lease.
+  // A server that is really gone has one more lease.
   c.clock.AdvanceMs(kLeaseMs);
   REQUIRE(c->RunOnce());
   REQUIRE(c.Server("a").state() == v1::Server::SILENT);
@@ -278,7 +278,7 @@ TEST_CASE("regression: a stall of about a lease ends no lease, and its time is g
     c.clock.AdvanceMs(kLeaseMs / 4);
     c.clock.StallMs(stall);
     c->RunOnce();
-    // What the worker sent meanwhile is lost; the next one comes half a lease later.
+    // Heartbeats sent meanwhile are lost; the next one comes half a lease later.
     c.clock.AdvanceMs(kLeaseMs / 2);
     c->RunOnce();
     REQUIRE(c.Heartbeat(worker).ok());

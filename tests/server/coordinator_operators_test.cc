@@ -1,5 +1,5 @@
-// What operators do to tables and jobs: it does what they agreed to, whoever joins meanwhile, and
-// what was forgotten is no part of what comes under its name.
+// Operators' calls for tables and jobs: each acts on the state that the operator has seen, also if
+// workers join meanwhile, and a forgotten job shares nothing with the next one of its name.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -73,7 +73,7 @@ TEST_CASE("a worker that joins after an operator has looked keeps its table") {
                  "'t' is used by 1 worker of job 'job', and was not replaced");
   CHECK(c.view().revision() == before);
   CHECK(FindTableById(restored, c.view())->restoring());
-  // Who agrees to it may, as may the job itself.
+  // A caller that accepts the workers' loss may replace the table, as may the job itself.
   REQUIRE(Finish(&c, restored, false).ok());
   CHECK(FindTableNamed("t", false, c.view())->id() == restored);
   REQUIRE_STATUS(Replace(&c, "t", true).status(), kFailedPrecondition, "and was not replaced");
@@ -165,8 +165,8 @@ bool HasWorkers(const v1::ClusterView& view, const std::string& job) {
                      [](const v1::Worker& worker) { return worker.rank() >= 0; });
 }
 
-// Random calls of operators, jobs and servers, each compared with what the view before it allows.
-// Returns what is wrong; empty: nothing.
+// Random calls of operators, jobs and servers, each compared with the rules for the view before it.
+// Returns the first violation; empty: none.
 std::string RandomCalls(uint32_t seed) {
   std::mt19937 random(seed);
   const auto pick = [&](uint32_t n) { return random() % n; };
@@ -266,7 +266,7 @@ std::string RandomCalls(uint32_t seed) {
   return "";
 }
 
-TEST_CASE("random calls of operators do what the view allows, and each failpoint is found") {
+TEST_CASE("random calls of operators keep the rules of the view, and each failpoint is found") {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     INFO("seed " << seed);
     CHECK(RandomCalls(seed).empty());

@@ -1,4 +1,4 @@
-// Random histories of a cluster with replicas: what each step may do to configurations.
+// Random histories of a cluster with replicas: the transitions allowed for each configuration.
 #include <map>
 #include <random>
 #include <set>
@@ -134,7 +134,7 @@ class History {
   // A quarter of a lease, in which all but the quiet are heard of.
   void Pass() {
     c_.clock.AdvanceMs(kReplicaLeaseMs / 4);
-    // First, so that what time brings is there before it is asked for.
+    // First, so that changes due by time precede the requests.
     Do([&] { c_->RunOnce(); });
     const auto servers = c_.view().servers();
     for (const v1::Server& s : servers) {
@@ -162,7 +162,7 @@ class History {
         }
         barred = admit ? 0 : change.server();
       }
-      // Most requests ask for what is theirs: one that is not makes all of them fail.
+      // Most requests are for the caller's own role: one that is not makes all of them fail.
       const bool theirs =
           p.primary() == who ? change.server() != 0 : Servers(p.followers()).contains(who);
       if (!theirs && Below(40) != 0) continue;
@@ -214,7 +214,7 @@ class History {
     if (changed != (a.configuration() > b.configuration())) Violated(a, "configuration");
   }
 
-  // Who is primary in place of another was its follower, or the data are lost, or there were none.
+  // A new primary was a follower of the former one, or the data are lost, or there were none.
   void CheckHeir(const v1::ClusterView& before, const v1::ClusterView& after, uint32_t id) {
     const v1::Partition& b = before.partitions(id);
     const v1::Partition& a = after.partitions(id);
@@ -225,7 +225,7 @@ class History {
     }
   }
 
-  // Whoever is a follower was brought up to that, or there was nothing to copy.
+  // Each follower was a follower or a learner before, or there was nothing to copy.
   void CheckFollowers(const v1::ClusterView& before, const v1::ClusterView& after, uint32_t id) {
     if (before.tables().empty()) return;
     const v1::Partition& b = before.partitions(id);

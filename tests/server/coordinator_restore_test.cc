@@ -1,4 +1,4 @@
-// Tables that are being restored: whose they are, what they replace, and how they end.
+// Tables in restoration: the owner of each, the table that it replaces, and how it ends.
 #include <string>
 #include <vector>
 
@@ -97,7 +97,7 @@ TEST_CASE("a table that is being restored belongs to its restorer") {
   REQUIRE(Finish(&c, {id}).ok());  // once more: so it is
 }
 
-TEST_CASE("what is dropped by id is no other table of that name") {
+TEST_CASE("a drop by id drops no other table of that name") {
   TestCoordinator c;
   c.JoinServer("a");
   const uint32_t first = Begin(&c, "t")->table().id();
@@ -114,7 +114,7 @@ TEST_CASE("what is dropped by id is no other table of that name") {
   REQUIRE(FindTableById(second, c.view()) != nullptr);
   REQUIRE(DropById(&c, second).ok());
   CHECK(c.view().tables_size() == 0);
-  // Whoever has the table itself drops it, served or not.
+  // A drop by id may drop a served table, if the caller does not require a restoring one.
   REQUIRE(DropById(&c, Create(&c, "t")->id(), false).ok());
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("a table is replaced when all of the others are loaded, in one step") 
   CHECK(Served(c, "t") == new_t);
 }
 
-TEST_CASE("limits and clipping are of what is there when a table has been replaced") {
+TEST_CASE("limits and clipping count a table and its replacement once") {
   TestCoordinator c;
   c.JoinServer("a");
   v1::SetJobLimitsRequest limits;
@@ -172,7 +172,7 @@ TEST_CASE("limits and clipping are of what is there when a table has been replac
   CHECK(c.view().tables_size() == 1);
 }
 
-TEST_CASE("what nobody restores any more is dropped") {
+TEST_CASE("a table is dropped when its restorer stops renewing its lease") {
   TestCoordinator c;
   const uint64_t server = c.JoinServer("a");
   const uint32_t served = Create(&c, "t")->id();

@@ -79,7 +79,7 @@ TEST_CASE("the first table spreads the partitions evenly over all shards") {
   }
 }
 
-TEST_CASE("a table is made once, and told apart from another of its name") {
+TEST_CASE("creating a table twice returns the same table; another spec under its name is refused") {
   CoordinatorOptions options;
   options.check_optimizer = [](const v1::TableSpec& spec) {
     return spec.optimizer().name() == "sgd"
@@ -154,7 +154,7 @@ TEST_CASE("a sync table's chunks times its job's workers are bounded") {
   REQUIRE(c.Job("job").expected_workers() == 1000);
 }
 
-TEST_CASE("a new incarnation under a server's name loses what the tables had there") {
+TEST_CASE("a new incarnation under a server's name loses the chunks that its partitions had") {
   TestCoordinator c({.partitions = 16, .expected_servers = 2});
   const uint64_t a = c.JoinServer("a", 2);
   const uint64_t b = c.JoinServer("b", 2);
@@ -167,7 +167,7 @@ TEST_CASE("a new incarnation under a server's name loses what the tables had the
   }
   REQUIRE(of_b.size() == 8);
 
-  // Silent: nothing is lost, and it owns what it owned.
+  // Silent: nothing is lost, and the server stays primary of its partitions.
   c.clock.AdvanceMs(kLeaseMs);
   REQUIRE(c.Heartbeat(a).ok());
   c->RunOnce();
@@ -204,7 +204,7 @@ TEST_CASE("a new incarnation under a server's name loses what the tables had the
 }
 
 TEST_CASE("which partitions have chunks agrees with the routing, whatever the table") {
-  // Checked through what is lost when the only server comes back empty.
+  // The partitions of the table are those lost when the only server comes back empty.
   for (uint32_t chunks = 1; chunks <= 20; ++chunks) {
     TestCoordinator c({.partitions = 16});
     c.JoinServer("a");

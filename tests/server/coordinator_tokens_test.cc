@@ -172,7 +172,7 @@ TEST_CASE("regression: an end that could not be saved is saved, with all that fo
   CHECK(Find(c, "0123456789ab")->ended() != 0);
 }
 
-TEST_CASE("one that cannot be saved was not made, and not revoked") {
+TEST_CASE("a token that cannot be saved is neither made nor revoked") {
   FaultyStore store;
   TestCoordinator c(WithTokens(), &store);
   REQUIRE(c.Call(&Coordinator::CreateToken, Request("0123456789ab")).ok());
@@ -183,7 +183,7 @@ TEST_CASE("one that cannot be saved was not made, and not revoked") {
   CHECK(Find(c, "0123456789ab")->ended() == 0);
 }
 
-TEST_CASE("what cannot be a token is refused by the name of its field") {
+TEST_CASE("an invalid token is refused by the name of its field") {
   TestCoordinator c(WithTokens());
   const auto refused = [&](auto change) {
     v1::CreateTokenRequest request = Request("0123456789ab");

@@ -1,4 +1,4 @@
-// What members get of the view: changes, the whole of it, and when.
+// The view that members get: its changes or the whole of it, and when.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -115,7 +115,7 @@ TEST_CASE("members that follow the view by its changes have exactly the coordina
   CHECK(changed > 4 * whole);
 }
 
-TEST_CASE("what is saved and undone by its changes is exactly the coordinator's view") {
+TEST_CASE("saving and undoing the changes of a view gives exactly the coordinator's view") {
   int undone = 0;
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
@@ -141,7 +141,7 @@ TEST_CASE("what is saved and undone by its changes is exactly the coordinator's 
   CHECK(undone > 1000);
 }
 
-TEST_CASE("regression: a change describes and saves what it changes, however much there is") {
+TEST_CASE("regression: the size of a change does not grow with the number of tables and jobs") {
   struct Counting final : Store {
     absl::StatusOr<CoordinatorState> Load() override { return inner.Load(); }
     absl::Status SaveAll(const CoordinatorState& state,
@@ -181,7 +181,7 @@ TEST_CASE("a caller that does not take changes, or names another state, gets the
   c.JoinServer("b");
   v1::GetViewRequest request = follower.Request();
   SECTION("an older member") { request.set_takes_changes(false); }
-  SECTION("seen is not what is known") { request.mutable_seen()->set_revision(1); }
+  SECTION("another state than the coordinator's") { request.mutable_seen()->set_revision(1); }
   SECTION("a revision of the term before") {
     c.Restart();
     c.JoinServer("c");
@@ -303,7 +303,7 @@ TEST_CASE("regression: a worker that waits for the view is not woken by tables o
     c.JoinServer("b");
     CHECK(of_worker->has_value());
   }
-  SECTION("what is lost of a table") {
+  SECTION("lost partitions of a table") {
     REQUIRE(c.CreateTable(async("table")).ok());
     const auto of_worker = poll(worker);
     REQUIRE(c.JoinServer("a") > 0);  // another life of the server
@@ -403,7 +403,7 @@ TEST_CASE(
   CHECK_FALSE(poll("late", 0)->has_value());
 }
 
-TEST_CASE("polls that end during a gap do not postpone what the others wait for") {
+TEST_CASE("polls that end while changes are batched do not postpone the answers to the others") {
   TestCoordinator c;
   const uint64_t a = c.JoinServer("a");
   c.clock.AdvanceMs(100);

@@ -16,7 +16,7 @@ using google::protobuf::Message;
 enum Who { kOperator, kServer, kJob, kOtherJob, kReadOnly, kWhos };
 constexpr bool kMay = true, kMayNot = false;
 
-// Each method of the two services: who may call it for worker, table and job of "ours".
+// The roles that may call each method of the two services, for worker, table and job of "ours".
 const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/JoinServer", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/JoinWorker", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
@@ -28,7 +28,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/FinishRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RemoveServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ResetTable", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
-    // Of a server's incarnation.
+    // The request names an incarnation of a server.
     {"/verbena.v1.Cluster/Reconfigure", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/GetView", {kMay, kMay, kMay, kMay, kMay}},
     {"/verbena.v1.Cluster/CreateToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
@@ -46,8 +46,8 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Shard/EndCheckpoint", {kMay, kMay, kMayNot, kMayNot, kMayNot}},
 };
 
-// What they are about. Without a request id (or with a shard that is not there) a call that is
-// allowed changes nothing: it ends with another error.
+// A request for each method. Without a request id (or with a shard that does not exist) a call that
+// is allowed changes nothing: it ends with another error.
 std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   std::map<std::string, std::unique_ptr<Message>> all;
   const auto add = [&](const char* method, auto request) {
@@ -101,7 +101,7 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   close.set_shard(999);
   add("/verbena.v1.Shard/CloseLane", close);
   add("/verbena.v1.Shard/GetStatistics", v1::GetStatisticsRequest());
-  // Of another incarnation of the server.
+  // The request names another incarnation of the server.
   add("/verbena.v1.Shard/BeginCheckpoint", v1::BeginCheckpointRequest());
   add("/verbena.v1.Shard/WaitCheckpoint", v1::WaitCheckpointRequest());
   add("/verbena.v1.Shard/BeginRestore", v1::BeginRestoreRequest());
@@ -139,7 +139,7 @@ std::string LastLine(const std::string& text) {
   return text.substr(before == std::string::npos ? 0 : before + 1);
 }
 
-TEST_CASE("every call of the control plane, by everybody") {
+TEST_CASE("every call of the control plane, with each role") {
   TokenCluster cluster;
   const std::string ours = cluster.Token("ours", {"--role", "job", "--job", "ours"});
   const std::string expired = cluster.Token("expired", {"--role", "operator", "--expires", "1s"});
@@ -255,7 +255,7 @@ TEST_CASE("every call of the control plane, with the wrong certificate and witho
       INFO(status.ToString());
       CHECK(status.code() == absl::StatusCode::kUnauthenticated);
     }
-    // gRPC says of a handshake that failed, not of whom, and not of which call.
+    // gRPC reports a failed handshake without the peer and without the call.
     const std::string why = tls.ca.empty() ? "wrong version number" : "certificate verify failed";
     CHECK(Eventually([&] {
       const std::string audit = cluster.audit();

@@ -1,5 +1,4 @@
-// What tokens mean: whose workers train, what is refused, what ends with a token, where secrets
-// are.
+// Tokens of real daemons: the workers that may train, refusals, revocation, and where secrets are.
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -170,7 +169,7 @@ TEST_CASE("calls that change nothing have no line in the audit log") {
   CHECK(lines("Shard/BeginCheckpoint") == 1);
 }
 
-TEST_CASE("a token that is revoked ends its workers at once, and says so") {
+TEST_CASE("revoking a token ends its workers at once, with the reason") {
   TokenCluster cluster;
   const std::string token = cluster.Token("ours", {"--role", "job", "--job", "ours"});
   const std::string other = cluster.Token("others", {"--role", "job", "--job", "ours"});
@@ -193,7 +192,7 @@ TEST_CASE("a token that is revoked ends its workers at once, and says so") {
     const absl::Status later = (*client)->Push(*table, *region).Wait();
     return absl::IsFailedPrecondition(later);  // its incarnation has ended
   }));
-  // Whoever joined with another token goes on.
+  // Workers that joined with another token go on.
   auto seen = (*observer)->OpenTable("t");
   REQUIRE(seen.status() == absl::OkStatus());
   CHECK((*observer)->Pull(*seen, *(*observer)->AllocateRegion(seen->bytes())).Wait() ==

@@ -91,7 +91,7 @@ TEST_CASE("restored onto 1, 2 and 5 servers, training goes on with the bits of t
   }
 }
 
-TEST_CASE("a restore that cannot be says why, and leaves nothing half restored") {
+TEST_CASE("a restore that fails gives the reason, and leaves no table half restored") {
   World w({.servers = 2, .shards = 1});
   Dense dense(&w, DenseSpec("dense", v1::CONSISTENCY_SYNC, "adam"));
   dense.Step(1);

@@ -25,7 +25,7 @@ namespace verbena::test {
 namespace {
 
 TEST_CASE(
-    "a coordinator makes checkpoints by itself, keeps as many as it is told, and goes on after a "
+    "a coordinator makes checkpoints by itself, keeps the configured number, and goes on after a "
     "failure") {
   TemporaryDirectory made;
   const std::string root = made.File("checkpoints"), mine = root + "/default";
@@ -162,7 +162,7 @@ TEST_CASE("a coordinator saves a job when it has made so many steps more") {
   CHECK_FALSE(std::filesystem::exists(root + "/idle"));
 }
 
-TEST_CASE("a coordinator that is told to end makes a last checkpoint first") {
+TEST_CASE("SIGTERM with --checkpoint-on-exit: the coordinator makes a checkpoint before it ends") {
   TemporaryDirectory made;
   const std::string root = made.File("checkpoints");
   World w({.servers = 2,
@@ -180,7 +180,7 @@ TEST_CASE("a coordinator that is told to end makes a last checkpoint first") {
   CHECK(Elements(reader, "sync", checkpoint::kParameters) == last);
 }
 
-TEST_CASE("regression: a coordinator whose checkpoints on exit fail says so by its status") {
+TEST_CASE("regression: a coordinator whose checkpoints on exit fail exits with status 1") {
   TemporaryDirectory directory;
   const std::string root = directory.File("checkpoints");
   // A file where a job's directory would be.

@@ -19,7 +19,7 @@
 namespace verbena::test {
 namespace {
 
-TEST_CASE("a checkpoint has what the servers serve, bit for bit") {
+TEST_CASE("a checkpoint has the values that the servers serve, bit for bit") {
   World w({.servers = 2, .shards = 2});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "adam"));
   Dense async(&w, DenseSpec("async", v1::CONSISTENCY_ASYNC, "sgd"));
@@ -90,7 +90,7 @@ TEST_CASE("a save while training runs is of one step, and training does not stop
   CHECK(Elements(reader, "sync", checkpoint::kParameters) == after[saved]);
 }
 
-TEST_CASE("what cannot be saved is said, and leaves nothing that looks like a checkpoint") {
+TEST_CASE("a save that fails gives the reason, and leaves nothing that looks like a checkpoint") {
   World w({.servers = 2, .shards = 1});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));
   sync.Step(1);
@@ -166,7 +166,7 @@ TEST_CASE("without workers tables are saved where they are, and an incomplete st
   }
 }
 
-TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
+TEST_CASE("a shard gives up a save whose program is gone, and the next save works") {
   World w({.servers = 1, .shards = 2});
   Dense sync(&w, DenseSpec("sync", v1::CONSISTENCY_SYNC, "sgd"));
   sync.Step(1);
@@ -180,7 +180,7 @@ TEST_CASE("a shard whose saver is gone gives up, and the next save works") {
       REQUIRE_FALSE(gone.done());
     }
   }
-  for (int step = 2; step < 5; ++step) sync.Step(step);  // with copies of what is being saved
+  for (int step = 2; step < 5; ++step) sync.Step(step);  // shards copy the values that are saved
   GrpcControlChannel channel(nullptr, nullptr);
   CheckpointTask next(w.Options(), &w.clock, &channel, PosixDisk());
   std::string failure;

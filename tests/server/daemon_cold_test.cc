@@ -1,5 +1,5 @@
 // Tables whose rows do not fit the memory that they may have, on real daemons: the bits of training
-// are those of a table in memory; what daemons say of --cold-dir, and leave behind.
+// are those of a table in memory; errors about --cold-dir; the files that daemons leave.
 #include <signal.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr uint32_t kDim = 16;
 constexpr uint64_t kKeys = 20'000;
 constexpr size_t kBatch = 3000;
 
-// Of parameters and state.
+// The bytes of parameters and state.
 constexpr uint64_t BytesOf(uint32_t dim) { return kKeys * 2 * dim * sizeof(float); }
 constexpr uint64_t kHotBytes = BytesOf(kDim) / 4;
 
@@ -93,8 +93,8 @@ std::vector<uint64_t> SomeKeys(std::mt19937_64* random) {
   return keys;
 }
 
-// The gradient depends on what was looked up, so that one bit that is
-// wrong is never right again. `amid` is called in each step, with a push in progress.
+// The gradient depends on the looked-up values, so a wrong bit stays wrong to the end. `amid` is
+// called in each step, with a push in progress.
 Rows Train(
     ProcessCluster* cluster, const v1::TableSpec& spec, int steps,
     const std::function<void(int step)>& amid = [](int) {}) {
@@ -162,7 +162,7 @@ TEST_CASE("a table four times its memory has the bits of one that is in memory")
     ProcessCluster tiered({.cold_dir = directory.path()});
     CHECK(Same(Train(&tiered, Spec(consistency, kHotBytes), steps), expected));
     CheckTiered(tiered, 1);
-    // A server that is told to end leaves nothing but what it locks.
+    // A server that is stopped leaves only its lock file.
     CHECK(std::filesystem::exists(DatabaseOf(directory.path(), 0, 1)));
     tiered.server(0).Signal(SIGTERM);
     CHECK(tiered.server(0).Wait() == 0);
@@ -170,8 +170,8 @@ TEST_CASE("a table four times its memory has the bits of one that is in memory")
       CHECK(entry.path().filename() == "LOCK");
     }
   }
-  // With copies servers may be killed; what they leave the next one removes, which works in the
-  // same directory.
+  // With replicas servers may be killed; the next server in the same directory removes the
+  // leftovers of the killed one.
   ProcessCluster copied({.lease_ms = 1000, .replicas = 2, .cold_dir = directory.path()});
   const Rows rows = Train(&copied, Spec(consistency, kHotBytes), steps, [&](int step) {
     if (step != steps / 2) return;
@@ -192,7 +192,7 @@ TEST_CASE("a table four times its memory has the bits of one that is in memory")
   CHECK(Same(RowsOf(client.get(), Value(client->OpenTable("items")), kDim), expected));
 }
 
-TEST_CASE("rows that a worker intends to ask for are in memory when it does") {
+TEST_CASE("prefetched rows are in memory when the worker looks them up") {
   TemporaryDirectory directory;
   ProcessCluster tiered({.cold_dir = directory.path()});
   std::unique_ptr<Client> client = Connected(tiered);
@@ -253,7 +253,7 @@ TEST_CASE("a disk that fills while a tiered table is trained, and has room again
   CHECK(tiered.Metric("verbena_shard_cold_failures_total") == 0);
 }
 
-TEST_CASE("what a server without --cold-dir, or with a wrong one, says") {
+TEST_CASE("errors about a missing or a wrong --cold-dir name the servers and the remedy") {
   ProcessCluster cluster;
   std::unique_ptr<Client> client = Connected(cluster);
   const auto table = client->CreateTable(Spec(v1::CONSISTENCY_ASYNC, kHotBytes));

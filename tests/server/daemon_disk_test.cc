@@ -1,5 +1,5 @@
-// What a running cluster says of a disk that cannot be written, and of two who save at once; that
-// the checkpoint before stays, and training goes on.
+// Errors of a running cluster about a disk that cannot be written, and about concurrent saves; the
+// previous checkpoint stays, and training goes on.
 #include <signal.h>
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ class World {
     served.assign(parameters_.floats(), parameters_.floats() + kSmall);
     Good(client_->PushPull(large_, gradient_, parameters_).Wait());
   }
-  // Of both tables.
+  // The command line for both tables.
   std::vector<std::string> Words(std::vector<std::string> more) const {
     more.insert(more.begin(), {"--cluster", cluster.address(), "checkpoint"});
     return more;
@@ -93,7 +93,8 @@ std::string SmallDisk() {
   return disk;
 }
 
-TEST_CASE("a disk that fills while a cluster saves", "[.small-disk]") {
+TEST_CASE("a save that fills the disk fails; the previous checkpoint stays, and training goes on",
+          "[.small-disk]") {
   // Of 1 MiB, made by small_disk_test.sh: large is larger.
   const std::string root = SmallDisk() + "/checkpoints";
   World w;
@@ -111,13 +112,14 @@ TEST_CASE("a disk that fills while a cluster saves", "[.small-disk]") {
   w.Step();
   TemporaryDirectory to;
   CHECK(Exported(root, to) == saved);
-  // There is room again for what is small.
+  // The checkpoint of a small table has room again.
   const Finished third = Cli(w.Words({"save", root, "--table", "small"}));
   INFO(third.err);
   CHECK(third.status == 0);
 }
 
-TEST_CASE("a read-only disk is said, and what is on it is restored", "[.read-only-disk]") {
+TEST_CASE("a save to a read-only disk gives an error, a restore from it works",
+          "[.read-only-disk]") {
   const std::string root = SmallDisk() + "/checkpoints";
   World w;
   w.Step();
@@ -130,7 +132,7 @@ TEST_CASE("a read-only disk is said, and what is on it is restored", "[.read-onl
   CHECK(restore.status == 0);
 }
 
-TEST_CASE("of two who save at once one is told, and the checkpoint before stays") {
+TEST_CASE("of two saves at once the second is refused, and the previous checkpoint stays") {
   TemporaryDirectory directory;
   const std::string root = directory.File("checkpoints");
   World w;

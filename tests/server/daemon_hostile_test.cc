@@ -1,4 +1,5 @@
-// What peers can take of a daemon without a token, and with one: never what others need.
+// Resources that a peer can take of a daemon, with and without a token: never those that others
+// need.
 #include <algorithm>
 #include <cstdlib>
 #include <memory>

@@ -75,7 +75,7 @@ struct Model {
     Agrees("import_model.py", {"write", file, directory.path()});
     keys = Numbers<uint64_t>(Bytes("items.keys"));
   }
-  // What a tensor has.
+  // The bytes of a tensor.
   std::string Bytes(const std::string& tensor) const { return ReadFile(directory.File(tensor)); }
   TemporaryDirectory directory;
   std::string file;
@@ -87,7 +87,7 @@ const char* const kDense[] = {"tower.weight", "tower.bias", "head.weight", "temp
 // Gradients that are exact in every type.
 float Gradient(size_t i) { return static_cast<float>(i % 7) - 3; }
 
-// A step of every table: parameters become what sgd makes of their f32 copies, rounded.
+// A step of every table: the new parameters are those of sgd on their f32 copies, rounded.
 void TrainsOn(World* w, const Model& model) {
   for (const char* name : kDense) {
     INFO(name);
@@ -127,7 +127,7 @@ void TrainsOn(World* w, const Model& model) {
   CHECK(Numbers<float>(w->Rows(items, model.keys)) == expected);
 }
 
-TEST_CASE("what NumPy wrote is imported, restored, pulled bit for bit, trained and exported") {
+TEST_CASE("a file by NumPy is imported, restored, pulled bit for bit, trained and exported") {
   const Model model;
   const std::string imported = model.directory.File("imported");
   const std::string saved = model.directory.File("saved");
@@ -145,7 +145,7 @@ TEST_CASE("what NumPy wrote is imported, restored, pulled bit for bit, trained a
     const Table items = Value(w.client->OpenTable("items"));
     REQUIRE(items.dim() == 6);
     CHECK(w.Rows(items, model.keys) == model.Bytes("items.values"));
-    // Back again: of what was imported, and of what the cluster saves.
+    // Exports of the imported checkpoint, and of a checkpoint that the cluster saved.
     const std::string from = servers == 1 ? imported : saved;
     if (servers != 1) Checkpoint({"save", saved, "--cluster", w.cluster.address()});
     const std::string out = model.directory.File(servers == 1 ? "a" : "b");
@@ -176,13 +176,13 @@ TEST_CASE("a table that was imported is opened by workers that ask for the same 
   Checkpoint({"restore", to, "--cluster", w.cluster.address()});
   const Table items = Value(w.client->CreateTable(spec));
   CHECK(w.Rows(items, model.keys) == model.Bytes("items.values"));
-  // What was not imported is initialised.
+  // Rows without imported values are initialised.
   CHECK(Numbers<float>(w.Rows(items, {123})) == std::vector<float>(6, 2.0f));
   spec.mutable_optimizer()->set_rate(0.5);
   CHECK(absl::IsAlreadyExists(w.client->CreateTable(spec).status()));
 }
 
-// Two tables after some steps, saved by the cluster, and what workers pull of them.
+// Two tables after some steps: their checkpoint, and the values that workers pull.
 struct Trained {
   explicit Trained(int shards) : w({.servers = 1, .shards = shards}) {
     expected = directory.File("pulled");
@@ -227,7 +227,7 @@ struct Trained {
   std::string expected, checkpoint;
 };
 
-TEST_CASE("NumPy alone reads what a cluster saved: the numbers that workers pull") {
+TEST_CASE("NumPy alone reads a checkpoint of a cluster: the numbers that workers pull") {
   const int shards = GENERATE(1, 3);
   const Trained trained(shards);
   Agrees("read_checkpoint.py", {trained.checkpoint, trained.expected, "pulled"});
@@ -238,7 +238,7 @@ TEST_CASE("NumPy alone reads what a cluster saved: the numbers that workers pull
   if (shards > 1) Agrees("read_checkpoint.py", {compacted, trained.expected, "pulled"});
 }
 
-TEST_CASE("PyTorch and safetensors load what a cluster saved", "[.torch]") {
+TEST_CASE("PyTorch and safetensors load an exported checkpoint of a cluster", "[.torch]") {
   const Trained trained(2);
   const std::string out = trained.directory.File("out.safetensors");
   Checkpoint({"export", trained.directory.File("saved"), "--to", out, "--table", "tower"});

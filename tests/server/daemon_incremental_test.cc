@@ -57,7 +57,7 @@ class World {
     return finished;
   }
   void Save() { Run({"save", root, "--full-every", "3"}); }
-  // Of the newest one: how many rows are in its own files, and what it is based on (null: nothing).
+  // The number of rows in the newest checkpoint's own files, and its base (null: none).
   std::string Newest() const {
     const Finished list = Run({"list", root});
     return JsonFields(list.out, "rows").back() + " on " + JsonFields(list.out, "base").back();
@@ -76,7 +76,7 @@ class World {
   uint64_t pushes_ = 0;
 };
 
-TEST_CASE("incremental checkpoints have what has changed, and restore with their bases") {
+TEST_CASE("incremental checkpoints have the changed rows, and restore with their bases") {
   World w;
   w.Push(0, kRows);
   w.Save();
@@ -101,7 +101,7 @@ TEST_CASE("incremental checkpoints have what has changed, and restore with their
     w.Save();
     CHECK(w.Newest() == newest);
   }
-  // One that nobody is to remember is no base, and does not disturb what they remember of others.
+  // A save without --full-every is no base, and the servers keep the changes since other saves.
   w.Run({"save", w.root});
   CHECK(w.Newest() == "4000 on null");
   w.Save();

@@ -1,4 +1,4 @@
-// What verbenad says to its command line and configuration file.
+// Command line and configuration file of verbenad.
 #include <signal.h>
 
 #include "tests/server/daemon_fixture.h"
@@ -9,7 +9,7 @@ namespace {
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
-TEST_CASE("help explains every option, version says the version") {
+TEST_CASE("--help explains every option, --version prints the version") {
   const Finished help = Verbenad({"--help"});
   CHECK(help.status == 0);
   for (const char* option : {"--listen",
@@ -73,7 +73,7 @@ TEST_CASE("help explains every option, version says the version") {
   CHECK_THAT(version.out, StartsWith("verbenad 0."));
 }
 
-TEST_CASE("a wrong option is named with its value and what is allowed") {
+TEST_CASE("the error about a wrong option names its value and the allowed ones") {
   struct Case {
     std::vector<std::string> arguments;
     std::vector<std::string> says;

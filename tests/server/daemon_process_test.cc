@@ -1,4 +1,4 @@
-// verbenad's life as a process: what it cannot start on, what it serves, how it ends.
+// verbenad as a process: reasons not to start, the services, its end.
 #include <google/protobuf/wrappers.pb.h>
 #include <signal.h>
 #include <unistd.h>
@@ -45,7 +45,7 @@ int HealthOf(const std::string& address, const std::string& service) {
   return answer.ok() ? answer->value() : -static_cast<int>(answer.status().code());
 }
 
-TEST_CASE("a host that does not resolve is named; nothing is said of running without TLS") {
+TEST_CASE("the error about an unresolved host names it, and does not mention --insecure") {
   const Finished refused = Verbenad({"--coordinator", "--listen", "no-such-host.invalid:7000"});
   CHECK(refused.status == 1);
   CHECK_THAT(refused.err,
@@ -53,7 +53,7 @@ TEST_CASE("a host that does not resolve is named; nothing is said of running wit
   CHECK_THAT(refused.err, !Contains("--insecure"));
 }
 
-TEST_CASE("a server that joins another server says that this is not the coordinator") {
+TEST_CASE("a server that joins another server logs that this is not the coordinator") {
   Daemon coordinator({"--coordinator"});
   coordinator.Ready();
   Daemon server({"--name", "server", "--join", coordinator.address()});
@@ -63,7 +63,7 @@ TEST_CASE("a server that joins another server says that this is not the coordina
   CHECK(Eventually([&] { return lost.process().err().find(problem) != std::string::npos; }));
 }
 
-TEST_CASE("an address in use is said and ends verbenad") {
+TEST_CASE("an address in use ends verbenad with an error") {
   Daemon first({"--coordinator"});
   first.Ready();
   for (const std::string option : {"--listen", "--metrics"}) {
@@ -77,7 +77,7 @@ TEST_CASE("an address in use is said and ends verbenad") {
   CHECK(first.process().running());
 }
 
-TEST_CASE("a state directory that cannot be used is said and ends verbenad") {
+TEST_CASE("a state directory that cannot be used ends verbenad with an error") {
   TemporaryDirectory directory;
   const std::string state = directory.File("state");
   std::string says;
@@ -175,7 +175,7 @@ TEST_CASE("the ready file is there while the process serves; SIGHUP ends it as S
   CHECK(access(ready.c_str(), F_OK) != 0);
 }
 
-TEST_CASE("a server without its coordinator is unhealthy and says why") {
+TEST_CASE("a server without its coordinator is unhealthy, with the reason") {
   TemporaryDirectory directory;
   Daemon coordinator({"--coordinator", "--shards", "0"});
   coordinator.Ready();
@@ -205,7 +205,7 @@ TEST_CASE("regression: a server logs that another cluster's coordinator has take
   server.Ready();
   coordinator.Signal(SIGKILL);
   coordinator.Wait();
-  // The first reason, which says nothing of what comes after.
+  // The first reason precedes the one that the test waits for below.
   REQUIRE(Eventually([&] { return Contains("Connection refused").match(server.process().err()); }));
   // Without --state it begins another cluster.
   Process other(command);

@@ -59,7 +59,7 @@ void Fill(std::mt19937* random, int depth, Message* message) {
                  : reflection->SetUInt64(message, field, number());
         break;
       case FieldDescriptor::CPPTYPE_UINT32:
-        // How long to wait is the caller's to say: not for ever in a test.
+        // The caller decides how long to wait: not for ever in a test.
         if (field->name() == "wait_ms") break;
         repeated ? reflection->AddUInt32(message, field, static_cast<uint32_t>(number()))
                  : reflection->SetUInt32(message, field, static_cast<uint32_t>(number()));
@@ -118,7 +118,7 @@ void SendNoise(const std::string& address, const std::string& bytes) {
   [[maybe_unused]] const ssize_t sent = send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// A daemon without tokens believes whoever says that a server leaves: not what is tested here.
+// Without tokens a daemon executes a server's leave by any caller, so such requests are skipped.
 bool ReplicatesToLeave(const Message& request, const std::string& bytes) {
   v1::LeaveRequest leave;
   return request.GetDescriptor() == v1::LeaveRequest::descriptor() &&
@@ -145,8 +145,8 @@ TEST_CASE("requests and connections of any bytes: a daemon answers each, goes on
         if (ReplicatesToLeave(*request, bytes)) continue;
         const grpc::Status status = CallWith(&stub, method, bytes);
         INFO(method << " " << i << ": " << status.error_code() << " " << status.error_message());
-        // A reason, and not that the daemon is gone or hangs. What is no message never comes to us:
-        // gRPC answers it by itself, without one.
+        // A reason is given; the daemon neither ends nor hangs. gRPC itself answers bytes that are
+        // no message, without a reason.
         REQUIRE((status.ok() || !status.error_message().empty() ||
                  status.error_code() == grpc::StatusCode::UNIMPLEMENTED));
         REQUIRE(status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED);

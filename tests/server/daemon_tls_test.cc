@@ -1,5 +1,4 @@
-// A cluster of real processes with TLS: who gets in, what the others are told, files replaced under
-// way.
+// A cluster of real processes with TLS: authentication, errors of refused peers, replaced files.
 #include <fstream>
 #include <iterator>
 
@@ -145,7 +144,7 @@ TEST_CASE("a training run with mutual TLS, and one that is refused") {
   CHECK_THAT(usage.err, Contains("--tls-key"));
 }
 
-TEST_CASE("whoever is not trusted gets an answer, and does not get in") {
+TEST_CASE("a peer without a trusted certificate gets an error with the reason, and no access") {
   Cluster cluster;
   const std::string address = cluster.daemon.Ready().address();
   const TlsOptions good = cluster.worker.tls();
@@ -164,7 +163,7 @@ TEST_CASE("whoever is not trusted gets an answer, and does not get in") {
                              {good.ca, strange.tls().cert, strange.tls().key},
                              "does not trust the certificate in " + strange.tls().cert}}) {
     INFO(c.name);
-    // The deadline is a minute; it is told at once.
+    // The deadline is a minute; the error comes at once.
     const absl::Status status = Connect(address, c.tls).status();
     INFO(status.ToString());
     CHECK(status.code() == absl::StatusCode::kUnauthenticated);
@@ -215,7 +214,7 @@ TEST_CASE("TLS towards a cluster without, and files that a client cannot use") {
   CHECK_THAT(cli.err, Contains("TLS CA file /nowhere/ca.pem"));
 }
 
-TEST_CASE("a server that its coordinator does not believe says so, and joins when it is repaired") {
+TEST_CASE("a server with an untrusted certificate logs the reason, and joins when it is repaired") {
   Cluster cluster;
   const std::string address = cluster.daemon.Ready().address();
   const Files mistaken(cluster.authority.certificate(), cluster.stranger.Issue());
@@ -239,7 +238,7 @@ TEST_CASE("files are replaced without a restart") {
   CHECK(Connect(address, cluster.worker.tls()).status().code() ==
         absl::StatusCode::kUnauthenticated);
 
-  // A mistake in the middle of it costs nothing, and is said.
+  // A key that does not belong to the certificate is logged, and the previous files stay in use.
   WriteFile(cluster.server.tls().key, next.Issue().key);
   CheckWorks(address, moved.tls());
   REQUIRE(cluster.daemon.process().WaitFor("does not belong to the certificate in"));

@@ -17,7 +17,7 @@ bool HasRdmaDevice() {
   return found;
 }
 
-TEST_CASE("a device that is not there ends a verbenad that was told to use RDMA, with the reason") {
+TEST_CASE("--transport verbs with an unknown device ends verbenad with the reason") {
   const Finished run = Verbenad({"--coordinator", "--listen", "127.0.0.1:0", "--transport", "verbs",
                                  "--rdma-device", "no_such_device"});
   INFO(run.err);
@@ -32,7 +32,7 @@ TEST_CASE("a coordinator alone needs no transport") {
   daemon.Ready();
 }
 
-TEST_CASE("auto goes without a device, and says so") {
+TEST_CASE("--transport auto starts without a device, and logs the reason") {
   Daemon daemon({"--coordinator", "--rdma-device", "no_such_device"});
   daemon.Ready();
   CHECK_THAT(daemon.process().err(),

@@ -45,7 +45,7 @@ void RunOn(TestMachine* machine) {
   done.get_future().wait();
 }
 
-TEST_CASE("a driver wakes for what is posted, with and without spinning") {
+TEST_CASE("a posted task wakes a driver, with and without spinning") {
   const auto spin = GENERATE(absl::ZeroDuration(), absl::Microseconds(50));
   TestMachine machine;
   Driver driver({.name = "test", .spin = spin}, &machine.clock, &machine);
@@ -55,7 +55,7 @@ TEST_CASE("a driver wakes for what is posted, with and without spinning") {
   CHECK(driver.cpu_seconds() > 0);
 }
 
-TEST_CASE("a driver that cannot be bound to its processor runs, and says so") {
+TEST_CASE("a driver that cannot be bound to its processor runs, and reports it") {
   TestMachine machine;
   Driver bound({.name = "test", .cpu = sched_getcpu()}, &machine.clock, &machine);
   REQUIRE(bound.Start().ok());

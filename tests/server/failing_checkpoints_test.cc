@@ -1,4 +1,4 @@
-// Which jobs' checkpoints fail, as whoever asks about the cluster gets to know it.
+// The jobs whose checkpoints fail, as GetView reports them.
 #include "server/checkpoint/failing_checkpoints.h"
 
 #include <catch2/catch.hpp>

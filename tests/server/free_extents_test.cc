@@ -18,7 +18,7 @@ struct Block {
   std::vector<bool> free = std::vector<bool>(kGrains, false);
 };
 
-TEST_CASE("what is taken was free and is not any more, and neighbours become one") {
+TEST_CASE("extents that are taken were free, and free neighbours are merged") {
   const auto seed = GENERATE(range(1, 40));
   INFO("seed " << seed);
   std::mt19937_64 random(static_cast<uint64_t>(seed));

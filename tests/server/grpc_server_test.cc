@@ -73,7 +73,7 @@ TEST_CASE("the end of the control port is not waited for without end") {
   CHECK(absl::IsDeadlineExceeded(stopped));
   CHECK_THAT(std::string(stopped.message()), Catch::Contains("have not ended within 5 s"));
   CHECK(std::chrono::steady_clock::now() - begin < 2 * GrpcServer::kLongestStop);
-  // As late as it may be, the call can still be answered: it keeps what it needs of the server.
+  // A late answer is still allowed: the call keeps the parts of the server that it needs.
   w.server.reset();
   w.service.Answer();
   w.caller.join();

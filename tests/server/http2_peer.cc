@@ -37,7 +37,7 @@ std::string Frame(uint8_t type, uint8_t flags, uint32_t stream, const std::strin
          static_cast<char>(flags) + Number(stream, 4) + body;
 }
 
-// Of fewer than 127 bytes each; literal, without indexing (RFC 7541).
+// A header of fewer than 127 bytes each; literal, without indexing (RFC 7541).
 std::string Header(const std::string& name, const std::string& value) {
   return std::string(1, '\0') + static_cast<char>(name.size()) + name +
          static_cast<char>(value.size()) + value;

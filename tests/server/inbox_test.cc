@@ -38,7 +38,7 @@ TEST_CASE("closures run once, in order, and may post") {
   REQUIRE_FALSE(inbox.RunOnce());
 }
 
-TEST_CASE("an owner with something posted is not let to sleep, and a stale wake-up is emptied") {
+TEST_CASE("an owner with a posted closure does not sleep, and a stale wake-up is cleared") {
   Inbox inbox;
   pollfd descriptor{inbox.wake_fd(), POLLIN, 0};
   inbox.Post([] {});
@@ -101,7 +101,7 @@ TEST_CASE("callers have turns, each with its calls in order, and none takes all 
 }
 
 // Each call takes 10 ms, and an attempt is given up after 5 s, as clients do.
-TEST_CASE("regression: of a crowd that calls again and again as many are answered as are run") {
+TEST_CASE("regression: calls that run are answered in time, though thousands of callers retry") {
   constexpr int kCallers = 5000;
   constexpr int64_t kCallNanos = 10'000'000, kAttemptNanos = 5'000'000'000;
   StepClock clock;

@@ -1,5 +1,5 @@
-// An operator limits a job of a real cluster: it is refused what is beyond, while another job goes
-// on.
+// An operator limits a job of a real cluster: requests beyond the limit are refused, while another
+// job goes on.
 #include <memory>
 #include <vector>
 
@@ -72,11 +72,11 @@ std::string Limits(const ProcessCluster& cluster, std::vector<std::string> more)
   return run.out;
 }
 
-TEST_CASE("a job at its limits is refused what is beyond, while another job pushes on") {
+TEST_CASE("requests of a job beyond its limits are refused, while another job pushes on") {
   ProcessCluster cluster;
   CHECK_THAT(Limits(cluster, {"--memory", "8MiB", "--tables", "2"}),
              StartsWith("job ads\n") && Contains("8.4 MB") && Contains("none"));
-  CHECK_THAT(Limits(cluster, {"--lanes", "1"}), Contains("8.4 MB"));  // what is not given stays
+  CHECK_THAT(Limits(cluster, {"--lanes", "1"}), Contains("8.4 MB"));  // other limits stay
   LimitedWorker ads(cluster, "ads");
   LimitedWorker other(cluster, "other");
 

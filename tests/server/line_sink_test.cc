@@ -92,7 +92,7 @@ TEST_CASE("a descriptor that is closed, or has no reader, blocks nothing") {
   CHECK(sink->dropped() == 2);
 }
 
-// poll(2) says that there is room in a terminal as soon as there is any.
+// poll(2) reports a terminal as writable as soon as there is any room.
 TEST_CASE("regression: a terminal that nobody reads blocks nothing") {
   const size_t length = GENERATE(150, 4000, 20'000);
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);

@@ -25,7 +25,7 @@ namespace verbena::server {
 namespace membership_cost_test {
 namespace {
 
-// Of the coordinator and the server, for one table more.
+// Allocations of the coordinator and the server, for one table more.
 uint64_t AllocationsOfChange(int tables) {
   World world;
   world.Start();

@@ -99,9 +99,9 @@ TEST_CASE("regression: an older coordinator state under a live server is not fol
   }
 }
 
-// An older state is put back, of which the view lists so few terms that a server cannot see what it
-// does not continue. It answers a refresh, or, with `poll`, a poll that the server sent before it
-// saw more. Whether the server follows.
+// Returns whether a server follows an older state that is put back. Its view lists so few terms
+// that the server cannot see that its own state is newer. The state comes in the answer to a
+// refresh or, with `poll`, to a poll that the server sent before it saw its newest view.
 bool FollowsOlderState(bool poll) {
   World world;
   TestCoordinator& c = world.coordinator;

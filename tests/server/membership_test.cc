@@ -30,7 +30,7 @@ TEST_CASE("a server joins, keeps its lease and follows the view") {
   REQUIRE(world.views[1]->servers_size() == 2);
 }
 
-TEST_CASE("a coordinator that is down is found again, and status() says since when") {
+TEST_CASE("a coordinator that was down is found again, and status() has the time of the outage") {
   World world;
   world.channel.down = true;
   world.Start();
@@ -79,14 +79,14 @@ TEST_CASE("a join that is refused for good ends; one that may succeed later is r
   REQUIRE(later.RunFor(2500, [&] { return later.Joined(); }));
 }
 
-TEST_CASE("a server whose name is taken over ends and says so") {
+TEST_CASE("a server whose name is taken over ends with the reason") {
   for (const bool by_view : {true, false}) {
     World world;
     world.Start();
     REQUIRE(world.RunFor(1000, [&] { return world.Joined(); }));
     const uint64_t mine = world.member->incarnation();
     if (!by_view) {
-      // No view gets through, so the heartbeat has to tell.
+      // No view gets through, so the heartbeat's answer has to report it.
       auto inner = world.channel.handler;
       world.channel.handler = [inner](const std::string& name, const std::string& bytes,
                                       FakeChannel::Respond respond) {
@@ -146,7 +146,7 @@ TEST_CASE("leaving") {
     REQUIRE(world.RunFor(1, [&] { return left.ok(); }));
     REQUIRE(world.channel.sent["JoinServer"] == 0);
   }
-  SECTION("while the join is on its way, what it got is given back") {
+  SECTION("while the join is in flight: the server leaves when it has joined") {
     world.channel.max_delay_ms = 100;
     world.Start();
     world.member->RunOnce();

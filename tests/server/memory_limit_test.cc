@@ -1,4 +1,4 @@
-// What a server takes when it is not told: of the machine, or of its control group.
+// The default memory limit of a server: from the machine, or from its control group.
 #include "server/memory_limit.h"
 
 #include <sys/resource.h>

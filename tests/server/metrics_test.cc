@@ -1,4 +1,4 @@
-// What a scrape says of lanes, and that nobody keeps others from scraping.
+// Metrics of lanes in a scrape, and that no client keeps others from scraping.
 #include "server/metrics/metrics.h"
 
 #include <netinet/in.h>
@@ -66,7 +66,7 @@ TEST_CASE("the settings that lanes travel with are exported once each") {
   CHECK_THAT(text, !Contains("verbena_transport_settings_info{transport=\"shm\""));
 }
 
-TEST_CASE("jobs have series of what they have of each shard, and of limits that there are") {
+TEST_CASE("jobs have series of their use of each shard, and of the limits that are set") {
   NodeMetrics node;
   node.shards.resize(2);
   node.shards[1].snapshot.emplace();
@@ -89,7 +89,7 @@ TEST_CASE("jobs have series of what they have of each shard, and of limits that 
                        !Contains("lane_limit{shard=\"1\",job=\"free\"}"));
 }
 
-TEST_CASE("tables have series of their own, as many as can be borne") {
+TEST_CASE("tables have series of their own, up to a bound") {
   NodeMetrics node;
   node.shards.resize(2);
   node.shards[1].snapshot.emplace();
@@ -168,7 +168,7 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   void Send(const std::string& text) { send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
-  // What comes until the server hangs up, or for 3 s.
+  // The text received until the server closes the connection, or within 3 s.
   std::string Receive() {
     std::string text;
     char part[4096];

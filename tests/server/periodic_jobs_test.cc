@@ -17,7 +17,8 @@ class ManualClock final : public Clock {
   int64_t now = 1'000'000'000;
 };
 
-// A coordinator with `view`, or one that does not answer; its server has nothing to say.
+// A coordinator with `view`, or one that does not answer; its server has no statistics but table
+// ids.
 class OneCoordinator final : public ControlChannel {
  public:
   void Unary(const std::string&, const std::string& method, const google::protobuf::Message&,

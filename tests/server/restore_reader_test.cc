@@ -1,4 +1,4 @@
-// Shards that restore read, and verify, what is theirs.
+// Shards that restore read and verify their own part.
 #include "server/checkpoint/restore_reader.h"
 
 #include <catch2/catch.hpp>
@@ -26,7 +26,7 @@ using server::RestoreWindow;
 
 constexpr uint32_t kPartitions = 8;
 
-// What one shard was given.
+// The data that one shard was given.
 struct Got {
   absl::Status status;
   std::map<std::string, std::map<uint64_t, Bytes>> dense;  // table, element: its parameters
@@ -126,7 +126,7 @@ void CheckOurs(const Shards& shards, const Model& model, uint32_t shard, const G
   CHECK(same);
 }
 
-TEST_CASE("each shard reads what is its own, and each group is checked by one") {
+TEST_CASE("each shard reads its own part, and one shard verifies each group") {
   for (const size_t writers : {1, 2, 3}) {
     for (const uint32_t count : {1u, 2u, 5u}) {
       INFO(writers << " writers, " << count << " shards");

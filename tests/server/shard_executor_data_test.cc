@@ -6,7 +6,7 @@
 namespace verbena::server {
 namespace {
 
-TEST_CASE("what is pushed can be pulled") {
+TEST_CASE("pushed values can be pulled") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
@@ -27,7 +27,7 @@ TEST_CASE("what is pushed can be pulled") {
   CHECK(counters.queue_depth == 0);
 }
 
-TEST_CASE("answers to what came together wake their worker once") {
+TEST_CASE("the answers to requests of one batch wake their worker once") {
   ShardFixture fixture({}, v1::CONSISTENCY_SYNC);
   fixture.SetWorkers({100});
   TestWorker& worker = fixture.Connected("a", 100);
@@ -101,7 +101,7 @@ TEST_CASE("a sync step waits for every worker, then answers pulls and awaits") {
   CHECK(fixture.counters().queue_depth == 0);
 }
 
-TEST_CASE("a lane parks half of its operations and no more, and no slot with them") {
+TEST_CASE("a lane defers at most half of its operations, without their slots") {
   ShardExecutorOptions options;
   options.lane.operations = 8;
   options.lane.small_slots = 4;
@@ -115,7 +115,7 @@ TEST_CASE("a lane parks half of its operations and no more, and no slot with the
   REQUIRE(fixture.Answered(worker, 5));
   CHECK(worker.Answer(5)->status == ReplyStatus::kResourceExhausted);
   CHECK(fixture.counters().engine.deferred == 4);
-  // What needs no parking is answered all the same.
+  // A request that need not wait is answered all the same.
   REQUIRE(worker.Pull(0, 8).ok());
   REQUIRE(fixture.Answered(worker, 8));
   CHECK(worker.Answer(8)->status == ReplyStatus::kOk);

@@ -312,9 +312,9 @@ class ShardFixture {
   }
   void set_expected_workers(uint32_t expected) { expected_workers_ = expected; }
   void set_chunk_bytes(uint32_t bytes) { chunk_bytes_ = bytes; }
-  // Of SetWorkers()'s job.
+  // The limits of SetWorkers()'s job.
   v1::JobLimits* mutable_limits() { return &limits_; }
-  // Of a second job, "other".
+  // The workers of a second job, "other".
   void set_other_workers(const std::vector<uint64_t>& workers) { other_workers_ = workers; }
 
   v1::OpenLaneRequest Request(uint64_t worker) const {
@@ -362,7 +362,7 @@ class ShardFixture {
   bool Answered(const TestWorker& worker, uint64_t cookie) {
     return Until([&] { return worker.Answer(cookie) != nullptr; });
   }
-  // Of the rows; before SetWorkers().
+  // The eviction of the table of rows; before SetWorkers().
   void SetEviction(const v1::Eviction& eviction) { eviction_ = eviction; }
 
   void Pass(absl::Duration time) {

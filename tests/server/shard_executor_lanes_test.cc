@@ -1,5 +1,5 @@
-// Who gets a lane, who keeps it, and what a refusal says. What has the tag [verbs] also runs over a
-// real RDMA device (tests/softroce/cases/tokens.sh).
+// Lanes: which workers get one, which one ends, and the reasons of refusals. Tests with the tag
+// [verbs] also run over a real RDMA device (tests/softroce/cases/tokens.sh).
 #include "proto/control/cluster_history.h"
 #include "proto/control/failpoints.h"
 #include "tests/server/shard_executor_fixture.h"
@@ -84,7 +84,7 @@ TEST_CASE("regression: a worker of another history gets no lane by its number") 
   SECTION("it has seen more of the term that this server is in") { CHECK(open().ok()); }
   seen->set_term(2);
   seen->set_term_id(kTermId + 1);
-  SECTION("it is in a term that followed what this server has seen") {
+  SECTION("it is in a term that follows the revision of this server") {
     add_term(1, kTermId, 1);
     add_term(2, kTermId + 1, 4);
     CHECK(open().ok());
@@ -99,11 +99,11 @@ TEST_CASE("regression: a worker of another history gets no lane by its number") 
     CHECK(open().ok());
     history::failpoints().compare_revisions = false;
   }
-  SECTION("the terms do not go back to what this server has seen") {
+  SECTION("the terms do not go back to the revision of this server") {
     add_term(2, kTermId + 1, 4);
     CHECK(absl::IsUnavailable(open()));
   }
-  SECTION("it does not say which terms there were") { CHECK(absl::IsUnavailable(open())); }
+  SECTION("it sends no terms") { CHECK(absl::IsUnavailable(open())); }
 }
 
 TEST_CASE("a lane is described with transport and reason", "[verbs]") {
@@ -176,7 +176,7 @@ TEST_CASE("another worker's token, of whatever job, is good for no record", "[ve
   ExpectWorks(&fixture, 100);
 }
 
-TEST_CASE("what connects without a lane hello is refused", "[verbs]") {
+TEST_CASE("a connection without a lane hello is refused", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
   const std::string address = fixture.Grant(100).address();
@@ -194,7 +194,7 @@ TEST_CASE("what connects without a lane hello is refused", "[verbs]") {
   REQUIRE(fixture.Until([&] { return event.connection == *connection; }));
   CHECK(event.kind == rdma::ConnectionEvent::Kind::kFailed);
   CHECK(absl::IsFailedPrecondition(event.status));
-  // librdmacm pads what is short, so that a token can be read, of zeros.
+  // librdmacm pads short data, so a token of zeros can be read.
   CHECK_THAT(std::string(event.status.message()),
              Contains(OverVerbs() || hello.size() > sizeof(LaneHello)
                           ? "lane token unknown, used already or too late"

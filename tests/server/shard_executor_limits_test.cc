@@ -1,4 +1,4 @@
-// What one job may have of a shard: lanes, and memory beside a job that goes on.
+// The share of a shard that one job may have: lanes, and memory beside a job that goes on.
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {
@@ -143,7 +143,7 @@ TEST_CASE("a job at its memory limit is refused new rows while another job pushe
   CHECK(Fill(&fixture, &other, kOtherRowTable, &status, 2 * pushes) == 2 * pushes);
   CHECK(status == ReplyStatus::kOk);
   CHECK(JobOf(fixture.shard().Snapshot(), "other").engine.memory_bytes > 2 << 20);
-  // What the first job has is served and trained. The refused push has not taken its sequence.
+  // The first job's rows are served and trained. The refused push has not taken its sequence.
   uint64_t cookie = 1'000'000;
   REQUIRE(worker.PushRows(pushes, {7}, cookie).ok());
   REQUIRE(fixture.Answered(worker, cookie));

@@ -65,8 +65,7 @@ struct Rails {
   std::vector<std::unique_ptr<TestWorker>> ends;
 };
 
-TEST_CASE(
-    "a lane is granted on the rail that is asked for, and the answer says how many there are") {
+TEST_CASE("a lane is granted on the requested rail, and the answer has the number of rails") {
   Rails rails;
   const auto first = rails.Ask(0), second = rails.Ask(1);
   REQUIRE(first.ok());

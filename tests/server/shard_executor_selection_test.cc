@@ -1,4 +1,4 @@
-// How a lane travels, what is said of the choice, and memory that a device does not take.
+// Selection of a lane's transport, its reason, and memory that a device does not register.
 #include "tests/server/shard_executor_fixture.h"
 
 namespace verbena::server {
@@ -59,7 +59,7 @@ class ChoiceFixture {
   v1::OpenLaneRequest request_;
 };
 
-TEST_CASE("the best common transport is chosen, and why not a better one is said") {
+TEST_CASE("the best common transport is selected, with the reason against better ones") {
   ChoiceFixture fixture;
   std::string transport = "verbs", reason;
   SECTION("the same host") {
@@ -129,7 +129,7 @@ TEST_CASE("no common transport: the error has both sides' reasons") {
         "verbs: not on the server: no RDMA device: /dev/infiniband is empty");
 }
 
-TEST_CASE("what a worker says of itself is bounded and printable") {
+TEST_CASE("a worker's text in the reason is bounded and printable") {
   ChoiceFixture fixture;
   fixture.Add("verbs", "");
   fixture.Offer("verbs", "");

@@ -1,4 +1,4 @@
-// Table memory under a limit: what exists can be served when nothing new fits.
+// Table memory under a limit: existing tables can be served when nothing new fits.
 #include "server/executor/slab_allocator.h"
 
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kPage = 4096;
 
-TEST_CASE("beyond the limit there is no memory for tables, but there is for what passes through") {
+TEST_CASE("beyond the limit there is no memory for tables, but there is for requests in flight") {
   MemoryBudget budget(64 * kMiB);
   SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
   CHECK(allocator.limit_bytes() == 64 * kMiB);
@@ -43,7 +43,7 @@ TEST_CASE("beyond the limit there is no memory for tables, but there is for what
   CHECK(allocator.Allocate(kMiB / 4).data != nullptr);
 }
 
-TEST_CASE("beside copies a sixteenth is left to them, also of slabs that have room") {
+TEST_CASE("tables leave a sixteenth of the memory to replicas, also of slabs with room") {
   MemoryBudget budget(64 * kMiB);
   SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
   const auto fill = [&](shard::MemoryFor whom) {
@@ -99,7 +99,7 @@ TEST_CASE(
   budget.Count(-63 * int64_t{kMiB});
 }
 
-TEST_CASE("regression: what idles of one shard makes room for another that lacks memory") {
+TEST_CASE("regression: a shard returns idle memory when another one lacks it") {
   MemoryBudget budget(64 * kMiB);
   SlabAllocator first("first", kMiB, rdma::HugePages::kOff, &budget);
   SlabAllocator second("second", kMiB, rdma::HugePages::kOff, &budget);
@@ -113,7 +113,7 @@ TEST_CASE("regression: what idles of one shard makes room for another that lacks
   busy.ReturnScratch(buffer);
 }
 
-TEST_CASE("what is counted from elsewhere leaves less, and is not refused") {
+TEST_CASE("memory counted from elsewhere reduces the budget, and is never refused") {
   MemoryBudget budget(64 * kMiB);
   SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff, &budget);
   allocator.Count(100 * kMiB);
@@ -153,7 +153,7 @@ TEST_CASE("pieces for rows lie side by side, and are fewer where a slab ends") {
   CHECK(allocator.slabs() <= 1);
 }
 
-TEST_CASE("what rows of one table gave back serves another, whose pieces have another size") {
+TEST_CASE("pieces that rows of one table freed serve another table with another piece size") {
   SlabAllocator allocator("test", kMiB, rdma::HugePages::kOff);
   constexpr size_t kUnits[] = {17152, 1088, 512, 33536, 4864};
   std::vector<shard::Buffer> stays;  // one that outlives all others, in each slab
@@ -190,7 +190,7 @@ size_t ResidentBytes(const rdma::MemoryBlock& block) {
                                                    [](unsigned char p) { return (p & 1) != 0; }));
 }
 
-TEST_CASE("of the first slabs for rows next to nothing is resident that is not in use") {
+TEST_CASE("the first slabs for rows have almost no resident memory that is not in use") {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which Linux has since 6.1
   const bool exact = madvise(nullptr, 0, kCollapse) == 0;
   SlabAllocator allocator("test");
@@ -205,7 +205,7 @@ TEST_CASE("of the first slabs for rows next to nothing is resident that is not i
     const rdma::MemoryBlock& block = *SlabAllocator::BlockOf(buffers.back());
     const size_t resident = ResidentBytes(block);
     INFO("used " << used << ", resident " << resident);
-    // A quarter of a huge page, and what the last page has left.
+    // A quarter of a huge page, and the unused rest of the last page.
     if (exact && block.pages() == rdma::PageKind::kAdvised) {
       CHECK(resident <= used + kMiB / 2 + kPage);
     }

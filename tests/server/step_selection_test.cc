@@ -1,4 +1,4 @@
-// Steps that a save may be of, chosen from what shards say they are at.
+// The steps at which a checkpoint saves tables, selected from the steps that shards report.
 #include "server/checkpoint/step_selection.h"
 
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ Steps After(StepChoice* choice, const Steps& first, const Steps& second) {
   return choice->steps();
 }
 
-TEST_CASE("step choice: nothing moves: the newest step") {
+TEST_CASE("step choice: without progress, the newest step is chosen") {
   StepChoice choice(2);
   choice.Looked(Steps{0, 0});
   choice.Looked(Steps{0, 0});
@@ -125,7 +125,7 @@ TEST_CASE("step choice: without workers every table is saved where it is, at onc
   CHECK(After(&choice, {10, 9, 100}, {11, 9, 100}) == Steps{11, 9, 100});
 }
 
-TEST_CASE("step choice: what stands still for long is saved where it stands, what moves is not") {
+TEST_CASE("step choice: a table without progress is saved at its present step, others later") {
   StepChoice choice(2);
   CHECK(After(&choice, {10, 9}, {11, 9}) == Steps{14, 14});
   const int64_t patience = choice.still_nanos();

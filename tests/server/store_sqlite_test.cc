@@ -60,7 +60,7 @@ std::unique_ptr<SqliteStore> MustOpen(const std::string& directory) {
   return *std::move(store);
 }
 
-TEST_CASE("a store that fails is said once, counted, and said again when it works") {
+TEST_CASE("a failing store is counted, and its failure and its recovery are reported once each") {
   class Full final : public Store {
    public:
     explicit Full(const bool* full) : full_(full) {}
@@ -123,7 +123,7 @@ absl::StatusOr<CoordinatorState> Load(const std::string& directory) {
   return (*store)->Load();
 }
 
-TEST_CASE("what was saved is there after a restart") {
+TEST_CASE("saved state is there after a restart") {
   TempDirectory dir;
   const std::string nested = dir.File("made/for/us");
   v1::ClusterView before;
@@ -264,7 +264,7 @@ TEST_CASE("only the last answers are kept on disk") {
   REQUIRE(loaded->answered.front().request_id == "id20");
 }
 
-TEST_CASE("a second daemon on the same state is refused and told who has it") {
+TEST_CASE("a second daemon on the same state is refused, with the process that uses it") {
   TempDirectory dir;
   auto store = MustOpen(dir.path());
   REQUIRE_STATUS(SqliteStore::Open(dir.path()).status(), kFailedPrecondition,
@@ -274,7 +274,7 @@ TEST_CASE("a second daemon on the same state is refused and told who has it") {
   REQUIRE(SqliteStore::Open(dir.path()).ok());
 }
 
-TEST_CASE("a directory that cannot be used is named, with what to do") {
+TEST_CASE("the error about an unusable state directory names it and the remedy") {
   TempDirectory dir;
   Write(dir.File("file"), "x");
   REQUIRE_STATUS(SqliteStore::Open(dir.File("file")).status(), kFailedPrecondition,
@@ -482,7 +482,7 @@ TEST_CASE("rows that are gone from a sound database are noticed") {
 
 TEST_CASE("damage to the log of a killed process takes nothing back") {
   TempDirectory dir;
-  // The copy is what a kill would leave: the files of a store that is still open.
+  // The copy has the files of an open store, as a kill would leave them.
   const auto store = MustOpen(dir.path());
   TestCoordinator c({.partitions = 16}, store.get());
   Fill(c);
@@ -521,7 +521,7 @@ TEST_CASE("a log left behind by a database that was moved away is not replayed")
   REQUIRE(loaded->next_incarnation == 1);
 }
 
-TEST_CASE("a disk that takes no more undoes the change and says so") {
+TEST_CASE("a full disk undoes the change, with an error") {
   TempDirectory dir;
   const auto store = MustOpen(dir.path());
   TestCoordinator c({.partitions = 16}, store.get());

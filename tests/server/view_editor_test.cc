@@ -31,7 +31,7 @@ v1::Worker Member(uint64_t incarnation, int rank) {
   return worker;
 }
 
-// Look-ups by any name find what a pass over the view finds.
+// Look-ups by each name find the same objects as a scan of the view.
 void CheckIndex(const Edited& e) {
   for (const v1::Job& job : e.view.jobs()) {
     REQUIRE(e.editor.FindJob(job.name()) == &job);

@@ -109,7 +109,7 @@ for file in "${copies[@]}"; do
 done
 if [ -z "$shell" ] && [ "${#runnable[@]}" -eq 0 ]; then exit "$failures"; fi
 
-# ---- what this machine must have -----------------------------------------------------------------
+# ---- requirements of this machine ----------------------------------------------------------------
 # shellcheck source=deploy/packages.sh
 . "$source_folder/deploy/packages.sh"
 # shellcheck source=tests/softroce/host/kernel.sh
@@ -152,7 +152,7 @@ accelerator=$(kernel_accelerator)
 # ---- the plan, and boot --------------------------------------------------------------------------
 share=$work/share
 mkdir -p "$share"
-budget=120  # seconds for booting and what is around the cases
+budget=120  # seconds for booting, and for the work around the cases
 plan() {  # NAME LIMIT FILE
   printf '%s %s %s\n' "$@" >>"$share/plan"
   budget=$((budget + $2 + 20))
@@ -177,7 +177,7 @@ image_make "$work/image" "$kernel_dir" "$here/guest/init.sh" "${programs[@]}"
 wire() {  # NAME GUEST MAC: one end; guest 1 has the end that listens
   local server=off
   [ "$2" -ne 1 ] || server=on
-  # host_mtu: what an InfiniBand MTU of 4096 needs.
+  # host_mtu: required for an InfiniBand MTU of 4096.
   printf '%s\n' -netdev "stream,id=$1,server=$server,addr.type=unix,addr.path=$work/$1" \
     -device "virtio-net-pci,netdev=$1,mac=$3,host_mtu=4200,romfile="
 }
@@ -225,7 +225,7 @@ alive() {  # all guests run
   for pid in "${pids[@]}"; do kill -0 "$pid" 2>/dev/null || return 1; done
 }
 declare -A shown=()
-show_new() {  # CASE: what its logs have beyond what was shown
+show_new() {  # CASE: the part of its logs that has not been shown
   local guest file size
   for guest in "${members[@]}"; do
     file=$share/$1/log.$guest

@@ -17,7 +17,7 @@ import tree
 
 DOC = "docs/security.md"
 LIBRARIES = ("proto/", "rdma/", "shard/")
-# The command line's programs talk to the user who started them.
+# The programs of the command line write to their own user.
 NOT_THE_DAEMON = ("server/cli/", "server/log/", "server/main.cc", "client/")
 # Anything that gRPC serves by itself.
 OWN_CALLS = ("grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection")

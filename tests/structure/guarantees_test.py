@@ -4,7 +4,7 @@
 It also compares the failpoints of the swarm (tests/cluster/swarm_failpoints.cc) with the page: each is
 there, in brackets if no known seed finds it, and each seed that the page states is the table's.
 
-    guarantees_test.py ROOT                    each is where the page says
+    guarantees_test.py ROOT                    each is in the file that the page names
     guarantees_test.py ROOT BUILD              and tests/run.sh --ci runs it: it is in a test without
                                                the labels nightly and soak
     guarantees_test.py ROOT BUILD --self-test  where the simulator's tests are nightly, theirs are missed
@@ -29,7 +29,7 @@ def cases(path):
 
 
 def sources_run(build, later):
-    """Of tests that have none of the labels `later`: (source, "") and, for hidden cases, (source, tag)."""
+    """Sources of tests with none of the labels `later`: (source, "") and, for hidden cases, (source, tag)."""
     listed = subprocess.run(["ctest", "--test-dir", build, "--show-only=json-v1"], check=True,
                             capture_output=True, text=True).stdout
     labels = {test["name"]: {label for item in test["properties"] if item["name"] == "LABELS"
@@ -46,7 +46,7 @@ def sources_run(build, later):
 def failpoints(root):
     """Problems of the failpoints on the page."""
     page = (root / "docs" / "guarantees.md").read_text()
-    # "name", or "name and what is beside it": {failpoints}, seed. A name has a seed if one of its rows has.
+    # "name", or "name and further failpoints": {failpoints}, seed. A name has a seed if one of its rows has.
     table = (root / "tests" / "cluster" / "swarm_failpoints.cc").read_text()
     seeds = {}
     for name, seed in re.findall(r'\{"([^"]+)",\s*(?:\{[^}]*\}|\w+),\s*(\d+)', table):

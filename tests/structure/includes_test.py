@@ -4,8 +4,8 @@
     includes_test.py ROOT              checks the tree
     includes_test.py ROOT --self-test  plants forbidden includes in a copy and expects each found
 
-CMake makes most of these fail to compile too; this names the rule, and covers what CMake cannot
-see (a header-only use, a system header in a pure module).
+CMake makes most of these fail to compile too; this test names the rule, and covers the cases that
+CMake cannot see (a header-only use, a system header in a pure module).
 """
 import os
 import re
@@ -27,8 +27,8 @@ ARROWS = {
 # Exceptions to the above: prefix of the included path -> module that may include it too.
 ALSO = {"shard/codec/": {"client", "worker"}}
 
-# The operator's program is a user of the installed library: prefix of the path -> what it may include
-# against HEADERS, by name.
+# The operator's program is a user of the installed library: prefix of the path -> pattern of the
+# HEADERS that it may include.
 USERS = {"server/cli/verbena/": r"verbena/client\.h"}
 
 # System and library headers: (pattern, where it is allowed or None, where it is forbidden or None,

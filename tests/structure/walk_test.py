@@ -2,7 +2,7 @@
 """The walk of a push in ARCHITECTURE.md: each function is in the file that is named with it.
 
     walk_test.py ROOT              checks the numbered list under "## A push"
-    walk_test.py ROOT --self-test  checks that what is wrong is found
+    walk_test.py ROOT --self-test  checks that mistakes are found
 
 A line of the list begins with "N. `Class::Function()` (`path`)". At most MOST functions lead from the
 call to the kernel.

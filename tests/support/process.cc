@@ -65,7 +65,7 @@ Process::Process(const std::vector<std::string>& argv) {
     std::perror(arguments[0]);
     _exit(127);
   }
-  setpgid(pid_, pid_);  // in both, so that it holds whoever comes first
+  setpgid(pid_, pid_);  // in both processes, so that it holds in either order
 }
 
 Process::~Process() {

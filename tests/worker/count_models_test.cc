@@ -26,8 +26,8 @@ TEST_CASE("Witten-Bell by hand") {
 }
 
 TEST_CASE("a byte never seen costs the uniform share of the escape") {
-  // Train "aaaa": 4 bytes, 1 distinct: p0(z) = (1/256) / 5. Context z was never seen, so what
-  // follows it costs order 0's.
+  // Train "aaaa": 4 bytes, 1 distinct: p0(z) = (1/256) / 5. Context z was never seen, so the byte
+  // after it costs as much as of order 0.
   const double unseen = 1.0 / 256 / 5;
   const double seen = (4 + 1.0 / 256) / 5;
   const auto bits = CountModelBitsPerByte("aaaa", "za");

@@ -100,7 +100,7 @@ double BayesAuc(const std::vector<float>& probabilities) {
   double won = 0;
   double negatives = 0;  // expected number below
   double positives = 0;
-  double own = 0;  // what pairs i = j would add to the product of the sums
+  double own = 0;  // the part of pairs i = j in the product of the sums
   for (size_t i = 0; i < sorted.size();) {
     double tied_positives = 0;
     double tied_negatives = 0;

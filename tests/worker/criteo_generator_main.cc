@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   verbena::JsonWriter json;
   json.Add("rows", rows);
   json.Add("bayes_auc", BayesAuc(made.probabilities));
-  // On the labels that were drawn: what a model on this file is to be compared with.
+  // On the drawn labels: the bound to compare a model's AUC on this file with.
   json.Add("auc_of_probabilities", AreaUnderCurve(made.probabilities, made.labels));
   std::printf("%s\n", json.ToString().c_str());
 }

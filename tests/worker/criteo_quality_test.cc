@@ -72,7 +72,7 @@ TEST_CASE("models with factors or a network come within 0.01 of the Bayes AUC") 
   const TemporaryFile train(generator.Make(0, kTrainRows).text);
   const CriteoRows held = generator.Make(kTrainRows, kTestRows);
   const TemporaryFile test(held.text);
-  // Of the true probabilities on the labels that were drawn: that leaves out the luck of the draw.
+  // The AUC of the true probabilities on the drawn labels: without the luck of the draw.
   const double best = *AreaUnderCurve(held.probabilities, held.labels);
   CHECK(best == Approx(BayesAuc(held.probabilities)).margin(0.01));
   for (const char* model : {"fm", "mlp"}) {
@@ -83,7 +83,7 @@ TEST_CASE("models with factors or a network come within 0.01 of the Bayes AUC") 
   const double async = TrainedAuc("fm", "async", train.path(), test.path());
   INFO("with prefetched rows " << async << ", of the true probabilities " << best);
   CHECK(async >= best - 0.01);
-  // The pairs of categories are what a linear model cannot know: the data tell models apart.
+  // A linear model cannot learn the pairs of categories: the data separate the models.
   CHECK(TrainedAuc("embedding-logistic", "sync", train.path(), test.path()) < best - 0.03);
 }
 

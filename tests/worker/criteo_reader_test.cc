@@ -89,7 +89,7 @@ TEST_CASE("click logs may have CRLF and blank lines, and come in any pieces") {
   }
 }
 
-TEST_CASE("errors in click logs name file, line, field, value and what is allowed") {
+TEST_CASE("an error in a click log names file, line, field, value and allowed values") {
   const std::string good = Line("0", {"1"}, {"a"}) + "\n";
   CHECK(ErrorOf(good + Line("2", {}, {})) ==
         "FILE:2: field 1 (label) \"2\": not a label; allowed: 0, 1");

@@ -1,4 +1,4 @@
-// What the compiled GPU kernels hold.
+// The content of the compiled GPU kernels.
 #include <elf.h>
 
 #include <algorithm>
@@ -51,9 +51,9 @@ TEST_CASE("the image holds every kernel, for every architecture and as PTX of th
   const absl::Span<const std::byte> image = KernelImage();
   REQUIRE(image.size() > 16);
   CHECK(reinterpret_cast<uintptr_t>(image.data()) % 64 == 0);
-  // What NVIDIA does not document, as many programs read it: a header of 16 bytes (magic, version,
-  // its size, the size of the rest), then entries, each a header (kind, its size, its payload's,
-  // and at 28 the architecture) and a payload: PTX (1) or ELF (2).
+  // A layout that NVIDIA does not document, as many programs read it: a header of 16 bytes (magic,
+  // version, its size, the size of the rest), then entries, each a header (kind, its size, its
+  // payload's, and at 28 the architecture) and a payload: PTX (1) or ELF (2).
   REQUIRE(At<uint32_t>(image, 0) == 0xba55ed50);
   REQUIRE(At<uint16_t>(image, 6) == 16);
   REQUIRE(At<uint64_t>(image, 8) == image.size() - 16);
@@ -81,7 +81,7 @@ TEST_CASE("the image holds every kernel, for every architecture and as PTX of th
       for (const std::string& name : expected) {
         const size_t begin = text.find(".entry " + name + "(");
         REQUIRE(begin != text.npos);
-        // The text model's call tanh, exp and log, which are what CUDA makes of them.
+        // The text model's kernels call tanh, exp and log, for which CUDA uses fma and .ftz.
         if (name.rfind("verbena_text_", 0) == 0) continue;
         INFO(name);
         const std::string_view kernel = text.substr(begin, text.find(".entry ", begin + 1) - begin);

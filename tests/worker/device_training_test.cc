@@ -1,5 +1,4 @@
-// verbena-train --device: the same training on a GPU, which is imitated, and what is said where
-// there is none.
+// verbena-train --device: the same training on a GPU, which is imitated, and errors without one.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
@@ -56,7 +55,7 @@ class Training {
   TemporaryDirectory directory_;
 };
 
-TEST_CASE("training on a GPU gives what training on the processor gives") {
+TEST_CASE("training on a GPU gives the result of training on the processor") {
   const Training training;
   const ProcessCluster cluster({.servers = 2, .shards = 1});
   const std::vector<std::string> hundred = {"--steps", "100", "--workers", "2"};
@@ -80,7 +79,7 @@ TEST_CASE("training on a GPU gives what training on the processor gives") {
   CHECK(training.Run(cluster, "cuda", rows) == Approx(once).epsilon(1e-4));
 }
 
-TEST_CASE("where there is no such GPU, driver or cuBLAS, training says so before it begins") {
+TEST_CASE("without the GPU, driver, cuBLAS or NCCL, training ends with an error before it begins") {
   const Training training;
   const auto says = [&](const std::string& device, const std::string& variable,
                         const std::string& text) {

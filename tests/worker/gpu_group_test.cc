@@ -1,4 +1,4 @@
-// Several GPUs of one worker, imitated: sums and spreads by slices, and what goes wrong.
+// Several GPUs of one worker, imitated: sums and spreads by slices, and errors.
 #include "worker/cuda/gpu_group.h"
 
 #include <dlfcn.h>
@@ -94,7 +94,7 @@ TEST_CASE("gpu group: each slice becomes the sum on its GPU, and then everybody'
   CHECK(group->Reduce(arenas.at, {}).ok());
 }
 
-TEST_CASE("gpu group: what cannot be is an error with its cause, and nothing is kept") {
+TEST_CASE("gpu group: an error has its cause, and no resource is kept") {
   const rdma::CudaFixture fixture;
   const Devices devices = TwoGpus();
   {

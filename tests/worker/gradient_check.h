@@ -69,7 +69,7 @@ class GradientAt {
   std::vector<std::vector<float>> rows, row_gradients;  // by table
 };
 
-// Of dense models: the loss, and its gradient in *gradient.
+// The loss of a dense model, and its gradient in *gradient.
 inline double DenseGradient(Model* model, const std::vector<uint64_t>& ids, double scale,
                             const std::vector<float>& parameters, std::vector<float>* gradient) {
   Batch batch;

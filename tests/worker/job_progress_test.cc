@@ -167,7 +167,7 @@ TEST_CASE("counts are exact up to 2^63") {
   for (const int bits : {20, 21, 24, 25, 42, 53, 62, 63}) {
     INFO("2^" << bits);
     Tables tables = StepsOfWorkers(2);
-    // The digits of what a run of one worker has made: 21 bits each.
+    // The digits of the steps that a run of one worker has made: 21 bits each.
     const uint64_t from = (uint64_t{1} << bits) - 3;
     Counting(&tables, 1, 0, 1, false).Step(1);
     for (int digit = 0; digit < 3; ++digit) {
@@ -209,7 +209,7 @@ TEST_CASE("an early stop is seen by a worker that is launched later, and not by 
       REQUIRE(result.ok());
       CHECK(result->stopped_early);
       CHECK((rank == 0 ? result->totals.steps > 3 : result->totals.steps == 0));
-      // What is evaluated is what the job has.
+      // The evaluated parameters are the job's.
       const float* parameters = store.parameters();
       if (rank == 1) CHECK(std::equal(result->average.begin(), result->average.end(), parameters));
     }
@@ -283,12 +283,12 @@ TEST_CASE("a resume with another batch or seed is refused, and other data warned
   options.data_hash = 78;
   CHECK(train(options).empty());
   CHECK_THAT(warning, Contains("other contents") && Contains("000000000000004e"));
-  // Of a pipe nothing is known.
+  // The contents of a pipe are not compared.
   options.steps = 50;
   options.data_bytes = options.data_hash = 0;
   CHECK(train(options).empty());
   CHECK(warning.empty());
-  // A run that begins anew may have other ones, and is then what is resumed.
+  // A run that begins anew may have other options; the next resume compares with these.
   options = {.steps = 5, .batch = 10, .seed = 3, .count_steps = true};
   CHECK(train(options).empty());
   options.steps = 60;

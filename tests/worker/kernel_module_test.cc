@@ -49,7 +49,7 @@ void Refused(const absl::Status& status, absl::StatusCode code, const std::strin
   CHECK(Says(status, text));
 }
 
-TEST_CASE("kernels that cannot be loaded say why, and nothing stays") {
+TEST_CASE("the error of kernels that cannot be loaded has the reason, and no module stays") {
   const rdma::CudaFixture fixture;
   DefineFakeKernels();
   const auto device = rdma::OpenCudaDevice(0).value();
@@ -92,7 +92,7 @@ TEST_CASE("a kernel that reads beyond its memory loses the device, as later call
 
 #else
 
-TEST_CASE("without a CUDA compiler the kernels say that they are missing") {
+TEST_CASE("without a CUDA compiler, loading kernels gives an error about nvcc") {
   const rdma::CudaFixture fixture;
   const absl::Status status = KernelModule::Load(rdma::OpenCudaDevice(0).value()).status();
   CHECK(status.code() == absl::StatusCode::kUnimplemented);

@@ -95,7 +95,7 @@ TEST_CASE("L2 falls on a row once for each use of it") {
   }
 }
 
-TEST_CASE("the factorization machine scores as its formula says") {
+TEST_CASE("the factorization machine scores by its formula") {
   FactorizationMachine model(Fields(20), std::nullopt, 3, 0);
   GradientAt at(&model, FirstIds(20));
   const double loss = at.Compute(1);

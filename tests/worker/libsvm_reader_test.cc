@@ -84,7 +84,7 @@ TEST_CASE("pieces may end anywhere") {
   }
 }
 
-TEST_CASE("errors name file, line, field, value and what is allowed") {
+TEST_CASE("errors name file, line, field, value and allowed values") {
   CHECK(LibsvmErrorOf("1 1:1\n0 2:1 0:5\n") ==
         "FILE:2: field 3 \"0:5\": bad index; allowed: an integer from 1 to 67108864");
   CHECK(LibsvmErrorOf("1 x:1\n") ==

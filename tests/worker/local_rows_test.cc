@@ -70,7 +70,7 @@ TEST_CASE("pushes show when the step ends, duplicates summed") {
   CHECK(Read(store.get(), 0, {1, 2}) == after);
 }
 
-TEST_CASE("slots are apart") {
+TEST_CASE("a lookup into one slot leaves the others as they are") {
   auto store = MakeStore("sgd");
   const std::vector<uint64_t> first = {1};
   const std::vector<uint64_t> second = {2};

@@ -48,7 +48,7 @@ TEST_CASE("the defaults reach the reference on a9a") {
   CHECK(*quality.accuracy >= 0.848);
 }
 
-TEST_CASE("so they do through embedding tables, with and without prefetched rows") {
+TEST_CASE("the defaults reach the reference through embedding tables, with and without prefetch") {
   for (const char* model : {"embedding-logistic", "fm", "mlp"}) {
     for (const char* consistency : {"sync", "async"}) {
       const Quality quality = TrainedOnA9a(model, consistency);

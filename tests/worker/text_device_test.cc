@@ -1,4 +1,4 @@
-// The text model's arithmetic on an imitated GPU: what goes wrong, and that all is given back.
+// The text model's arithmetic on an imitated GPU: errors, and that all memory is freed.
 #include "worker/cuda/text_device.h"
 
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ absl::Status OpenStatus() {
   return TextDevice::Open(rdma::OpenCudaDevice(0).value(), kShape).status();
 }
 
-TEST_CASE("text device: without cuBLAS, or with something else, it says what was looked for") {
+TEST_CASE("text device: the error about a missing cuBLAS names the library and the symbol") {
   const TextFixture fixture;
   {
     const Named none("VERBENA_CUBLAS", "/nowhere/libcublas.so.13");
@@ -58,7 +58,7 @@ TEST_CASE("text device: without cuBLAS, or with something else, it says what was
   CHECK(rdma::Says(status, "cuBLAS lacks cublasCreate_v2"));
 }
 
-TEST_CASE("text device: what the GPU has not enough of is an error, and nothing is kept") {
+TEST_CASE("text device: too little memory of the GPU is an error, and no resource is kept") {
   const TextFixture fixture;
   rdma::fake_cuda_set_memory(0, 1 << 20);
   CHECK(absl::IsResourceExhausted(OpenStatus()));

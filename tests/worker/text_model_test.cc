@@ -55,7 +55,7 @@ TEST_CASE("a row belongs to the bytes before, wherever they stand") {
   CHECK(keys_of(0) != keys_of(1));
 }
 
-TEST_CASE("n-grams learn what the network's context does not reach") {
+TEST_CASE("n-grams learn from bytes beyond the network's context") {
   const std::string text = SyntheticText(6000, 8);
   const auto bits = [&](int ngrams) {
     TextModelOptions options = {.shape = {.context = 1, .embedding = 4, .hidden = 8}, .dropout = 0};
@@ -134,7 +134,7 @@ TEST_CASE("every instruction set gives the same gradient to rounding") {
   for (size_t i = 0; i < a.size(); ++i) REQUIRE(a[i] == Approx(b[i]).margin(1e-5));
 }
 
-TEST_CASE("a model of zeros costs eight bits a byte, and predictions say so") {
+TEST_CASE("a model of zeros costs eight bits a byte, also in its predictions") {
   TextModel model({"training", "abcde"}, Small(0, 0));
   const std::vector<float> zeros(model.layout().floats());
   std::FILE* file = std::tmpfile();

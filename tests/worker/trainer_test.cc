@@ -192,7 +192,7 @@ TEST_CASE("the same run gives the same bits, another seed others") {
   CHECK(hash(1) != hash(2));
 }
 
-TEST_CASE("text training learns what counting cannot") {
+TEST_CASE("text training learns more than counts of bytes contain") {
   const std::string text = SyntheticText(6000, 8);
   TextModel model({text.substr(0, 5400), text.substr(5400)},
                   {.shape = {.context = 5, .embedding = 8, .hidden = 32}, .dropout = 0, .l2 = 0});

@@ -43,7 +43,7 @@ TEST_CASE("fewer bits are better, and no patience never ends") {
   CHECK(one.exhausted());
 }
 
-TEST_CASE("a validation says step, measures and whether it is the best") {
+TEST_CASE("a validation line has the step, the measures and the mark of the best so far") {
   CHECK(ValidationText(
             {.step = 20, .quality = {.examples = 3, .auc = 0.75, .accuracy = 0.5}, .best = true}) ==
         "validation after step 20: AUC 0.7500 accuracy 0.5000 (best so far)");
@@ -71,7 +71,7 @@ std::unique_ptr<Model> RowModel() {
   return std::make_unique<FactorizationMachine>(Separable(100), Separable(40), 0, 0);
 }
 
-TEST_CASE("regression: a model that has diverged is never the best so far, and says so") {
+TEST_CASE("regression: a model that has diverged is never the best so far, with a warning") {
   for (const auto& make : {&DenseModel, &RowModel}) {
     const auto model = make();
     auto store = *LocalStore::Create(model->layout(), {.optimizer = "sgd"}, model->tables());
@@ -195,7 +195,7 @@ TEST_CASE("options that cannot be are refused") {
         "the store is not laid out for this model and these options");
 }
 
-// Writes down what the loop asks of the rows.
+// Records the loop's calls for rows.
 class RecordingStore : public ParameterStore, public RowStore {
  public:
   RecordingStore(LocalStore* store, std::vector<std::string>* log) : store_(*store), log_(*log) {}
@@ -241,7 +241,7 @@ class RecordingStore : public ParameterStore, public RowStore {
   std::vector<std::string>& log_;
 };
 
-TEST_CASE("the next rows are asked for, or without prefetch said, before this step's are pushed") {
+TEST_CASE("the next rows are looked up, or prefetched, before the rows of this step are pushed") {
   for (const bool prefetch : {false, true}) {
     std::vector<std::string> log;
     const auto model = RowModel();
@@ -260,7 +260,7 @@ TEST_CASE("the next rows are asked for, or without prefetch said, before this st
 
 TEST_CASE("prefetched rows lack exactly one step") {
   // One row of weight w; sgd of rate 1 with one example a step whose gradient at w is that of
-  // Softplus: what step t pushes shows which weight it saw.
+  // Softplus: the gradient of step t shows which weight it read.
   const auto final_weight = [](bool prefetch) {
     FactorizationMachine model(Separable(2), std::nullopt, 0, 0);
     auto store =

@@ -32,7 +32,7 @@ void AddReport(const Options& options, const Report& report, JsonWriter* json);
 // Their descriptions, for docs/reference/json.md.
 const JsonObject& ReportFields();
 
-// Writes a result to standard output. If that fails, on a full disk for example, says so on
+// Writes a result to standard output. If that fails, on a full disk for example, reports that on
 // standard error and returns false.
 bool WriteResult(const std::string& text);
 

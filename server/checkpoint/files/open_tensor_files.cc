@@ -10,7 +10,7 @@
 namespace verbena::checkpoint {
 namespace {
 
-// Of the descriptors of this process, whose shards may all restore at once.
+// One file may be open per so many descriptors of this process, whose shards may restore at once.
 constexpr rlim_t kDescriptorsPerFile = 32;
 constexpr size_t kLeastFiles = 8;
 

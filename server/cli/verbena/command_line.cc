@@ -316,7 +316,7 @@ Parsed Wrong(const std::string& what) {
 // Explains CLI11's "a subcommand is required", and several unexpected arguments.
 std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining(true);
-  // What was understood: nothing, a command, or a command and its action.
+  // The part that was parsed: nothing, a command, or a command and its action.
   const CLI::App* last = &app;
   while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
   std::string choices;

@@ -29,7 +29,7 @@ class TableTensor {
   // Rows of an embedding table; 0 for a dense one.
   uint64_t rows() const { return rows_; }
   uint64_t elements() const { return elements_; }
-  // Of all elements, as Read() returns them.
+  // The bytes of all elements, as Read() returns them.
   size_t bytes() const { return elements_ * checkpoint::BytesOf(to_); }
   // The name of its type in the file: "F32".
   const char* type_name() const { return checkpoint::TypeName(tensor_.type); }

@@ -1,5 +1,5 @@
-// Incremental checkpoints that have some partitions whole, and bytes that change between two reads:
-// what a chain is merged to, and that nothing unverified is copied.
+// Incremental checkpoints with partitions saved whole, and bytes that change between two reads:
+// the merged content, and that no unverified byte is copied.
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -46,7 +46,7 @@ std::string CheckpointChain(Disk* disk, Model* model, uint64_t seed) {
       std::erase_if(rows, [&](const auto& row) {
         return row.first % 2 == 0 && options.whole.contains(PartitionOf(*model, table, row.first));
       });
-      // What was changed and then dropped is in none of them.
+      // Neither the rows nor the changes have a row that was changed and then dropped.
       std::erase_if(model->changed.at(table),
                     [&](const auto& row) { return !rows.contains(row.first); });
     }
@@ -75,7 +75,7 @@ TEST_CASE("regression: rows of a partition that is saved whole do not come back 
   }
 }
 
-TEST_CASE("regression: no byte is copied whose checksum was not compared, and errors say where") {
+TEST_CASE("regression: compact and export copy no byte with a wrong checksum, and name the file") {
   const bool slices = GENERATE(false, true);
   const bool version1 = GENERATE(false, true);
   SimDisk disk(1);
@@ -110,7 +110,7 @@ TEST_CASE("regression: no byte is copied whose checksum was not compared, and er
   CHECK(ReadListed(&disk, "/c/" + *compacted).manifest->format_version() == 2);
 }
 
-TEST_CASE("an error names the block, and the failpoint copies what it has") {
+TEST_CASE("a checksum error names the block; the failpoint copies the block unverified") {
   SimDisk disk(1);
   const Model model(3);
   const std::string path = "/c/" + *Save(&disk, "/c", model, {.writers = 2, .slices = true});
@@ -133,7 +133,7 @@ TEST_CASE("an error names the block, and the failpoint copies what it has") {
   CHECK(Differs(&disk, "/c/" + *compacted, model) != "");
 }
 
-TEST_CASE("regression: what may be based on is kept while a manifest cannot be read") {
+TEST_CASE("regression: while a manifest cannot be read, prune keeps each possible base") {
   SimDisk disk(1);
   Model model(1);
   CheckpointChain(&disk, &model, 1);

@@ -1,4 +1,4 @@
-// Names, locks, leftovers, retention; reading what is damaged.
+// Names, locks, leftovers, retention; reads of damaged files.
 #include "server/checkpoint/files/checkpoint_directory.h"
 
 #include <catch2/catch.hpp>
@@ -30,7 +30,7 @@ std::set<std::string> NamesOf(SimDisk* disk, const std::string& path) {
   return names;
 }
 
-TEST_CASE("names of checkpoints are exactly ours") {
+TEST_CASE("only names in the exact format are names of checkpoints") {
   CHECK(CheckpointName(42) == "checkpoint-00000042");
   CHECK(CheckpointName(123'456'789) == "checkpoint-123456789");
   CHECK(CheckpointNumber("checkpoint-00000042") == 42);
@@ -63,7 +63,7 @@ TEST_CASE("regression: a checkpoint of more files than there are descriptors can
   }
 }
 
-TEST_CASE("what saves and prunes left goes at the next save, and nothing else does") {
+TEST_CASE("the next save removes leftovers of saves and prunes, and no other file") {
   SimDisk disk(1);
   Model model(1);
   REQUIRE(Save(&disk, "/c", model).ok());
@@ -90,7 +90,7 @@ TEST_CASE("what saves and prunes left goes at the next save, and nothing else do
                                                       "checkpoint-00000010", "mine", "notes.txt"});
 }
 
-TEST_CASE("regression: a writer that is late with an abandoned attempt reaches no other") {
+TEST_CASE("regression: a late writer of an abandoned attempt does not write into another one") {
   SimDisk disk(1);
   const Model model(1);
   std::string given_up;
@@ -146,7 +146,7 @@ TEST_CASE("two checkpoint_tasks at once: the second is refused and the first goe
   CHECK(Save(&disk, first->get(), model).ok());
 }
 
-TEST_CASE("nothing is committed that its files do not bear out") {
+TEST_CASE("a commit is refused if the files differ from the manifest") {
   SimDisk disk(1);
   const auto directory = CheckpointDirectory::Open(&disk, "/c");
   REQUIRE(directory.ok());
@@ -201,8 +201,8 @@ TEST_CASE("retention keeps the last ones, one of each interval, and all bases") 
                                                       CheckpointName(8), CheckpointName(10),
                                                       CheckpointName(11), CheckpointName(12)});
   CHECK(Differs(&disk, "/c/checkpoint-00000012", model) == "");
-  // One that cannot be read is nobody's to remove but an operator's, and counts for nothing; what
-  // is older may be its base.
+  // Prune removes neither an unreadable checkpoint, which only an operator may remove, nor an older
+  // one, which may be its base; the unreadable one does not count as kept.
   disk.FlipBit("/c/checkpoint-00000012/manifest.json", 800);
   CHECK((*directory)->Prune({.keep_last = 1})->empty());
   disk.FlipBit("/c/checkpoint-00000012/manifest.json", 800);
@@ -211,7 +211,7 @@ TEST_CASE("retention keeps the last ones, one of each interval, and all bases") 
         std::set<std::string>{"LOCK", CheckpointName(10), CheckpointName(11), CheckpointName(12)});
 }
 
-TEST_CASE("regression: a run that starts over does not push out what the runs before it reached") {
+TEST_CASE("regression: a run that starts over keeps the newest checkpoint of each earlier run") {
   SimDisk disk(1);
   const auto save = [&](const std::string& cluster, uint32_t id, uint64_t step) {
     const auto directory = CheckpointDirectory::Open(&disk, "/c");
@@ -252,7 +252,7 @@ TEST_CASE("regression: a run that starts over does not push out what the runs be
   // Another cluster, from step 0 on: step 400 stays until it is reached again.
   for (int i = 1; i <= 6; ++i) save("b", 1, i);
   CHECK(numbers() == Numbers{4, 9, 10});
-  // The same cluster with a new table: what reached most, and the last one of the run before.
+  // The same cluster with a new table: the highest step, and the last one of the run before.
   for (int i = 1; i <= 3; ++i) save("b", 2, i);
   CHECK(numbers() == Numbers{4, 10, 12, 13});
   for (int i = 1; i <= 3; ++i) save("b", 2, 400 + i);
@@ -260,7 +260,7 @@ TEST_CASE("regression: a run that starts over does not push out what the runs be
   // Runs without steps: the last one of the run before.
   for (int i = 1; i <= 3; ++i) save("c", 1, 0);
   CHECK(numbers() == Numbers{16, 18, 19});
-  // An operator's removal is as it says.
+  // An operator's prune keeps only the given number, of any run.
   CHECK((*CheckpointDirectory::Open(&disk, "/c"))->Prune({.keep_last = 2}).ok());
   CHECK(numbers() == Numbers{18, 19});
   // The fault that this is about.
@@ -287,7 +287,7 @@ TEST_CASE("any bit that flips in any file is found, with the file and the tensor
       tensors = reader->header().tensors;
     }
     for (int i = 0; i < 200; ++i) {
-      // Of the header's length, the header, and everywhere.
+      // Bytes of the header's length, then of the header, then of the whole file.
       const uint64_t byte = i < 8 ? i : random() % (i < 80 ? data : file.bytes());
       const uint64_t bit = byte * 8 + random() % 8;
       disk.FlipBit(name, bit);
@@ -313,7 +313,7 @@ TEST_CASE("any bit that flips in any file is found, with the file and the tensor
   CHECK(Differs(&disk, path, model) == "");
 }
 
-TEST_CASE("any part of an array is read from wherever its pieces lie") {
+TEST_CASE("any part of an array can be read, across its pieces") {
   SimDisk disk(1);
   const Model model(1);
   for (const bool slices : {false, true}) {
@@ -343,7 +343,7 @@ TEST_CASE("any part of an array is read from wherever its pieces lie") {
   }
 }
 
-TEST_CASE("a file of another model is found by its header, even of the same size") {
+TEST_CASE("a file of another model is detected by its header, even with the same size") {
   SimDisk disk(1);
   const Model model(1);
   const std::string one = "/c/" + *Save(&disk, "/c", model);

@@ -53,7 +53,7 @@ struct CheckpointStartOptions {
   uint64_t file_bytes = 4096;    // small, so that there are several
   const Listed* base = nullptr;  // set: incremental, with Model::changed
   std::string job = "demo";
-  // Of an incremental one: partitions that have all rows, as their server did not know the changes.
+  // Partitions that an incremental checkpoint saves with all rows: their server had no changes.
   std::set<uint32_t> whole = {};
 };
 

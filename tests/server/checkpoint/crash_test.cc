@@ -1,5 +1,5 @@
 // A machine that crashes at any write of a save, a commit or a prune: the newest committed
-// checkpoint is whole, nothing half looks committed, and what is left goes at the next save.
+// checkpoint is whole, no incomplete one looks committed, and the next save removes leftovers.
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
@@ -16,14 +16,14 @@ namespace {
 
 constexpr char kRoot[] = "/root";
 
-// What a process does until it is done or the machine crashes. Models of checkpoints that were
-// committed, or may have been, are added.
+// The work of a process until it is done or the machine crashes. Records the models of checkpoints
+// that were committed, or may have been.
 struct Life {
   SimDisk* disk;
   Model model;
-  std::map<std::string, Model> saved;  // Save() said OK
-  std::map<std::string, Model> maybe;  // it was in progress
-  uint64_t number = 0;                 // of the next one
+  std::map<std::string, Model> saved;  // Save() returned OK
+  std::map<std::string, Model> maybe;  // Save() was in progress
+  uint64_t number = 0;                 // the lowest number of the next checkpoint
 
   void Run(int saves, bool incremental) {
     auto directory = CheckpointDirectory::Open(disk, kRoot);
@@ -35,7 +35,7 @@ struct Life {
       options.slices = i % 2 == 1;
       Listed base;
       const auto listed = ListCheckpoints(disk, kRoot);
-      // A base is what this process saved, or read whole.
+      // The base is a checkpoint that this process saved, or that it has read whole.
       if (incremental && i % 3 != 0 && listed.ok() && !listed->empty()) {
         base = listed->back();
         options.base = &base;
@@ -57,7 +57,7 @@ struct Life {
   }
 };
 
-// The models behind what looks committed; fails the test where one is not whole.
+// Compares each checkpoint that looks committed with its model; fails the test if one is not whole.
 void CheckDisk(SimDisk* disk, const Life& life) {
   const auto listed = ListCheckpoints(disk, kRoot);
   if (absl::IsNotFound(listed.status())) {
@@ -81,7 +81,7 @@ void CheckDisk(SimDisk* disk, const Life& life) {
   CHECK(passed.empty());
   if (!life.saved.empty()) {
     REQUIRE(newest.ok());
-    // What was said to be saved is there.
+    // Each checkpoint for which Save() returned OK is there.
     CHECK(BaseName(*newest) >= life.saved.rbegin()->first);
   }
 }
@@ -103,7 +103,7 @@ uint64_t OperationsOf(uint64_t seed, int saves, bool incremental) {
 
 void CrashOnce(uint64_t seed, uint64_t at, int saves, bool incremental) {
   INFO("seed " << seed << ", crash at operation " << at);
-  // What survives is another choice each time.
+  // The seed selects the unsynced writes that survive: others for each crash.
   SimDisk disk(seed * 1'000'003 + at);
   Life life{&disk, Model(seed), {}, {}, 1};
   disk.CrashAt(at);

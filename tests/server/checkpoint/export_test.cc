@@ -1,4 +1,4 @@
-// What is written for other programs, bit for bit.
+// Files for other programs, bit for bit.
 #include "server/checkpoint/files/export.h"
 
 #include <catch2/catch.hpp>
@@ -71,7 +71,7 @@ std::map<uint64_t, std::string> RowsOf(const std::string& keys, const std::strin
   return rows;
 }
 
-TEST_CASE("one safetensors file of an incremental checkpoint in slices has what is served") {
+TEST_CASE("an incremental checkpoint in slices exports the served values to one safetensors file") {
   Saved saved;
   const auto report = saved.Run({.to = "/out.safetensors"});
   INFO(report.status());
@@ -177,7 +177,7 @@ TEST_CASE("an export that fails leaves nothing behind") {
           absl::StatusCode::kResourceExhausted);
     CHECK(saved.disk.List("/")->size() == 1);
     saved.disk.SetCapacity(UINT64_MAX);
-    // What is damaged is not exported as if it were not.
+    // Damaged data are not exported with a valid checksum.
     const std::string name = saved.path + "/slices-0-00001.safetensors";
     const auto slices = SafetensorsReader::Open(&saved.disk, name);
     REQUIRE(slices.ok());

@@ -63,7 +63,7 @@ TEST_CASE("dense tensors and rows become tables as if made anew, with their bits
   }
 }
 
-TEST_CASE("what is imported and exported again is the same file") {
+TEST_CASE("an import and an export afterwards give the same tensors, bit for bit") {
   Source source;
   ImportOptions options;
   options.file_bytes = 16;  // a file for each tensor
@@ -91,8 +91,8 @@ TEST_CASE("what is imported and exported again is the same file") {
   }
 }
 
-// How many numbers differ; of those that are none every one is as good as the other, but where the
-// type stays what it is, which copies bits.
+// The number of elements that differ. Any NaN equals any NaN: only a conversion to the same type
+// copies a NaN's bits.
 size_t DifferentNumbers(TensorType type, const std::string& given, const std::string& got) {
   std::vector<double> numbers[2];
   for (const std::string* text : {&given, &got}) {
@@ -260,7 +260,7 @@ TEST_CASE("tables are imported with the specifications of a file, or of another 
         {"/m.safetensors: tensor \"b16\": ", "rate is -1"});
 }
 
-TEST_CASE("a matrix becomes an embedding table where its specification says so") {
+TEST_CASE("a matrix becomes an embedding table if its specification has a dim") {
   Source source(
       {{"embedding.weight", "F32", "3,2", Raw(kFloats)}, {"flat", "F32", "6", Raw(kFloats)}});
   v1::TableSpec spec;
@@ -286,7 +286,7 @@ TEST_CASE("a matrix becomes an embedding table where its specification says so")
                {"\"flat\" has the shape [6]; allowed: [N, DIM], rows of the keys 0 to N - 1"});
 }
 
-TEST_CASE("numbers are converted where it is asked for, and never become infinite") {
+TEST_CASE("numbers are converted on request, and never become infinite") {
   const std::vector<double> doubles = {1.0 / 3, -2.5, 1e-300};
   const std::vector<Tensor> tensors = {{"d", "F64", "3", Raw(doubles)},
                                        {"f", "F32", "2", Raw<float>({1.00390625f, NAN})}};
@@ -301,7 +301,7 @@ TEST_CASE("numbers are converted where it is asked for, and never become infinit
   options.to = "/b";
   reader = source.Run(options);
   REQUIRE(reader.ok());
-  // The master copy keeps what parameters round: to even.
+  // The master copy keeps the bits that the parameters lose when they are rounded to even.
   CHECK(Array(*reader, "f", kMaster) == Raw<float>({1.00390625f, NAN}));
   CHECK(Array(*reader, "f", kParameters).substr(0, 2) == Raw<uint16_t>({0x3f80}));
   CHECK(Array(*reader, "d", kMaster) == Raw<float>({1.0f / 3, -2.5f, 0}));
@@ -317,7 +317,7 @@ TEST_CASE("numbers are converted where it is asked for, and never become infinit
   Refused(
       {{"e.keys", "U64", "1", Raw<uint64_t>({1})}, {"e.values", "F64", "1,1", Raw<double>({1})}},
       {"tensor \"e.values\" has the type F64"});
-  // Rows are f32 always; what is shorter becomes that exactly.
+  // Rows are f32 always; narrower types convert to f32 exactly.
   Source rows({{"e.keys", "U64", "1", Raw<uint64_t>({1})},
                {"e.values", "F16", "1,2", Raw<uint16_t>({0x3c00, 1})}});
   reader = rows.Run();
@@ -347,12 +347,12 @@ TEST_CASE("tensors that cannot be tables are refused by name") {
   Refused({{"a", "F32", "2", eight}, {"b", "F32", "2", eight}},
           {"tensor \"b\" and /m.safetensors: tensor \"a\" would both be table \"b\""}, options);
   Refused({}, {"/m.safetensors has no tensors that become tables"});
-  // Of names that only look like a pair's.
+  // Names ending in .keys and .values do not make a pair without the types and shapes of one.
   Source attention({{"attn.keys", "F32", "2", eight}, {"attn.values", "F32", "1,2", eight}});
   CHECK(attention.Run()->manifest().tables_size() == 2);
 }
 
-TEST_CASE("regression: a tensor of a type that nobody knows is no matter where it is left out") {
+TEST_CASE("regression: a tensor of an unknown type does not matter if it is skipped") {
   const std::string eight(8, '\0');
   Source source({{"a", "F32", "2", eight}, {"q", "F4", "4,4", eight}, {"z", "F32", "2", eight}});
   ImportOptions options;
@@ -364,7 +364,7 @@ TEST_CASE("regression: a tensor of a type that nobody knows is no matter where i
   options.to = "/one";
   options.tables = {"z"};
   CHECK(source.Run(options)->manifest().tables_size() == 1);
-  // What it says of its place holds for every type.
+  // The check of a tensor's offsets covers tensors of unknown types.
   std::string file = File({{"a", "F32", "2", eight}, {"q", "F4", "4", eight}});
   source.disk.Put("/m.safetensors", file.substr(0, file.size() - 1));
   options = {};
@@ -396,7 +396,7 @@ TEST_CASE("keys and values that do not go together are refused") {
   CHECK(Rows(*reader, "t").empty());
 }
 
-TEST_CASE("some tensors are taken, and what is named has to be there") {
+TEST_CASE("an import takes the tables asked for, and refuses a name that the file does not have") {
   Source source;
   const auto missing = [&](const ImportOptions& options, const std::string& word) {
     source.Fails(options, absl::StatusCode::kNotFound,

@@ -1,4 +1,4 @@
-// The manifest as text, and what is refused of one.
+// The manifest as text, and the reasons to refuse one.
 #include "server/checkpoint/files/manifest.h"
 
 #include <catch2/catch.hpp>
@@ -24,7 +24,7 @@ v1::CheckpointManifest SavedManifest(bool slices = false) {
   return *ReadListed(&disk, Join("/c", *name)).manifest;
 }
 
-// With the checksum of what is there now.
+// The text with the checksum of its present content.
 std::string Signed(const std::string& text) {
   const size_t line = text.rfind(" \"checksum\"");
   return text.substr(0, line) + " \"checksum\": \"" + HashText(text.substr(0, line)) + "\"\n}\n";
@@ -71,7 +71,7 @@ TEST_CASE("a manifest from the future names both versions, whatever else is in i
   const auto none =
       ParseManifest("m", Signed(absl::StrReplaceAll(text, {{"\"format_version\": 2,", ""}})));
   CHECK_THAT(std::string(none.status().message()), Contains("no format_version"));
-  // Of this version there is nothing that this program does not know.
+  // A manifest of this version may not have a member that this program does not know.
   const auto unknown =
       ParseManifest("m", Signed(absl::StrReplaceAll(text, {{"\"partitions\"", "\"partitionz\""}})));
   CHECK(absl::IsDataLoss(unknown.status()));

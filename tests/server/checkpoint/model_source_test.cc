@@ -1,4 +1,4 @@
-// Models in several files, and what a directory is imported by.
+// Models in several files, and the index by which a directory is imported.
 #include "server/checkpoint/files/model_source.h"
 
 #include <catch2/catch.hpp>
@@ -35,7 +35,7 @@ TEST_CASE("a model in several files is imported by its index, and all of it has 
     options.from = "/m/model.safetensors.index.json";
     options.to = "/c2";
     CHECK(source.Run(options)->manifest().tables_size() == 2);
-    // Not what is damaged, and not twice.
+    // The target directory may not have a checkpoint.
     source.Fails({.from = "/m/m-1.safetensors", .to = "/c2"}, absl::StatusCode::kAlreadyExists,
                  {"/c2 has checkpoints already, the newest is checkpoint-00000001"});
   }

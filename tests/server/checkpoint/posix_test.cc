@@ -87,7 +87,7 @@ TEST_CASE("NumPy and json alone read a checkpoint, bit for bit") {
   CHECK_THAT(Python("read_checkpoint.py", {path, expected.path()}).out, Contains("5 tables"));
 }
 
-TEST_CASE("NumPy loads what is exported for it") {
+TEST_CASE("NumPy loads files exported as npy") {
   TemporaryDirectory directory;
   const Model model(8);
   const auto name = Save(PosixDisk(), directory.File("c"), model);
@@ -164,7 +164,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what cannot be a directory of checkpoints is said") {
+TEST_CASE("a path that cannot be a checkpoint directory is refused with the reason") {
   TemporaryDirectory directory;
   WriteFile(directory.File("file"), "x");
   const auto open = [&](const std::string& path) {
@@ -201,7 +201,7 @@ TEST_CASE("a small disk that fills leaves the checkpoint before", "[.small-disk]
   }
   CHECK(Differs(PosixDisk(), path, model) == "");
 
-  // To remove checkpoints is what helps: it must not need room for a file of its own.
+  // Removing checkpoints frees the full disk: it must not need room for a lock file of its own.
   std::filesystem::remove(disk + "/c/LOCK");
   std::ofstream filler(disk + "/filler");
   while (filler.write("0123456789abcdef", 16).flush()) {
@@ -211,7 +211,8 @@ TEST_CASE("a small disk that fills leaves the checkpoint before", "[.small-disk]
   REQUIRE(directory.ok());
 }
 
-TEST_CASE("a read-only disk is said, and what is on it can be read", "[.read-only-disk]") {
+TEST_CASE("a save to a read-only disk is refused, its checkpoints can be read",
+          "[.read-only-disk]") {
   const std::string disk = Variable("VERBENA_SMALL_DISK");
   const auto saved = Save(PosixDisk(), disk + "/c", Model(9));
   CHECK(absl::IsPermissionDenied(saved.status()));
@@ -228,7 +229,8 @@ mode_t ModeOf(const std::string& path) {
   return info.st_mode & 07777;
 }
 
-TEST_CASE("files and directories are their owner's alone, or their group's where it is handed on") {
+TEST_CASE(
+    "files and directories are for their owner alone, or for the group of a setgid directory") {
   const TemporaryDirectory directory;
   for (const mode_t mask : {mode_t{0}, mode_t{077}}) {
     const mode_t before = umask(mask);

@@ -25,7 +25,7 @@ absl::Status OpenFile(const std::string& content) {
   return SafetensorsReader::Open(&disk, "/f.safetensors").status();
 }
 
-TEST_CASE("a file made by others is read as its header says") {
+TEST_CASE("the layout of another program's file is read from its header") {
   SimDisk disk(1);
   // Out of order, with a scalar, an empty tensor, metadata, and spaces behind the header.
   disk.Put("/f", File(R"({"b":{"dtype":"I64","shape":[],"data_offsets":[6,14]},
@@ -52,7 +52,7 @@ TEST_CASE("a file made by others is read as its header says") {
              Contains("\"a\" has 6 bytes") && Contains("[3, 7)"));
 }
 
-TEST_CASE("what is wrong with a file is said, with file and tensor") {
+TEST_CASE("an error in a safetensors file names file, tensor and problem") {
   const auto wrong = [](const std::string& content, const std::string& what) {
     const absl::Status status = OpenFile(content);
     INFO(status);
@@ -105,7 +105,7 @@ TEST_CASE("what is wrong with a file is said, with file and tensor") {
   wrong(File(R"({"__metadata__":{"a":1}})", 0), "a number where none is allowed");
 }
 
-TEST_CASE("what is written is aligned, and the wide types come first") {
+TEST_CASE("a written safetensors file is aligned, with the widest types first") {
   SimDisk disk(1);
   std::vector<v1::CheckpointTensor> tensors(2);
   tensors[0].set_name("narrow");

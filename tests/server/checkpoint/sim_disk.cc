@@ -155,7 +155,7 @@ absl::Status SimDisk::WriteTo(const NodePtr& node, const std::string& path, uint
   }
   Write write{offset, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
   const bool whole = Step();
-  // What is in progress at a crash counts as unsynced: any of its sectors may be kept.
+  // A write in progress at a crash counts as unsynced: any of its sectors may be kept.
   node->unsynced.push_back(write);
   if (!whole) return Down();
   WriteInto(&node->now, offset, write.bytes);

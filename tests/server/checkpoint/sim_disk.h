@@ -63,7 +63,7 @@ class SimDisk final : public Disk {
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   using Entries = std::map<std::string, NodePtr>;
-  // Of a directory; a rename is one.
+  // A change of a directory's entries; a rename is one change.
   struct Change {
     std::string removed;  // empty: none
     std::string added;    // empty: none

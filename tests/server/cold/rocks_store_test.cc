@@ -1,5 +1,5 @@
-// Cold rows in RocksDB: what was written is read, whatever is asked for meanwhile; a disk that is
-// full loses nothing; a file that was changed is noticed; a read that fails is tried again.
+// Cold rows in RocksDB: a read returns the last write, whatever requests run meanwhile; a full disk
+// loses nothing; a changed file is noticed; a failed read is retried.
 #include "server/cold/rocks_store.h"
 
 #include <rocksdb/env.h>
@@ -120,7 +120,7 @@ struct Store {
   std::unique_ptr<RocksStore> rocks;
 };
 
-TEST_CASE("what was written last is read, in any order with other requests") {
+TEST_CASE("a read returns the last write, in any order with other requests") {
   test::TemporaryDirectory directory;
   Store store(directory.path());
   std::mt19937 random(7);
@@ -133,7 +133,7 @@ TEST_CASE("what was written last is read, in any order with other requests") {
     size_t asked = 0;
     for (int i = 0; i < 300; ++i) {
       const uint64_t key = ColdKey(random() % 2 == 0 ? life : other, random() % 500);
-      // Twice without waiting: the second is what is there.
+      // Twice without waiting: a read returns the second.
       for (int n = 0; n < 2; ++n, ++asked) {
         const uint32_t version = ++versions[key];
         store.rocks->Write(key, version, Content(key, version));
@@ -196,7 +196,7 @@ TEST_CASE("a directory is used by one process, and nothing is left in it") {
     store.rocks.reset();
   }
   CHECK_FALSE(std::filesystem::exists(path + "/verbena-cold-0"));
-  // What a process that was killed has left is removed; what is not ours stays.
+  // Leftovers of a killed process are removed; files that the store did not make stay.
   std::filesystem::create_directories(path + "/verbena-cold-3");
   test::WriteFile(path + "/verbena-cold-3/x", "old");
   test::WriteFile(path + "/notes", "mine");
@@ -210,8 +210,7 @@ TEST_CASE("a directory is used by one process, and nothing is left in it") {
   CHECK_THAT(std::string(file.message()), Contains("not a directory") && Contains("--cold-dir"));
 }
 
-TEST_CASE(
-    "a life that is over gives its part of the disk back, though nothing is written any more") {
+TEST_CASE("the disk space of an ended life is freed, also without further writes") {
   test::TemporaryDirectory directory;
   Store store(directory.path());
   const std::vector<std::byte> content(4000, std::byte{7});
@@ -315,7 +314,7 @@ TEST_CASE("a read that the disk fails is tried again, for a while") {
   REQUIRE(store.TakeAll(kMany + 1, &done));
   REQUIRE(Eventually([&] { return store.rocks->statistics().stored_bytes > 0; }));
 
-  // Of the first file, which no others are merged with; far apart, so that none is in the cache.
+  // Keys of the first file, which is merged with no other; far apart, so that none is in the cache.
   disk->failures = 3;
   done.clear();
   for (uint32_t i = 0; i < 5; ++i) store.rocks->Read(ColdKey(life, i * 9'000), i);
@@ -336,7 +335,7 @@ TEST_CASE("a read that the disk fails is tried again, for a while") {
   CHECK(content == Content(45'000, 0));
   CHECK(disk->failures == 0);
 
-  // One that never gives it; of a life that is over nobody is told.
+  // A read that fails for ever; nothing is reported to a life that has ended.
   disk->failures = 1'000'000;
   done.clear();
   const auto start = absl::Now();

@@ -30,7 +30,7 @@ class Copies {
  public:
   struct Asked {
     int64_t at = 0;
-    uint64_t server = 0;  // who
+    uint64_t server = 0;  // the caller
     Change change;
   };
   const uint32_t small_slots;  // of lanes to B

@@ -1,4 +1,4 @@
-// Links under faults: what a primary relies on, for many seeds.
+// Links under faults: the properties that a primary relies on, for many seeds.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -33,7 +33,7 @@ class Sender {
   bool done() const { return answered_ == kRecords; }
   const std::vector<std::string>& violations() const { return violations_; }
 
-  // Takes what was told since the last time, then sends what it can.
+  // Handles the events since the last call, then sends as much as it can.
   void Step() {
     PeerRecorder& told = from_->recorder;
     for (; replies_ < told.replies.size(); ++replies_) OnReply(told.replies[replies_].cookie);

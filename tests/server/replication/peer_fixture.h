@@ -23,7 +23,7 @@ inline constexpr uint32_t kPeerChunkBytes = 64 * 1024;
 inline constexpr uint64_t kPeerWorker = 500;  // a worker's incarnation
 inline constexpr PeerId kA{10, 0}, kB{11, 0}, kC{12, 0};
 
-// Of every lane here.
+// The configuration of every lane here.
 rdma::LaneConfig PeerLaneConfig();
 
 // Records of the lanes that an endpoint accepted, as they lie in their slots when they arrive.

@@ -1,4 +1,5 @@
-// The other end of links: whose lanes a shard grants, and what they may carry.
+// The other end of links: the servers to which a shard grants lanes, and the records they may
+// carry.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
@@ -23,7 +24,7 @@ TEST_CASE("lanes of servers: granted to those of the view") {
   Node& b = world.Add(kB);
   world.Configure({{kA, {kB}, {}}});
   CHECK(Opens(&world, &b, kA.server).ok());
-  // Whoever keeps no copies may ask, too: its view may be newer.
+  // A server without replicas may ask, too: its view may be newer.
   CHECK(Opens(&world, &a, kB.server).ok());
 
   absl::Status status = Opens(&world, &b, 9);
@@ -54,11 +55,11 @@ TEST_CASE("lanes of servers: another incarnation is refused until the view has i
   CHECK_FALSE(a.shard->links().IsOpen(kB));
   world.Apply(&b, view);
   CHECK(world.Until([&] { return a.shard->links().IsOpen(kB); }));
-  // And the old one has nothing more to say.
+  // The old incarnation is refused now.
   CHECK(absl::IsNotFound(Opens(&world, &b, kA.server)));
 }
 
-TEST_CASE("lanes of servers: a silent one keeps them where copies of its partitions are") {
+TEST_CASE("lanes of servers: a silent server keeps its lanes to its partitions' replicas") {
   PeerWorld world(false);
   Node& a = world.Add(kA);
   Node& b = world.Add(kB);
@@ -83,7 +84,7 @@ TEST_CASE("lanes of servers: a silent one keeps them where copies of its partiti
   CHECK(b.shard->Snapshot().lanes.empty());
 }
 
-// A lane whose opener sends what it likes.
+// A lane whose opener sends any record.
 struct RawLane {
   RawLane(PeerWorld* on, Node* node, uint64_t opener)
       : world(on), to(node), endpoint(on->NewEndpoint("raw")) {
@@ -159,7 +160,7 @@ TEST_CASE("lanes of servers carry replicates and beacons alone, workers' lanes a
     ExpectClosed(&raw, "allowed on a server's lane: replicate, beacon");
     CHECK_THAT(b.log.back(), Contains("of shard 3 of server 's10' (incarnation 10)"));
   }
-  SECTION("a server's, with a replicate that says nothing sensible") {
+  SECTION("a server's, with a malformed replicate record") {
     RawLane raw(&world, &b, kA.server);
     header.reserved0 = 1;
     raw.Post(RecordType::kReplicate, Bytes(header));

@@ -22,7 +22,7 @@ bool Said(const std::vector<std::string>& log, const std::string& text) {
                      [&](const auto& line) { return line.find(text) != std::string::npos; });
 }
 
-// What records carry: bytes that are not alike.
+// The data of records: bytes that differ.
 struct Source {
   static constexpr size_t kBytes = 512 * 1024;
   Source() {
@@ -194,7 +194,7 @@ TEST_CASE("links: without room nothing is sent until OnRoom(), but a beacon is")
   REQUIRE(two.world.Until([&] { return two.a.recorder.replies.size() == sent + 2; }));
   CHECK(SendReplicate(&two.a, kB, two.source, sent + 2, 64));
   REQUIRE(two.world.Until([&] { return two.a.recorder.replies.size() == sent + 3; }));
-  // Who has not been refused is not told.
+  // A sender that has not been refused gets no OnRoom().
   two.world.Pass(absl::Milliseconds(20));
   two.a.recorder.room.clear();
   CHECK(SendReplicate(&two.a, kB, two.source, sent + 3, 64));
@@ -202,7 +202,7 @@ TEST_CASE("links: without room nothing is sent until OnRoom(), but a beacon is")
   CHECK(two.a.recorder.room.empty());
 }
 
-TEST_CASE("links: a record that fits no slot closes its link, and says so") {
+TEST_CASE("links: a record that fits no slot closes its link, with a log line") {
   VERBENA_SIM_AND_SHM();
   Two two(shm);
   const auto most = static_cast<uint32_t>(two.links().max_data_bytes(kB));
@@ -225,7 +225,7 @@ TEST_CASE("links: memory that cannot be registered now is tried again") {
   CHECK(two.a.recorder.dead.empty());
 }
 
-TEST_CASE("links: one that cannot write is closed") {
+TEST_CASE("links: a link that cannot write is closed") {
   VERBENA_SIM_AND_SHM();
   Two two(shm);
   two.a.endpoint->write_status = absl::ResourceExhaustedError("no more work requests");
@@ -236,7 +236,7 @@ TEST_CASE("links: one that cannot write is closed") {
   REQUIRE(two.world.Until([&] { return Count(two.a.recorder.opened, kB) == 2; }));
 }
 
-TEST_CASE("links: a lost one says so once, and is opened again") {
+TEST_CASE("links: a lost link is reported once, and opened again") {
   VERBENA_SIM_AND_SHM();
   Two two(shm);
   two.b.paused = true;
@@ -282,7 +282,7 @@ TEST_CASE("links: a server that refuses is asked again, less and less often") {
   CHECK(world.counters(a).lost == 0);
 }
 
-TEST_CASE("links: a server that starts again is another one") {
+TEST_CASE("links: a new incarnation of the peer gets a link of its own") {
   VERBENA_SIM_AND_SHM();
   PeerWorld world(shm);
   Node& a = world.Add(kA);
@@ -303,7 +303,7 @@ TEST_CASE("links: a server that starts again is another one") {
   CHECK(world.counters(a).open == 1);
 }
 
-TEST_CASE("links: one that is not wanted any more is closed, the others stay") {
+TEST_CASE("links: a link to a former replica is closed, the others stay") {
   VERBENA_SIM_AND_SHM();
   PeerWorld world(shm);
   Node& a = world.Add(kA);
@@ -346,13 +346,13 @@ TEST_CASE("links: a grant that comes too late is given back") {
   CHECK(b.shard->NextTimerNanos() > world.now() + int64_t{1'000'000'000});
 }
 
-TEST_CASE("links: a new incarnation of this server has none of the old one's") {
+TEST_CASE("links: a new incarnation of this server does not use links of the old one") {
   VERBENA_SIM_AND_SHM();
   Two two(shm);
   two.a.id.server = 99;
   const std::shared_ptr<v1::ClusterView> view = two.world.View({{{99, 0}, {kB}, {}}});
-  SECTION("the links are told") { two.links().Follow(view, 99, {kB}); }
-  SECTION("the shard is") { two.world.Apply(&two.a, view); }
+  SECTION("the links follow the view") { two.links().Follow(view, 99, {kB}); }
+  SECTION("the shard follows the view") { two.world.Apply(&two.a, view); }
   // The other server, which does not know of it yet, has not closed anything.
   REQUIRE(two.world.Until([&] { return Count(two.a.recorder.dead, kB) == 1; }));
   two.world.Apply(view);

@@ -60,7 +60,7 @@ std::vector<v1::ConfigurationChange> Judged(ReplicaLeases* leases, int64_t now) 
   return changes;
 }
 
-// Judges often enough for a side that runs; what the last look says.
+// Judges as often as a server that runs; returns the changes of the last call.
 std::vector<v1::ConfigurationChange> JudgedUntil(ReplicaLeases* leases, int64_t from, int64_t to) {
   for (int64_t now = from; now < to; now += kLeaseNanos / 16) {
     if (!Judged(leases, now).empty()) FAIL("judged " << (to - now) / kMilli << " ms early");
@@ -68,7 +68,7 @@ std::vector<v1::ConfigurationChange> JudgedUntil(ReplicaLeases* leases, int64_t 
   return Judged(leases, to);
 }
 
-TEST_CASE("leases: a shard without copies has nothing to do") {
+TEST_CASE("leases: a shard without replicas has nothing to do") {
   ReplicaLeases leases;
   CHECK_FALSE(leases.active());
   leases.Follow(View({{kOne}, {kTwo, kThree}}), kOne, kStart);
@@ -81,7 +81,7 @@ TEST_CASE("leases: a shard without copies has nothing to do") {
   CHECK(Judged(&leases, kStart + 10 * kLeaseNanos).empty());
 }
 
-TEST_CASE("leases: a primary reads under what its follower acknowledged") {
+TEST_CASE("leases: a primary reads under the beacons that its follower acknowledged") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo}, {kOne}}), kOne, kStart);
   CHECK(leases.active());
@@ -107,7 +107,7 @@ TEST_CASE("leases: a primary reads under what its follower acknowledged") {
   CHECK_FALSE(leases.MayRead(0, sent + 2 * kReads));
 }
 
-TEST_CASE("leases: what another beacon's answer says does not count") {
+TEST_CASE("leases: an acknowledgement of another server, partition, epoch or role does not count") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo, As::kFollower, 3, 2}}), kOne, kStart);
   leases.Acknowledged(kThree, Of(0, 2), kStart);
@@ -153,7 +153,7 @@ TEST_CASE("leases: a learner is no reason to wait until it may be a follower") {
   }
 }
 
-TEST_CASE("leases: what a learner acknowledged before it was to be admitted counts") {
+TEST_CASE("leases: acknowledgements before a learner was to be admitted count") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo, As::kLearner}}), kOne, kStart);
   leases.Acknowledged(kTwo, Of(0), kStart);
@@ -162,7 +162,7 @@ TEST_CASE("leases: what a learner acknowledged before it was to be admitted coun
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
 }
 
-TEST_CASE("regression: leases: a view whose lease is zero makes nobody send beacons for ever") {
+TEST_CASE("regression: leases: a view with a lease of zero causes no endless beacons") {
   v1::ClusterView view = View({{kOne, kTwo}});
   view.set_lease_ms(0);
   ReplicaLeases leases;
@@ -192,7 +192,7 @@ TEST_CASE("leases: beacons are due every eighth of a lease") {
   CHECK(leases.NextTimerNanos() == kStart + kLeaseNanos / 8);
   CHECK(leases.TakeBeacons(kStart + kLeaseNanos / 8 - 1).empty());
   CHECK(leases.TakeBeacons(kStart + kLeaseNanos / 8).size() == 2);
-  // At once to who is new.
+  // A new follower gets one at once.
   const int64_t now = kStart + kLeaseNanos / 8 + kMilli;
   leases.Follow(View({{kOne, kThree}}), kOne, now);
   CHECK(leases.NextTimerNanos() == now);
@@ -220,7 +220,7 @@ TEST_CASE("leases: a beacon has no more groups than a record can have") {
   CHECK(std::vector<bool>(seen.size(), true) == seen);
 }
 
-TEST_CASE("leases: what a copy answers to a beacon") {
+TEST_CASE("leases: a replica answers a beacon by its own view") {
   ReplicaLeases leases;
   CHECK(leases.OnBeacon(kTwo, Of(0), kStart) == ReplyStatus::kNotReady);
   leases.Follow(View({{kTwo, kOne, As::kFollower, 3, 2},
@@ -246,7 +246,7 @@ TEST_CASE("leases: what a copy answers to a beacon") {
   CHECK(leases.OnBeacon(kTwo, Of(4), kStart) == ReplyStatus::kOutOfRange);
 }
 
-TEST_CASE("leases: a beacon that was refused is not heard") {
+TEST_CASE("leases: a refused beacon does not count as heard") {
   ReplicaLeases leases;
   leases.Follow(View({{kTwo, kOne, As::kFollower, 3, 2}}), kOne, kStart);
   for (int64_t now = kStart; now < kStart + kLeaseNanos; now += kLeaseNanos / 16) {
@@ -260,7 +260,7 @@ TEST_CASE("leases: a beacon that was refused is not heard") {
   CHECK(Judged(&leases, kStart + kLeaseNanos).size() == 1);
 }
 
-TEST_CASE("leases: who was a follower serves when the lease that it gave has passed") {
+TEST_CASE("leases: a promoted follower serves when the lease that it gave has passed") {
   ReplicaLeases leases;
   leases.Follow(View({{kTwo, kOne}}), kOne, kStart);
   const int64_t heard = kStart + 300 * kMilli;
@@ -268,7 +268,7 @@ TEST_CASE("leases: who was a follower serves when the lease that it gave has pas
   leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}, {kOne}}), kOne, heard + kMilli);
   CHECK(leases.active());
   for (const bool again : {false, true}) {
-    // A later view says the same, or that it has a copy.
+    // A later view is the same, or has a learner.
     if (again) {
       leases.Follow(View({{kOne, kThree, As::kLearner, 9, 2, 9}, {kOne}}), kOne,
                     heard + 2 * kMilli);
@@ -337,7 +337,7 @@ TEST_CASE("failpoint: leases: a learner that becomes the primary forgets the lea
   CHECK(early >= 4);
 }
 
-TEST_CASE("leases: who answered no beacon as a learner gave none, nor did another incarnation") {
+TEST_CASE("leases: a learner that answered no beacon gave no lease, nor did another incarnation") {
   ReplicaLeases leases;
   SECTION("a learner") {
     leases.Follow(View({{kTwo, kOne, As::kLearner}}), kOne, kStart);
@@ -352,7 +352,7 @@ TEST_CASE("leases: who answered no beacon as a learner gave none, nor did anothe
   }
 }
 
-TEST_CASE("leases: a copy that answers nothing for a lease is dropped") {
+TEST_CASE("leases: a replica that answers nothing for a lease is dropped") {
   ReplicaLeases leases;
   const As as = GENERATE(As::kFollower, As::kLearner);
   leases.Follow(View({{kOne}, {kOne, kThree, as}}), kOne, kStart);
@@ -393,7 +393,7 @@ TEST_CASE("leases: a follower that hears nothing for a lease asks to be the prim
   CHECK(Judged(&leases, silent + kLeaseNanos + kMilli).empty());
 }
 
-TEST_CASE("leases: who did not run judges nobody by that time") {
+TEST_CASE("leases: a server judges no peer by time in which it did not run itself") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo}, {kTwo, kOne}}), kOne, kStart);
   CHECK(Judged(&leases, kStart + kLeaseNanos / 2).empty());
@@ -403,23 +403,23 @@ TEST_CASE("leases: who did not run judges nobody by that time") {
   REQUIRE(changes.size() == 2);
   CHECK(changes[0].kind() == v1::ConfigurationChange::DROP_REPLICA);
   CHECK(changes[1].kind() == v1::ConfigurationChange::PROMOTE);
-  // What may be answered is not more for it.
+  // The pause extends no lease for reads.
   CHECK_FALSE(leases.MayRead(0, back));
 }
 
-TEST_CASE("leases: who did not run serves no earlier for it, promoted") {
+TEST_CASE("leases: a promoted server that did not run still waits for the lease that it gave") {
   ReplicaLeases leases;
   leases.Follow(View({{kTwo, kOne}}), kOne, kStart);
   const int64_t back = kStart + 3 * kLeaseNanos;
   CHECK(Judged(&leases, back).empty());
-  // What lies in its lanes, and is looked at now, was heard now.
+  // A beacon that waited in its lanes counts as heard when it is handled.
   REQUIRE(leases.OnBeacon(kTwo, Of(0), back) == ReplyStatus::kOk);
   leases.Follow(View({{kOne, kNobody, As::kFollower, 3, 2}}), kOne, back);
   CHECK_FALSE(leases.MayServe(0, back + kLeaseNanos - 1));
   CHECK(leases.MayServe(0, back + kLeaseNanos));
 }
 
-TEST_CASE("leases: the time without copies is none in which somebody was silent") {
+TEST_CASE("leases: time without replicas does not count as silence") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne}}), kOne, kStart);
   CHECK(Judged(&leases, kStart).empty());
@@ -428,14 +428,14 @@ TEST_CASE("leases: the time without copies is none in which somebody was silent"
   CHECK(JudgedUntil(&leases, later, later + kLeaseNanos).size() == 1);
 }
 
-TEST_CASE("leases: a view that says the same of a copy changes nothing") {
+TEST_CASE("leases: a view with the same replicas changes nothing") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo}, {kTwo, kOne, As::kLearner}}), kOne, kStart);
   leases.Acknowledged(kTwo, Of(0), kStart);
   REQUIRE(leases.OnBeacon(kTwo, Of(1), kStart) == ReplyStatus::kOk);
   const int64_t later = kStart + 500 * kMilli;
   CHECK(Judged(&leases, kStart + 250 * kMilli).empty());
-  // The learner there is a follower now: what was heard before counts for it, too.
+  // The learner there is a follower now: earlier beacons count for it, too.
   leases.Follow(View({{kOne, kTwo}, {kTwo, kOne, As::kFollower, 3, 1, 8}}), kOne, later);
   CHECK(leases.MayRead(0, kStart + kReads - 1));
   CHECK_FALSE(leases.MayRead(0, kStart + kReads));
@@ -446,7 +446,7 @@ TEST_CASE("leases: a view that says the same of a copy changes nothing") {
   CHECK(changes[1].configuration() == 8);
 }
 
-TEST_CASE("leases: a copy since another configuration starts anew") {
+TEST_CASE("leases: a replica that joined again starts without a lease") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo}, {kTwo, kOne}}), kOne, kStart);
   leases.Acknowledged(kTwo, Of(0), kStart);

@@ -1,5 +1,5 @@
-// Shards of several servers with copies of a partition: what workers are answered meanwhile, and
-// what the coordinator, which is not there but for its answers, is asked.
+// Shards of several servers with replicas of a partition: the answers to workers, and the requests
+// to the coordinator, of which the test has only the answers.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace verbena::server {
 namespace {
 
-TEST_CASE("copies: a push is answered when the follower has it") {
+TEST_CASE("replicas: a push is answered when the follower has it") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -35,7 +35,7 @@ TEST_CASE("copies: a push is answered when the follower has it") {
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: a follower that is silent ends the reads, then is given up") {
+TEST_CASE("replicas: a follower that is silent ends the reads, then is given up") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -61,14 +61,14 @@ TEST_CASE("copies: a follower that is silent ends the reads, then is given up") 
   REQUIRE(copies.Until([&] { return Copies::counters(copies.a).dropped_copies == 1; }));
   CHECK(copies.Pulled(&worker) == ReplyStatus::kNotReady);
   CHECK(worker.Answer(second) == nullptr);
-  // The view that says so sets it free.
+  // The view without the follower releases the push.
   copies.world.Apply(&copies.a, copies.View({kA, {}, {}}, 3, 0));
   CHECK(copies.Answer(worker, second) == ReplyStatus::kOk);
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
   CHECK(worker.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: what waited for longer than the lease is not read without another") {
+TEST_CASE("replicas: a pull that waited for longer than the lease is refused without another") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -87,7 +87,7 @@ TEST_CASE("copies: what waited for longer than the lease is not read without ano
   CHECK(copies.a.shard->Snapshot().counters.engine.deferred == 0);
 }
 
-TEST_CASE("copies: a change that is not made is asked for again") {
+TEST_CASE("replicas: a change that is not made is asked for again") {
   Copies copies;
   copies.Begin();
   copies.b.paused = true;
@@ -104,7 +104,7 @@ TEST_CASE("copies: a change that is not made is asked for again") {
   CHECK(copies.asked.empty());
 }
 
-TEST_CASE("copies: an answer of the coordinator that is lost is not waited for") {
+TEST_CASE("replicas: an answer of the coordinator that is lost is not waited for") {
   Copies copies;
   copies.Begin();
   copies.b.paused = true;
@@ -115,7 +115,7 @@ TEST_CASE("copies: an answer of the coordinator that is lost is not waited for")
   CHECK(copies.Until([&] { return Copies::counters(copies.a).dropped_copies > 0; }));
 }
 
-TEST_CASE("copies: a learner is brought up, admitted, and serves when it is promoted") {
+TEST_CASE("replicas: a learner catches up, is admitted, and serves when it is promoted") {
   Copies copies;
   copies.world.Apply(copies.View({kA, {}, {}}, 1, 0));
   TestWorker& worker = copies.Worker(copies.a);
@@ -156,13 +156,13 @@ TEST_CASE("copies: a learner is brought up, admitted, and serves when it is prom
   CHECK(copies.Pushed(&other, 5, 16) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: a learner that does not answer is given up, and reads go on meanwhile") {
+TEST_CASE("replicas: a learner that does not answer is given up, and reads go on meanwhile") {
   Copies copies;
   copies.c.paused = true;
   const int64_t start = copies.world.now();
   copies.world.Apply(copies.View({kA, {}, {kC}}, 2, 2));
   TestWorker& worker = copies.Worker(copies.a);
-  // There is little to tell it: what comes now would make it a follower without a gap.
+  // There is little to copy: the next push would make it a follower without a gap.
   const uint64_t first = copies.Push(&worker, 1, 1);
   REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
   CHECK(Is(copies.asked[0], kA, Change::DROP_REPLICA, 2, kC.server));
@@ -173,7 +173,7 @@ TEST_CASE("copies: a learner that does not answer is given up, and reads go on m
   CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: a follower that hears nothing asks to be the primary, and is") {
+TEST_CASE("replicas: a follower that hears nothing asks to be the primary, and is") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -216,7 +216,7 @@ TEST_CASE("copies: a follower that hears nothing asks to be the primary, and is"
   CHECK(other.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: who is promoted before its own lease has passed waits for that") {
+TEST_CASE("replicas: a follower that is promoted early waits until its own lease has passed") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -234,7 +234,7 @@ TEST_CASE("copies: who is promoted before its own lease has passed waits for tha
   CHECK(copies.Pushed(&other, 2, 2) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: a record refused for an older view is sent again") {
+TEST_CASE("replicas: a record refused for an older view is sent again") {
   Copies copies;
   copies.Begin();
   // The follower is one anew, and does not know it yet.
@@ -260,7 +260,7 @@ TEST_CASE("copies: a record refused for an older view is sent again") {
   CHECK(worker.pulled()[0] == -3);
 }
 
-TEST_CASE("copies: what a lost link had in progress is sent again") {
+TEST_CASE("replicas: records in flight on a lost link are sent again") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -276,7 +276,7 @@ TEST_CASE("copies: what a lost link had in progress is sent again") {
   CHECK(copies.asked.empty());
 }
 
-TEST_CASE("copies: one that cannot go on is dropped at once") {
+TEST_CASE("replicas: a replica that cannot go on is dropped at once") {
   Copies copies;
   const auto view = copies.View({kA, {kB}, {}}, 2, 2);
   copies.world.Apply(&copies.a, view);
@@ -296,7 +296,7 @@ TEST_CASE("copies: one that cannot go on is dropped at once") {
   CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: one that answers, but takes nothing for a lease, is dropped") {
+TEST_CASE("replicas: a replica that answers, but takes no record for a lease, is dropped") {
   Copies copies;
   const auto view = copies.View({kA, {kB}, {}}, 2, 2);
   copies.world.Apply(&copies.a, view);
@@ -325,7 +325,7 @@ struct BusyReplicas {
   ~BusyReplicas() { shard::failpoints().refuse_replicas = false; }
 };
 
-// Of a follower without room for three leases: whether it is kept, and takes the push then.
+// Whether a follower without room for three leases is kept, and takes the push afterwards.
 bool KeepsBusyReplica() {
   Copies copies;
   copies.Begin();
@@ -345,7 +345,7 @@ bool KeepsBusyReplica() {
   return copies.asked.empty();
 }
 
-TEST_CASE("regression: copies: one that has no room for some leases is kept") {
+TEST_CASE("regression: replicas: a replica without room for some leases is kept") {
   CHECK(KeepsBusyReplica());
   shard::failpoints().drop_the_busy = true;
   const bool keeps = KeepsBusyReplica();
@@ -353,7 +353,8 @@ TEST_CASE("regression: copies: one that has no room for some leases is kept") {
   CHECK_FALSE(keeps);
 }
 
-TEST_CASE("regression: copies: beacons have room on a lane with one small slot and much to send") {
+TEST_CASE(
+    "regression: replicas: beacons have room on a lane with one small slot and much to send") {
   Copies copies(1);
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -374,7 +375,7 @@ TEST_CASE("regression: copies: beacons have room on a lane with one small slot a
   CHECK(copies.Pulled(&worker) == ReplyStatus::kOk);
 }
 
-TEST_CASE("copies: one that never has room does not hold pushes back for ever") {
+TEST_CASE("replicas: a replica that never has room does not delay pushes for ever") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);
@@ -391,7 +392,7 @@ TEST_CASE("copies: one that never has room does not hold pushes back for ever") 
   CHECK(copies.Answer(worker, first) == ReplyStatus::kOk);
 }
 
-TEST_CASE("regression: copies: a primary that did not run gives no replica up for that time") {
+TEST_CASE("regression: replicas: a primary that did not run gives no replica up for that time") {
   Copies copies;
   copies.Begin();
   TestWorker& worker = copies.Worker(copies.a);

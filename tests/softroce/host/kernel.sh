@@ -37,7 +37,7 @@ kernel_find() {
 # kernel_download FOLDER: the package, unpacked to FOLDER/root.
 kernel_download() {
   local package attempt
-  # As root, apt downloads as the user _apt, who cannot write here, and prints long warnings.
+  # As root, apt downloads as the user _apt, which cannot write here, and prints long warnings.
   local apt=(apt-get -qq -o Acquire::Retries=3 -o Acquire::http::Timeout=30)
   [ "$(id -u)" -ne 0 ] || apt+=(-o APT::Sandbox::User=root)
   kernel_package() {
