@@ -176,5 +176,27 @@ TEST_CASE(
   CHECK(refused->status.code() == Code::kPermissionDenied);
 }
 
+// A server takes a later change of the same client for the last one.
+TEST_CASE("regression: an observer's change waits until the one before it is answered") {
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  FakeCluster::Options options;
+  options.observer = true;
+  OptimizerCluster cluster(consistency, options);
+  bool refuses = true;
+  cluster.servers[0]->refuse = [&](const Seen& seen) -> std::optional<ReplyStatus> {
+    const bool first = seen.type == RecordType::kSetOptimizer && std::exchange(refuses, false);
+    return first ? std::optional(ReplyStatus::kNotReady) : std::nullopt;
+  };
+  auto first = cluster.Set({{"rate", 0.5}});
+  auto second = cluster.Set({{"rate", 0.25}});
+  Good(&cluster, first);
+  Good(&cluster, second);
+  const auto& changed = cluster.servers[0]->changed;
+  REQUIRE(changed.size() == 2 * kChunks);
+  for (uint32_t i = 0; i < 2 * kChunks; ++i) {
+    CHECK(changed[i].value.value == (i < kChunks ? 0.5 : 0.25));
+  }
+}
+
 }  // namespace set_optimizer_test
 }  // namespace verbena::test
