@@ -88,6 +88,20 @@ TEST_CASE("an assignment keeps the optimizer's state") {
   CHECK(f.Read(0) == Filled(16, 8));
 }
 
+// Its parameters are a function of its state.
+TEST_CASE("regression: ftrl goes on from parameters that were assigned") {
+  FixtureOptions o;
+  o.workers = 1;
+  o.consistency = v1::CONSISTENCY_ASYNC;
+  o.optimizer = "ftrl";
+  o.rate = 0.5;
+  Fixture f(o);
+  f.Push(0, 0, 1, 2);
+  Assign(&f, 0, 0, 2, 5);
+  f.Push(0, 0, 3, 0);
+  CHECK(f.Read(0)[0] == Approx(5));
+}
+
 TEST_CASE("16 bits: what was assigned is pulled bit for bit, and trained on in f32") {
   FixtureOptions o;
   o.workers = 1;
