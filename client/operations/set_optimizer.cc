@@ -83,12 +83,13 @@ void SetOptimizerRequests::OnReply(Stream* stream, PendingRequest* entry, const 
     const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
     if (Settlement::Accepted(status)) {
       accepted = true;
-    } else if (Settlement::Retryable(status)) {
-      retry = status;
-    } else {
-      fatal.emplace_back(entry->parts[i], status);
+      return false;
     }
-    return Settlement::Retryable(status);
+    retry = status;
+    if (Settlement::Retryable(status)) return true;
+    fatal.emplace_back(entry->parts[i], status);
+    // Its sequence is still to be settled, without values.
+    return entry->numbered && Live(*entry);
   });
   if (accepted && Live(*entry)) entry->operation->change->InForce(reply.version, reply.detail);
   for (const auto& [part, status] : fatal) {

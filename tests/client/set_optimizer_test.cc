@@ -144,6 +144,21 @@ TEST_CASE("set optimizer: groups that are refused for now are sent again") {
   Good(&cluster, cluster.EndStep(cluster.table));
 }
 
+// As by servers of another version than the coordinator's.
+TEST_CASE("regression: pushes go on after a change of the optimizer that a server refuses") {
+  OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
+  cluster.servers[0]->refuse = [&](const Seen& seen) -> std::optional<ReplyStatus> {
+    const bool values = seen.type == RecordType::kSetOptimizer && seen.value != 0;
+    return values ? std::optional(ReplyStatus::kOutOfRange) : std::nullopt;
+  };
+  auto change = cluster.Set({{"rate", 0.5}});
+  auto push = cluster.Push(cluster.table, cluster.Memory(cluster.table, 1), kSecond);
+  REQUIRE(cluster.Wait(change));
+  CHECK(change->status.code() == Code::kInternal);
+  Good(&cluster, push);
+  CHECK(cluster.servers[0]->changed.empty());
+}
+
 TEST_CASE("set optimizer: values that the optimizer does not have are refused at once") {
   OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
   const auto refused = [&](const Values& values, const std::string& what) {
