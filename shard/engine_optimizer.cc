@@ -44,7 +44,8 @@ ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
   // Changes of async and ssp tables are in force at once: none is kept for a step.
   const uint64_t least = sync ? table.version(c.slice) : 1;
   const bool numbered = c.member.rank >= 0 && !sync;
-  const uint64_t sequence = numbered ? c.group.sequence : c.group.index;
+  // Others are known by their client and its number, and a client sends one after the other.
+  const uint64_t sequence = numbered ? c.group.sequence : 0;
   const bool replicates =
       (numbered || !c.values.empty()) && e.log.mode(p) != ReplicaLog::Mode::kAlone &&
       e.log.Replicated(p, table.id()) && !VERBENA_FAILPOINT(shard, keep_optimizer);
@@ -54,8 +55,11 @@ ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
   ReplyStatus status =
       c.state->consistency->SetOptimizer(c.group, c.worker, c.member, c.slice, from);
   if (status == ReplyStatus::kOk && !c.values.empty()) {
-    const OptimizerChange change = {
-        *from, c.worker, c.group.index, c.member.rank, {c.values.begin(), c.values.end()}};
+    const OptimizerChange change = {*from,
+                                    numbered ? 0 : c.worker,
+                                    c.group.index,
+                                    c.member.rank,
+                                    {c.values.begin(), c.values.end()}};
     bool added = false;
     *from = table.optimizer().Add(c.slice, change, least, &added);
     if (!added) {

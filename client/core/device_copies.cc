@@ -122,7 +122,7 @@ bool DeviceCopies::StartCopy(Stream* stream, PendingRequest* entry) {
     return false;
   }
   if (!*passed) return false;
-  const uint32_t bytes = entry->elements * entry->table->layout.gradient_bytes;
+  const auto bytes = static_cast<uint32_t>(entry->handler->BytesOf(*entry));
   Staging* buffers = tracker_.staging.StagingOf(*entry);
   if (entry->staging == nullptr && buffers->Left(bytes) <= 1) {
     if (!OldestToCopy(*entry) || (buffers->Left(bytes) == 0 && !TakeBack(*entry))) {
@@ -154,7 +154,7 @@ bool DeviceCopies::OldestToCopy(const PendingRequest& entry) const {
 // A push that was kept for a server that takes over is older than later copies, and is posted
 // before them. So the youngest copy that is not posted releases its buffer.
 bool DeviceCopies::TakeBack(const PendingRequest& entry) {
-  const uint32_t bytes = entry.elements * entry.table->layout.gradient_bytes;
+  const auto bytes = static_cast<uint32_t>(entry.handler->BytesOf(entry));
   PendingRequest* youngest = nullptr;
   for (const auto& stream : tracker_.lanes->streams()) {
     for (const TableLane* lane : stream->table_lanes) {

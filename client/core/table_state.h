@@ -40,7 +40,7 @@ struct TableLane {
   // A record was returned to be resent: no record is posted before those posted after it are
   // answered too, so that all of them are sent in order.
   bool reordering = false;
-  // sync: changes of the optimizer, posted and unanswered. Other records wait for these.
+  // Changes of the optimizer that have no sequences, posted and unanswered. Others wait for these.
   uint32_t changes_out = 0;
   int64_t retry_at = 0;
   Backoff backoff;

@@ -69,13 +69,13 @@ bool SetOptimizerRequests::Post(Stream* stream, PendingRequest* entry) {
   request.groups = absl::MakeConstSpan(groups.data(), entry->parts.size());
   request.prefix = absl::MakeConstSpan(reinterpret_cast<const std::byte*>(values.data()), bytes);
   if (!tracker_.poster.Send(stream, entry, &request)) return false;
-  if (table->sync) ++table->LaneOn(stream)->changes_out;
+  if (!numbers) ++table->LaneOn(stream)->changes_out;
   return true;
 }
 
 void SetOptimizerRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) {
   TableState* table = entry->table;
-  if (table->sync) --table->LaneOn(stream)->changes_out;
+  if (!Numbers(*table)) --table->LaneOn(stream)->changes_out;
   ReplyStatus retry = ReplyStatus::kOk;
   bool accepted = false;
   std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
@@ -83,12 +83,13 @@ void SetOptimizerRequests::OnReply(Stream* stream, PendingRequest* entry, const 
     const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
     if (Settlement::Accepted(status)) {
       accepted = true;
-    } else if (Settlement::Retryable(status)) {
-      retry = status;
-    } else {
-      fatal.emplace_back(entry->parts[i], status);
+      return false;
     }
-    return Settlement::Retryable(status);
+    retry = status;
+    if (Settlement::Retryable(status)) return true;
+    fatal.emplace_back(entry->parts[i], status);
+    // Its sequence is still to be settled, without values.
+    return entry->numbered && Live(*entry);
   });
   if (accepted && Live(*entry)) entry->operation->change->InForce(reply.version, reply.detail);
   for (const auto& [part, status] : fatal) {
@@ -104,7 +105,7 @@ void SetOptimizerRequests::OnReply(Stream* stream, PendingRequest* entry, const 
 }
 
 void SetOptimizerRequests::OnLaneLost(PendingRequest* entry) {
-  if (entry->table->sync) --entry->table->LaneOn(entry->stream)->changes_out;
+  if (!Numbers(*entry->table)) --entry->table->LaneOn(entry->stream)->changes_out;
   if (!Live(*entry) && !entry->numbered) return tracker_.entries.Free(entry);
   tracker_.queue.Enqueue(entry);
 }

@@ -1,7 +1,9 @@
 // Changes of the values of a table's optimizer.
 //
-// sync: nothing else of the table is posted to a shard before it has answered the change. So no
-// push can commit the step for which a change is, before the change and its replicas are there.
+// Without sequences among those of pushes (sync tables; observers) nothing else of the table is
+// posted to a shard before it has answered the change. So no push can commit the step for which a
+// change is, before the change and its replicas are there; and the numbers of a client's changes
+// arrive in order, which is how a shard knows one that is sent again.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_OPERATIONS_SET_OPTIMIZER_H_

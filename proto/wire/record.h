@@ -177,13 +177,15 @@ enum class ReplicaKind : uint8_t {
   kMakeRows = 14,        // `count` keys, zeros: from this record on the keys have rows with initial
                          // values, which are no longer "to come"
   kOptimizer = 15,  // `count` changes of the slice's optimizer, each an OptimizerChangeHeader and
-                    // its values; those from `version` on or earlier are merged before
+                    // its values; those of steps before `version` are merged
 };
 inline constexpr uint8_t kMaxReplicaKind = 15;
-// A change of a slice's optimizer, in a kOptimizer.
+// A change of a slice's optimizer, in a kOptimizer. Without values: the last change of a client,
+// whose values are in others.
 struct OptimizerChangeHeader {
   uint64_t from;      // step from which it is in force; 0: at once
-  uint64_t worker;    // incarnation of the client that made it
+  uint64_t worker;    // incarnation of the client that made it; 0: several, or it has a sequence
+                      // among the worker's pushes
   uint64_t sequence;  // of the client's changes
   uint64_t changes;   // that are merged in it
   int32_t rank;       // of the worker; less than 0: not a worker's
@@ -235,11 +237,13 @@ struct Group {
   uint32_t partition;
   uint32_t index;     // push, pull: chunk of the table. sync push of rows: number of this record
                       // among the worker's records of the step on this partition, from 0. norms and
-                      // totals: NormKind. Others: 0
+                      // totals: NormKind. set-optimizer: number of the client's change of the
+                      // table, from 1. Others: 0
   uint64_t epoch;     // the partition's epoch in the sender's view
   uint64_t sequence;  // sync push and end-step, norms, totals: step. async push and end-step:
                       // sequence. async and ssp pull: sequence of a push of this worker that must
-                      // be applied first, or 0. scan: cursor. Others: 0
+                      // be applied first, or 0. scan: cursor. set-optimizer by a worker: as a push.
+                      // Others: 0
   uint32_t count;     // push: elements. rows: keys. end-step: chunks (embedding table: groups of
                       // rows) pushed to this partition in this step
   uint32_t reserved;  // 0

@@ -150,7 +150,6 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
   if (FindServer(incarnation, impl.view()) != nullptr) {
     impl.heard[incarnation] = impl.Now();
   }
-  bool changed = false;
   if (!impl.leases.Renew(incarnation, impl.Now() + impl.LeaseNanos())) {
     const v1::Server* silent = FindServer(incarnation, impl.view());
     if (silent == nullptr || impl.left.contains(incarnation)) {
@@ -166,13 +165,15 @@ void Coordinator::Heartbeat(const v1::HeartbeatRequest& request,
       reply(std::move(saved));
       return;
     }
-    changed = true;
   }
-  v1::HeartbeatResponse response;
-  response.set_revision(impl.state.view.revision());
-  response.set_term(impl.state.view.term());
-  reply(std::move(response));
-  if (changed) impl.AnswerPolls();
+  impl.WhenSaved([&impl, reply = std::move(reply)](const absl::Status& saved) mutable {
+    if (!saved.ok()) return reply(saved);
+    v1::HeartbeatResponse response;
+    response.set_revision(impl.state.view.revision());
+    response.set_term(impl.state.view.term());
+    reply(std::move(response));
+  });
+  if (impl.unpublished && !impl.grouping) impl.AnswerPolls();
 }
 
 void Coordinator::Leave(const v1::LeaveRequest& request, Reply<v1::LeaveResponse> reply) {

@@ -94,4 +94,11 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
   }
 }
 
+void FollowAssigned(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                    const float* parameters, float* state, size_t stride, size_t n) {
+  float* arrays[kMaxStateArrays] = {};
+  for (size_t a = 0; a < optimizer.state_arrays(); ++a) arrays[a] = state + a * stride;
+  optimizer.Assigned(isa, scalars, parameters, arrays, n);
+}
+
 }  // namespace verbena::shard

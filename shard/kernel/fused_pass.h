@@ -32,6 +32,11 @@ void ReduceAndApply(Isa isa, const Optimizer& optimizer, const ApplyScalars& sca
                     absl::Span<const Source> sources, float divisor, const float* in, float* out,
                     float* state, size_t stride, size_t n, const RoundedCopy& rounded = {});
 
+// After parameters were written in place of what ReduceAndApply() has left: see
+// Optimizer::Assigned().
+void FollowAssigned(Isa isa, const Optimizer& optimizer, const ApplyScalars& scalars,
+                    const float* parameters, float* state, size_t stride, size_t n);
+
 // The squared L2 norm of sum of sources / divisor.
 double SquaredGradient(Isa isa, absl::Span<const Source> sources, float divisor, size_t n);
 

@@ -4,6 +4,7 @@
 //     w = 0 where |z| <= l1, else -(z - sign(z) * l1) / ((beta + sqrt(n)) / alpha + l2)
 //
 // w is a function of z and n alone: after the first apply, an initial value lives on in z only.
+// Where w is assigned, z becomes the value that gives that w.
 //
 // Under a schedule alpha_t is the rate of the t-th apply, and
 //
@@ -66,6 +67,20 @@ VERBENA_KERNEL(FtrlScheduled,
                (const float* in, float* out, float* linear, float* squares, const float* g,
                 const FtrlFactors& f, size_t n),
                (in, out, linear, squares, g, f, n));
+VERBENA_KERNEL_BODY FtrlAssignedBody(const float* w, float* linear, const float* squares,
+                                     const FtrlFactors& f, size_t n) {
+  const FtrlFactors k = f;
+#pragma GCC ivdep
+  for (size_t i = 0; i < n; ++i) {
+    const float divisor = (k.beta + std::sqrt(squares[i])) / k.alpha + k.l2;
+    const float taken = w[i] > 0 ? -k.l1 : w[i] < 0 ? k.l1 : 0.0f;
+    linear[i] = taken - divisor * w[i];
+  }
+}
+VERBENA_KERNEL(FtrlAssigned,
+               (const float* w, float* linear, const float* squares, const FtrlFactors& f,
+                size_t n),
+               (w, linear, squares, f, n));
 VERBENA_KERNEL(FtrlKernel,
                (const float* in, float* out, float* linear, float* squares, const float* g,
                 const FtrlFactors& f, size_t n),
@@ -77,6 +92,12 @@ class Ftrl final : public Optimizer {
       : beta_(static_cast<float>(beta)), l1_(static_cast<float>(l1)), l2_(static_cast<float>(l2)) {}
   size_t state_arrays() const override { return 2; }
   bool counts_applies() const override { return false; }
+  void Assigned(Isa isa, const ApplyScalars& s, const float* parameters, float* const* state,
+                size_t n) const override {
+    if (s.rate == 0) return;
+    const FtrlFactors factors = {s.rate, beta_, l1_, l2_};
+    FtrlAssigned[static_cast<size_t>(isa)](parameters, state[0], state[1], factors, n);
+  }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t) const override {

@@ -83,6 +83,10 @@ class Optimizer {
   // Applies `gradient` to one block: reads `in`, writes `out`; out may be in.
   void Apply(Isa isa, const ApplyScalars& scalars, const float* in, float* out, float* const* state,
              const float* gradient, size_t n) const;
+  // `parameters` were written in place of what Apply() has left. The state stays, but for an
+  // optimizer whose parameters are a function of it: that one goes on from the new ones.
+  virtual void Assigned(Isa, const ApplyScalars&, const float* /*parameters*/,
+                        float* const* /*state*/, size_t) const {}
   // Adds one block of the weights to *weights, and of the update that Apply() would make with the
   // same arguments, but for rate and trust ratio, to *update. Changes no state.
   void MeasureTrust(Isa isa, const ApplyScalars& scalars, const float* in,

@@ -71,7 +71,9 @@ ReplyStatus CopyRecords::Apply(const Copied& c) {
   }
   if (status != ReplyStatus::kOk) return status;
   c.marks->generation = c.header.generation;
-  if (c.header.worker != 0) {
+  // A change without a sequence is known by the table's optimizer, and is no progress.
+  const bool progress = c.header.kind != ReplicaKind::kOptimizer || c.header.worker_sequence != 0;
+  if (c.header.worker != 0 && progress) {
     WorkerMark& mark = c.marks->workers[c.header.worker];
     mark.worker = c.header.worker;
     mark.sequence = std::max(mark.sequence, c.header.worker_sequence);

@@ -315,6 +315,8 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
     float* const out = has_master() ? weights : Floats(to);
     if (Assigns(sources)) {
       Accumulate(BestIsa(), sources, out, c.elements);
+      FollowAssigned(BestIsa(), *with, ScalarsOf(c, *with, scale), out, State(c),
+                     array_bytes_ / sizeof(float), c.elements);
       if (has_master()) Round(BestIsa(), type_, out, rounded.to, c.elements);
     } else {
       ReduceAndApply(BestIsa(), *with, ScalarsOf(c, *with, scale), sources, divisor, weights, out,

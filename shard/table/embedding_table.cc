@@ -208,6 +208,9 @@ void EmbeddingTable::ApplyRow(uint32_t row, absl::Span<const Source> all, float 
     rows.SetParameters(row, sources.front().floats());
     // Bias corrections of a new row start with its first gradient.
     if (rows.applies(row) == 0) rows.SetApplies(row, kAppliesOfNewState);
+    wide_.resize(dim_);
+    FollowAssigned(BestIsa(), *with_, ScalarsFor(NextApply(rows.applies(row))),
+                   rows.Widened(row, wide_.data()), rows.state(row), dim_, dim_);
   } else if (shape_.narrow()) {
     ApplyNarrow(row, sources, divisor);
   } else {

@@ -34,43 +34,30 @@ bool Same(const std::vector<NamedValue>& a, const std::vector<NamedValue>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(NamedValue)) == 0);
 }
 
-void Append(const OptimizerChange& change, uint64_t changes, std::vector<std::byte>* out) {
-  const OptimizerChangeHeader header = {
-      change.from, change.worker, change.sequence,
-      changes,     change.rank,   static_cast<uint32_t>(change.values.size())};
-  const size_t at = out->size();
-  const size_t bytes = change.values.size() * sizeof(NamedValue);
-  out->resize(at + sizeof(header) + bytes);
-  std::memcpy(out->data() + at, &header, sizeof(header));
-  if (bytes > 0) std::memcpy(out->data() + at + sizeof(header), change.values.data(), bytes);
-}
-
 }  // namespace
 
 TableOptimizer::TableOptimizer(const v1::Optimizer& spec, std::unique_ptr<Optimizer> initial)
     : spec_(spec), initial_(std::move(initial)), changeable_(ChangeableValues(spec)) {}
 
-TableOptimizer::Entries* TableOptimizer::Of(uint32_t slice) {
+TableOptimizer::Slice* TableOptimizer::Of(uint32_t slice) {
   if (slice >= slices_.size()) slices_.resize(slice + 1);
   return &slices_[slice];
 }
 
 const TableOptimizer::Entries* TableOptimizer::Find(uint32_t slice) const {
-  return slice < slices_.size() && !slices_[slice].empty() ? &slices_[slice] : nullptr;
+  const bool any = slice < slices_.size() && !slices_[slice].entries.empty();
+  return any ? &slices_[slice].entries : nullptr;
 }
 
 size_t TableOptimizer::EndOf(const Entries& entries, uint64_t step) {
   size_t end = entries.size();
-  while (end > 0 && entries[end - 1].change.rank != kMerged &&
-         entries[end - 1].change.from > step) {
-    --end;
-  }
+  while (end > 0 && entries[end - 1].rank != kMerged && entries[end - 1].from > step) --end;
   return end;
 }
 
 std::vector<NamedValue> TableOptimizer::ValuesOf(const Entries& entries, size_t end) {
   std::vector<NamedValue> values;
-  for (size_t i = 0; i < end; ++i) Merge(entries[i].change.values, &values);
+  for (size_t i = 0; i < end; ++i) Merge(entries[i].values, &values);
   return values;
 }
 
@@ -87,7 +74,7 @@ OptimizerPointer TableOptimizer::Make(const std::vector<NamedValue>& values) {
 
 const OptimizerPointer& TableOptimizer::At(uint32_t slice, uint64_t step) {
   if (Find(slice) == nullptr) return initial_;
-  Entries& entries = slices_[slice];
+  Entries& entries = slices_[slice].entries;
   const size_t end = EndOf(entries, step);
   if (end == 0) return initial_;
   OptimizerPointer& made = entries[end - 1].made;
@@ -108,7 +95,7 @@ v1::Optimizer TableOptimizer::SpecAt(uint32_t slice, uint64_t step, uint64_t* ch
 
 uint64_t TableOptimizer::LastFrom(uint32_t slice) const {
   const Entries* entries = Find(slice);
-  return entries == nullptr ? 0 : entries->back().change.from;
+  return entries == nullptr ? 0 : entries->back().from;
 }
 
 absl::Status TableOptimizer::Check(absl::Span<const NamedValue> values) const {
@@ -120,40 +107,30 @@ absl::Status TableOptimizer::Check(absl::Span<const NamedValue> values) const {
 void TableOptimizer::MergeBefore(uint64_t step, Entries* entries) {
   size_t end = 0;
   while (end < entries->size() &&
-         ((*entries)[end].change.rank == kMerged || (*entries)[end].change.from < step)) {
+         ((*entries)[end].rank == kMerged || (*entries)[end].from < step)) {
     ++end;
   }
-  if (end == 0 || (end == 1 && entries->front().change.rank == kMerged)) return;
+  if (end == 0 || (end == 1 && entries->front().rank == kMerged)) return;
   Entry merged = std::move(entries->front());
   for (size_t i = 1; i < end; ++i) {
     Entry& entry = (*entries)[i];
-    Merge(entry.change.values, &merged.change.values);
-    merged.change.from = std::max(merged.change.from, entry.change.from);
+    Merge(entry.values, &merged.values);
+    merged.from = std::max(merged.from, entry.from);
     merged.changes += entry.changes;
-    // Known again if its client sends it again: workers do not, after their step is committed.
-    if (entry.change.rank < 0) {
-      merged.change.worker = entry.change.worker;
-      merged.change.sequence = entry.change.sequence;
-    }
     merged.made = std::move(entry.made);
   }
-  merged.change.rank = kMerged;
+  merged.rank = kMerged;
   entries->erase(entries->begin() + 1, entries->begin() + static_cast<ptrdiff_t>(end));
   entries->front() = std::move(merged);
 }
 
 void TableOptimizer::Insert(uint32_t slice, Entry entry, uint64_t least) {
-  Entries& entries = *Of(slice);
-  const auto key = [](const Entry& e) {
-    const bool merged = e.change.rank == kMerged;
-    return std::pair(merged ? 0 : e.change.from, e.change.rank);
-  };
+  Entries& entries = Of(slice)->entries;
+  const auto key = [](const Entry& e) { return std::pair(e.rank == kMerged ? 0 : e.from, e.rank); };
   auto at = std::lower_bound(entries.begin(), entries.end(), entry,
                              [&](const Entry& a, const Entry& b) { return key(a) < key(b); });
   if (at != entries.end() && key(*at) == key(entry)) {
-    Merge(entry.change.values, &at->change.values);
-    at->change.worker = entry.change.worker;
-    at->change.sequence = entry.change.sequence;
+    Merge(entry.values, &at->values);
     at->changes += entry.changes;
   } else {
     at = entries.insert(at, std::move(entry));
@@ -164,80 +141,105 @@ void TableOptimizer::Insert(uint32_t slice, Entry entry, uint64_t least) {
 
 uint64_t TableOptimizer::Add(uint32_t slice, const OptimizerChange& change, uint64_t least,
                              bool* added) {
-  *added = false;
-  for (const Entry& e : *Of(slice)) {
-    const bool alike = change.rank < 0
-                           ? e.change.rank < 0
-                           : e.change.rank == change.rank && e.change.from == change.from;
-    if (alike && e.change.worker == change.worker && e.change.sequence >= change.sequence) {
-      return e.change.from;
-    }
-  }
   *added = true;
-  Insert(slice, {change, 1, nullptr}, least);
+  if (change.client != 0) {
+    Last& last = Of(slice)->last[change.client];
+    *added = change.number > last.number;
+    if (!*added) return last.from;
+    last = {change.number, change.from};
+  }
+  Insert(slice, {change.from, change.rank, change.values, 1, nullptr}, least);
   return change.from;
 }
 
 void TableOptimizer::Restart(uint32_t slice) {
   if (Find(slice) == nullptr) return;
-  Entries& entries = slices_[slice];
+  Entries& entries = slices_[slice].entries;
   MergeBefore(std::numeric_limits<uint64_t>::max(), &entries);
-  entries.front().change.from = 0;
+  entries.front().from = 0;
 }
 
 void TableOptimizer::Forget(uint32_t slice) {
-  if (slice < slices_.size()) slices_[slice].clear();
+  if (slice < slices_.size()) slices_[slice] = {};
+}
+
+void TableOptimizer::ForgetClients(absl::FunctionRef<bool(uint64_t client)> gone) {
+  for (Slice& slice : slices_) {
+    std::erase_if(slice.last, [&](const auto& last) { return gone(last.first); });
+  }
 }
 
 // ---- replicas -----------------------------------------------------------------------------------
 
+void TableOptimizer::Append(const Entry& entry, const OptimizerChange& of,
+                            std::vector<std::byte>* out) {
+  const OptimizerChangeHeader header = {entry.from, of.client,
+                                        of.number,  entry.changes,
+                                        entry.rank, static_cast<uint32_t>(entry.values.size())};
+  const size_t at = out->size();
+  const size_t bytes = entry.values.size() * sizeof(NamedValue);
+  out->resize(at + sizeof(header) + bytes);
+  std::memcpy(out->data() + at, &header, sizeof(header));
+  if (bytes > 0) std::memcpy(out->data() + at + sizeof(header), entry.values.data(), bytes);
+}
+
 uint32_t TableOptimizer::Count(uint32_t slice) const {
-  const Entries* entries = Find(slice);
-  return entries == nullptr ? 0 : static_cast<uint32_t>(entries->size());
+  if (slice >= slices_.size()) return 0;
+  return static_cast<uint32_t>(slices_[slice].entries.size() + slices_[slice].last.size());
 }
 
 std::vector<std::byte> TableOptimizer::Encode(uint32_t slice) const {
   std::vector<std::byte> out;
-  if (const Entries* entries = Find(slice)) {
-    for (const Entry& e : *entries) Append(e.change, e.changes, &out);
+  if (slice >= slices_.size()) return out;
+  for (const Entry& entry : slices_[slice].entries) Append(entry, {}, &out);
+  for (const auto& [client, last] : slices_[slice].last) {
+    OptimizerChange of;
+    of.client = client;
+    of.number = last.number;
+    Append({last.from, -1, {}, 0, nullptr}, of, &out);
   }
   return out;
 }
 
 std::vector<std::byte> TableOptimizer::Encode(const OptimizerChange& change) {
   std::vector<std::byte> out;
-  Append(change, 1, &out);
+  Append({change.from, change.rank, change.values, 1, nullptr}, change, &out);
   return out;
 }
 
 bool TableOptimizer::AddEncoded(uint32_t slice, uint32_t count, absl::Span<const std::byte> data,
                                 uint64_t least) {
   std::vector<Entry> entries;
+  std::vector<std::pair<uint64_t, Last>> clients;
   for (uint32_t i = 0; i < count; ++i) {
     OptimizerChangeHeader header;
     if (data.size() < sizeof(header)) return false;
     std::memcpy(&header, data.data(), sizeof(header));
     data.remove_prefix(sizeof(header));
-    if (header.count > kMaxNamedValues || data.size() < header.count * sizeof(NamedValue)) {
-      return false;
-    }
-    Entry entry = {
-        {header.from, header.worker, header.sequence, header.rank, {}}, header.changes, nullptr};
-    entry.change.values.resize(header.count);
     const size_t bytes = header.count * sizeof(NamedValue);
-    if (bytes > 0) std::memcpy(entry.change.values.data(), data.data(), bytes);
+    if (header.count > kMaxNamedValues || data.size() < bytes) return false;
+    if (header.worker != 0) clients.push_back({header.worker, {header.sequence, header.from}});
+    if (header.count == 0 && header.worker != 0) continue;
+    Entry entry = {header.from, header.rank, {}, header.changes, nullptr};
+    entry.values.resize(header.count);
+    if (bytes > 0) std::memcpy(entry.values.data(), data.data(), bytes);
     data.remove_prefix(bytes);
-    if (!Check(entry.change.values).ok()) return false;
+    if (!Check(entry.values).ok()) return false;  // also without values
     entries.push_back(std::move(entry));
   }
   if (!data.empty()) return false;
   for (Entry& entry : entries) Insert(slice, std::move(entry), least);
+  for (const auto& [client, last] : clients) Of(slice)->last[client] = last;
   return true;
 }
 
 uint64_t TableOptimizer::Digest(uint32_t slice) const {
-  const std::vector<std::byte> all = Encode(slice);
-  return all.empty() ? 0 : XXH3_64bits(all.data(), all.size());
+  const Entries* entries = Find(slice);
+  if (entries == nullptr) return 0;
+  // Not the clients: views, by which those are forgotten that have left, come at different times.
+  std::vector<std::byte> all;
+  for (const Entry& entry : *entries) Append(entry, {}, &all);
+  return XXH3_64bits(all.data(), all.size());
 }
 
 }  // namespace verbena::shard

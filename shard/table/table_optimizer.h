@@ -7,6 +7,9 @@
 //
 // **Thread safety**: one owner thread. The optimizers are immutable.
 //
+// A client sends a change again whose answer it has not got, with its number, and sends the next
+// one after that. So the last number of each client tells whether a change is new.
+//
 // Invariants:
 //  1. A slice's changes are a function of the calls of Add() and Restart(), so a replica that makes
 //     the same calls has equal changes.
@@ -18,9 +21,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "proto/wire/record.h"
@@ -32,10 +37,10 @@ namespace verbena::shard {
 using OptimizerPointer = std::shared_ptr<const Optimizer>;
 
 struct OptimizerChange {
-  uint64_t from = 0;      // step from which it is in force; 0: at once
-  uint64_t worker = 0;    // incarnation of the client
-  uint64_t sequence = 0;  // of the client's changes, growing
-  int32_t rank = -1;      // of the worker; less than 0: not a worker's
+  uint64_t from = 0;    // step from which it is in force; 0: at once
+  uint64_t client = 0;  // incarnation; 0: known by its sequence among the worker's pushes
+  uint64_t number = 0;  // of the client's changes, growing
+  int32_t rank = -1;    // of the worker; less than 0: not a worker's
   std::vector<NamedValue> values;
 };
 
@@ -55,15 +60,18 @@ class TableOptimizer {
   absl::Status Check(absl::Span<const NamedValue> values) const;
   // Adds a change whose values Check() allows. `least`: the least version in the slice; changes of
   // steps before it are merged. Returns the step from which the change is in force; *added is false
-  // if it was made before.
+  // if the client has made it before.
   uint64_t Add(uint32_t slice, const OptimizerChange& change, uint64_t least, bool* added);
   // A new generation of the job: all changes are in force from its first step on.
   void Restart(uint32_t slice);
   // The slice is gone: a later one has the values of the specification.
   void Forget(uint32_t slice);
+  // Clients for which `gone` is true send nothing any more.
+  void ForgetClients(absl::FunctionRef<bool(uint64_t client)> gone);
 
   // ---- replicas ----
-  // All changes of the slice as the data of a kOptimizer; empty: there is none.
+  // All changes of the slice, and the last number of each client, as the data of a kOptimizer;
+  // empty: there is none.
   uint32_t Count(uint32_t slice) const;
   std::vector<std::byte> Encode(uint32_t slice) const;
   static std::vector<std::byte> Encode(const OptimizerChange& change);
@@ -76,15 +84,26 @@ class TableOptimizer {
 
  private:
   struct Entry {
-    OptimizerChange change;
+    uint64_t from = 0;
+    int32_t rank = -1;
+    std::vector<NamedValue> values;
     uint64_t changes = 1;   // that are merged in it
     OptimizerPointer made;  // by all values up to this entry; null: not made yet
   };
   // In the order in which they are merged.
   using Entries = std::vector<Entry>;
+  struct Last {
+    uint64_t number = 0;
+    uint64_t from = 0;
+  };
+  struct Slice {
+    Entries entries;
+    std::map<uint64_t, Last> last;  // change of each client
+  };
 
-  Entries* Of(uint32_t slice);
+  Slice* Of(uint32_t slice);
   const Entries* Find(uint32_t slice) const;
+  static void Append(const Entry& entry, const OptimizerChange& of, std::vector<std::byte>* out);
   // Index behind the last entry that is in force at `step`.
   static size_t EndOf(const Entries& entries, uint64_t step);
   static std::vector<NamedValue> ValuesOf(const Entries& entries, size_t end);
@@ -95,7 +114,7 @@ class TableOptimizer {
   const v1::Optimizer spec_;
   const OptimizerPointer initial_;
   std::vector<v1::OptimizerValue> changeable_;
-  std::vector<Entries> slices_;
+  std::vector<Slice> slices_;
   // The last optimizer that was made: most slices have the same changes.
   std::vector<NamedValue> made_of_;
   OptimizerPointer made_;

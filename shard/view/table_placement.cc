@@ -247,6 +247,8 @@ absl::Status TablePlacement::UpdateTable(const v1::Table& table) {
     state.consistency->MembersChanged();
   }
   if (of_workers) core_.copies.ForgetRetired(&state);
+  state.table->optimizer().ForgetClients(
+      [&](uint64_t client) { return core_.jobs.Retired(*state.job, client); });
   const Members& members = state.job->members;
   state.parking->FailWorkers([&](uint64_t worker) {
     return members.Find(worker) == nullptr && !core_.jobs.IsReader(worker);

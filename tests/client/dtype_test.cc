@@ -94,6 +94,21 @@ bool Holds(const Slice& slice, const std::vector<std::byte>& bytes) {
   return true;
 }
 
+TEST_CASE("regression: parameters are assigned from a device with all bytes of their type") {
+  for (const Case& types : kCases) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddTyped(Spec(types), kElements);
+    cluster.Join();
+    INFO(types.parameters << " " << types.gradients);
+    const std::vector<std::byte> parameters = Pattern(kElements * types.parameter_bytes, 3);
+    Slice from = cluster.DeviceMemory(table, 0);
+    std::copy(parameters.begin(), parameters.end(), cluster.device->Bytes(from.block->data()));
+    Good(&cluster, cluster.Assign(table, from));
+    const uint32_t chunks = (kElements + types.chunk_elements() - 1) / types.chunk_elements();
+    CHECK(Joined(cluster, table, chunks, &FakeServer::pushed) == parameters);
+  }
+}
+
 TEST_CASE("a push and a pull of an odd number of elements move exactly those elements") {
   for (const bool shm : {false, true}) {
     for (const Case& types : kCases) {

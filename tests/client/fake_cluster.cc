@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "client/operations/operations.h"
 #include "proto/spec/table_spec.h"
 #include "proto/wire/record_check.h"
 #include "proto/wire/routing.h"
@@ -245,6 +246,13 @@ FakeCluster::CallPtr FakeCluster::Track(
 FakeCluster::CallPtr FakeCluster::Push(uint32_t table, client::ClientCore::Slice slice,
                                        int64_t timeout_ns) {
   return Track([&](auto done) { return core->Push(table, slice, now() + timeout_ns, done); });
+}
+
+FakeCluster::CallPtr FakeCluster::Assign(uint32_t table, client::ClientCore::Slice slice,
+                                         int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->Push(table, slice, now() + timeout_ns, done, nullptr, client::Write::kAssign);
+  });
 }
 
 FakeCluster::CallPtr FakeCluster::Pull(uint32_t table, client::ClientCore::Slice slice,

@@ -258,6 +258,8 @@ class FakeCluster {
   };
   using CallPtr = std::shared_ptr<Call>;
   CallPtr Push(uint32_t table, client::ClientCore::Slice slice, int64_t timeout_ns = 30 * kSecond);
+  CallPtr Assign(uint32_t table, client::ClientCore::Slice slice,
+                 int64_t timeout_ns = 30 * kSecond);
   CallPtr Pull(uint32_t table, client::ClientCore::Slice slice,
                std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
   CallPtr PushPull(uint32_t table, client::ClientCore::Slice from, client::ClientCore::Slice to,

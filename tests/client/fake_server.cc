@@ -17,6 +17,10 @@ T FromBytes(const std::byte* bytes) {
   return value;
 }
 
+bool PushesChunk(RecordType type) {
+  return type == RecordType::kPush || type == RecordType::kAssign;
+}
+
 }  // namespace
 
 FakeServer::FakeServer(std::unique_ptr<rdma::Endpoint> endpoint, const Clock* clock,
@@ -131,14 +135,15 @@ ReplyStatus FakeServer::Apply(const Record& record, size_t group, float value, u
   const Group& g = record.groups[group];
   const std::pair<uint32_t, uint32_t> key(record.header.table, g.partition);
   if (!Mine(g)) return ReplyStatus::kWrongEpoch;
-  if (record.header.type == RecordType::kPush) homes_[{key.first, g.index}] = g.partition;
+  const bool chunk = PushesChunk(record.header.type);
+  if (chunk) homes_[{key.first, g.index}] = g.partition;
   // Odd tables are async (FakeCluster::AddTable).
   if (record.header.table % 2 == 1) {
     uint64_t& last = last_[key];
     if (g.sequence <= last) return ReplyStatus::kDuplicate;
     if (g.sequence > last + 1) return ReplyStatus::kSequenceGap;
     last = g.sequence;
-    if (record.header.type == RecordType::kPush) applied[{key.first, g.index}] += value;
+    if (chunk) applied[{key.first, g.index}] += value;
     return ReplyStatus::kOk;
   }
   const uint64_t committed = CommittedOf(key.first, key.second);
@@ -304,11 +309,12 @@ bool FakeServer::Handle(Held* held) {
   if (h.type == RecordType::kSetOptimizer) return HandleSetOptimizer(held);
   rdma::ShardLane* lane = lanes_[held->lane].get();
   rdma::ShardLane::Answer answer = AnswerTo(*held);
-  if (h.type == RecordType::kPush || h.type == RecordType::kEndStep) {
-    if (h.type == RecordType::kPush && hold_pushes) return false;
+  const bool push = PushesChunk(h.type);
+  if (push || h.type == RecordType::kEndStep) {
+    if (push && hold_pushes) return false;
     const float value = FirstOf(*held);
     std::vector<ReplyStatus> statuses;
-    if (h.type == RecordType::kPush && !held->payload.empty()) {
+    if (push && !held->payload.empty()) {
       if (held->payload.size() != PayloadBytes(h.dtype, record.groups[0].count)) {
         answer.status = ReplyStatus::kMalformed;
         lane->SendReply(answer);

@@ -144,6 +144,21 @@ TEST_CASE("set optimizer: groups that are refused temporarily are sent again") {
   Good(&cluster, cluster.EndStep(cluster.table));
 }
 
+// As by servers of another version than the coordinator's.
+TEST_CASE("regression: pushes go on after a change of the optimizer that a server refuses") {
+  OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
+  cluster.servers[0]->refuse = [&](const Seen& seen) -> std::optional<ReplyStatus> {
+    const bool values = seen.type == RecordType::kSetOptimizer && seen.value != 0;
+    return values ? std::optional(ReplyStatus::kOutOfRange) : std::nullopt;
+  };
+  auto change = cluster.Set({{"rate", 0.5}});
+  auto push = cluster.Push(cluster.table, cluster.Memory(cluster.table, 1), kSecond);
+  REQUIRE(cluster.Wait(change));
+  CHECK(change->status.code() == Code::kInternal);
+  Good(&cluster, push);
+  CHECK(cluster.servers[0]->changed.empty());
+}
+
 TEST_CASE("set optimizer: values that the optimizer does not have are refused at once") {
   OptimizerCluster cluster(v1::CONSISTENCY_ASYNC);
   const auto refused = [&](const Values& values, const std::string& what) {
@@ -174,6 +189,28 @@ TEST_CASE(
   auto refused = cluster.Set({{"rate", 0.5}});
   REQUIRE(cluster.Wait(refused));
   CHECK(refused->status.code() == Code::kPermissionDenied);
+}
+
+// A server takes a later change of the same client for the last one.
+TEST_CASE("regression: an observer's change waits until the one before it is answered") {
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  FakeCluster::Options options;
+  options.observer = true;
+  OptimizerCluster cluster(consistency, options);
+  bool refuses = true;
+  cluster.servers[0]->refuse = [&](const Seen& seen) -> std::optional<ReplyStatus> {
+    const bool first = seen.type == RecordType::kSetOptimizer && std::exchange(refuses, false);
+    return first ? std::optional(ReplyStatus::kNotReady) : std::nullopt;
+  };
+  auto first = cluster.Set({{"rate", 0.5}});
+  auto second = cluster.Set({{"rate", 0.25}});
+  Good(&cluster, first);
+  Good(&cluster, second);
+  const auto& changed = cluster.servers[0]->changed;
+  REQUIRE(changed.size() == 2 * kChunks);
+  for (uint32_t i = 0; i < 2 * kChunks; ++i) {
+    CHECK(changed[i].value.value == (i < kChunks ? 0.5 : 0.25));
+  }
 }
 
 }  // namespace set_optimizer_test

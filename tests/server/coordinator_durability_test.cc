@@ -261,6 +261,28 @@ TEST_CASE("a group that cannot be saved has not happened, for any of its calls")
   CHECK(store.Load()->view.SerializeAsString() == c.view().SerializeAsString());
 }
 
+TEST_CASE("regression: a heartbeat that revives a server waits for the write of its group") {
+  FaultyStore store;
+  TestCoordinator c({}, &store);
+  const uint64_t server = c.JoinServer("a");
+  c.clock.AdvanceMs(kLeaseMs + 1);
+  c->RunOnce();
+  REQUIRE(c.Server("a").state() == v1::Server::SILENT);
+  v1::HeartbeatRequest heartbeat;
+  heartbeat.set_incarnation(server);
+  heartbeat.set_server(true);
+  c->BeginGroup();
+  const auto answer = c.Start(&Coordinator::Heartbeat, heartbeat);
+  CHECK_FALSE(answer->has_value());
+  store.full = true;
+  c->EndGroup();
+  REQUIRE(answer->has_value());
+  CHECK(answer->value().status().code() == absl::StatusCode::kUnavailable);
+  store.full = false;
+  REQUIRE(c.Heartbeat(server).ok());
+  CHECK(c.Server("a").state() == v1::Server::ALIVE);
+}
+
 TEST_CASE("a crash before a group is saved loses all of it, of which nothing was answered") {
   FaultyStore store;
   TestCoordinator c({.partitions = 16}, &store);

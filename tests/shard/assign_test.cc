@@ -6,6 +6,7 @@
 #include "shard/failpoints.h"
 #include "tests/shard/replica_cluster.h"
 #include "tests/shard/row_fixture.h"
+#include "verbena/half.h"
 
 namespace verbena::shard {
 namespace assign_test {
@@ -86,6 +87,45 @@ TEST_CASE("an assignment keeps the optimizer's state") {
   CHECK(f.Read(0) == Filled(16, 10));
   f.Push(0, 0, 2, 1);  // velocity 0.5 * 2 + 1
   CHECK(f.Read(0) == Filled(16, 8));
+}
+
+// Its parameters are a function of its state.
+TEST_CASE("regression: ftrl goes on from parameters that were assigned") {
+  FixtureOptions o;
+  o.workers = 1;
+  o.consistency = v1::CONSISTENCY_ASYNC;
+  o.optimizer = "ftrl";
+  o.rate = 0.5;
+  o.dtype = GENERATE(v1::DTYPE_F32, v1::DTYPE_BF16);
+  o.more.mutable_parameters()->insert({{"l1", 0.5}, {"l2", 0.25}});
+  if (GENERATE(false, true)) {  // another kernel
+    o.more.mutable_schedule()->set_kind(v1::Schedule::STEP);
+    o.more.mutable_schedule()->set_period(1);
+    o.more.mutable_schedule()->set_factor(0.5);
+  }
+  const bool fresh = GENERATE(false, true);
+  const float value = GENERATE(5.0f, -3.0f, 0.0f);
+  Fixture f(o);
+  const auto read = [&] {
+    const PullOutcome out = f.Pull(kFirstWorker, 0, 0);
+    REQUIRE(out.kind == PullOutcome::Kind::kReady);
+    const float first = o.dtype == v1::DTYPE_F32 ? Fixture::Values(out.view)[0]
+                                                 : FloatFromBFloat16(Fixture::Halves(out.view)[0]);
+    f.engine->Unpin(out.view.pin);
+    return first;
+  };
+  f.Push(0, 0, 1, fresh ? 0 : 2);
+  PushRequest assign = AssignOf(&f, 0, 0, 2, Filled(16, value));
+  const std::vector<uint16_t> halves(16, BFloat16FromFloat(value));
+  if (o.dtype == v1::DTYPE_BF16) {
+    assign.dtype = ElementType::kBf16;
+    assign.payload = {reinterpret_cast<const std::byte*>(halves.data()), 32};
+  }
+  CHECK(f.engine->Push(assign).answer.status == kOk);
+  f.Push(0, 0, 3, 0);
+  CHECK(read() == Approx(value).margin(1e-6));
+  f.Push(0, 0, 4, -1);
+  CHECK(read() > value);
 }
 
 TEST_CASE("16 bits: assigned values are pulled bit for bit, and trained on in f32") {
@@ -193,6 +233,19 @@ TEST_CASE("rows: the first gradient of an assigned row is its optimizer's first"
   for (size_t d = 0; d < row.size(); ++d) {
     CHECK(assigned.ReadRow(keys[0])[d] == Approx(row[d] - initial[d]).epsilon(1e-5));
   }
+}
+
+TEST_CASE("regression: rows: ftrl goes on from rows that were assigned") {
+  RowOptions o;
+  o.workers = 1;
+  o.optimizer.set_name("ftrl");
+  o.optimizer.set_rate(0.5);
+  RowFixture f(o);
+  const std::vector<uint64_t> keys = f.KeysIn(0, 2);
+  CHECK(f.PushValue(0, 0, 1, {keys[0]}, 2) == kOk);
+  CHECK(AssignRows(&f, 0, 0, 2, keys, 5) == kOk);
+  CHECK(f.PushValue(0, 0, 3, keys, 0) == kOk);
+  for (const uint64_t key : keys) CHECK(f.ReadRow(key)[0] == Approx(5));
 }
 
 TEST_CASE("rows, sync: a row takes the last assignment of the step, or else all gradients") {

@@ -57,6 +57,7 @@ TEST_CASE("incremental: the base and the later checkpoints together are the whol
   for (uint32_t seed = 1; seed <= 80; ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, true, consistency);
     plan.eviction.set_kind(evicts);
+    plan.assigns = seed % 2 == 1;
     if (evicts == v1::Eviction::LRU) plan.eviction.set_max_rows(uint64_t{plan.partitions} * 9);
     if (evicts == v1::Eviction::TTL_STEPS) plan.eviction.set_ttl(2);
     CAPTURE(seed, static_cast<int>(consistency), static_cast<int>(evicts));

@@ -41,8 +41,9 @@ struct CheckpointPlan {
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;
-  bool lost = false;    // all of the table's partitions, before the engines get the view
-  bool copies = false;  // each partition has a follower on the next server
+  bool lost = false;     // all of the table's partitions, before the engines get the view
+  bool copies = false;   // each partition has a follower on the next server
+  bool assigns = false;  // workers assign some chunks, or rows, instead of a push
   // Sums of gradients are exact, whatever their order.
   bool exact = false;
 };
@@ -162,6 +163,8 @@ class CheckpointRig {
   void ActPins();
   void UnpinAll();
   std::vector<float> GradientOf(uint32_t rank, uint64_t first, uint64_t step, size_t n) const;
+  // Whether the worker's push number `position` to the chunk or partition is an assignment.
+  bool Assigns(uint32_t rank, uint32_t item, uint64_t position) const;
   std::vector<uint64_t> KeysOf(uint32_t rank, uint32_t partition, uint64_t step) const;
   void Collect(const CheckpointPiece& piece, Saved* saved);
 

@@ -8,7 +8,6 @@
 #include "shard/replica/replicas.h"
 #include "tests/shard/checkpoint_rig.h"
 #include "tests/shard/replica_bytes.h"
-#include "verbena/half.h"
 
 namespace verbena::shard {
 
@@ -34,6 +33,13 @@ std::vector<uint64_t> CheckpointRig::KeysOf(uint32_t rank, uint32_t partition,
     if (PartitionOfKey(plan.table, key, plan.partitions) == partition) keys.push_back(key);
   }
   return keys;
+}
+
+bool CheckpointRig::Assigns(uint32_t rank, uint32_t item, uint64_t position) const {
+  std::minstd_rand random(
+      static_cast<uint32_t>(position * 613 + rank * 29 + item * 101 + plan.seed));
+  random();
+  return plan.assigns && random() % 6 == 0;
 }
 
 Group CheckpointRig::GroupOf(uint32_t partition, uint64_t sequence) const {
@@ -67,21 +73,22 @@ ReplyStatus CheckpointRig::TryDense(Stream* s, bool* later) {
   const uint32_t partition = PartitionOfChunk(plan.table, chunk, plan.partitions);
   const std::vector<float> values =
       GradientOf(s->rank, layout.first_element(chunk), s->position, layout.elements_of(chunk));
-  std::vector<std::byte>& payload = payloads_.emplace_back(values.size() * 4);
-  if (plan.gradient_dtype == v1::DTYPE_F32) {
+  PushRequest r;
+  r.assigns = Assigns(s->rank, chunk, s->position);
+  r.dtype = static_cast<ElementType>(r.assigns ? plan.dtype : plan.gradient_dtype);
+  std::vector<std::byte>& payload = payloads_.emplace_back(values.size() * ElementBytes(r.dtype));
+  if (r.dtype == ElementType::kF32) {
     std::memcpy(payload.data(), values.data(), payload.size());
   } else {
-    payload.resize(values.size() * 2);
-    BFloat16sFromFloats(values.data(), reinterpret_cast<uint16_t*>(payload.data()), values.size());
+    Round(Isa::kBaseline, r.dtype, values.data(), reinterpret_cast<uint16_t*>(payload.data()),
+          values.size());
   }
-  PushRequest r;
   r.token = {s->rank, static_cast<uint32_t>(s - streams_.data()), 0};
   r.worker = kFirstWorker + s->rank;
   r.table = plan.table;
   r.group = GroupOf(partition, sequence);
   r.group.index = chunk;
   r.group.count = layout.elements_of(chunk);
-  r.dtype = static_cast<ElementType>(plan.gradient_dtype);
   r.payload = payload;
   const PushOutcome out = EngineOf(partition).Push(r);
   *later = out.held || out.replicating;
@@ -114,7 +121,9 @@ ReplyStatus CheckpointRig::TryRows(Stream* s, bool* later) {
          plan.table,
          {&group, 1},
          keys,
-         {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)}});
+         {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(float)},
+         ElementType::kF32,
+         Assigns(s->rank, partition, s->position)});
   }
   *later = out.replicating;
   return out.group_status[0];

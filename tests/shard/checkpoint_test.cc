@@ -23,7 +23,8 @@ TEST_CASE("checkpoint: a sync table is saved exactly at its step, under traffic"
   const bool rows = GENERATE(false, true);
   uint64_t kept = 0, waits = 0;
   for (uint32_t seed = 1; seed <= 150; ++seed) {
-    const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
+    CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
+    plan.assigns = seed % 2 == 1;
     CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
     CheckpointRig rig(plan);
     rig.SetGoal(12);
@@ -62,7 +63,8 @@ TEST_CASE("checkpoint: async and ssp tables are saved as they are when it begins
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   uint64_t kept = 0, waits = 0;
   for (uint32_t seed = 1; seed <= 150; ++seed) {
-    const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, consistency);
+    CheckpointPlan plan = MakeCheckpointPlan(seed, rows, consistency);
+    plan.assigns = seed % 2 == 1;
     CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
     CheckpointRig rig(plan);
     rig.SetGoal(25);

@@ -1,4 +1,5 @@
 // Steps that commit in two phases: partial norms, total norms, and the end of both.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -96,6 +97,39 @@ TEST_CASE("a clipped step commits only with its totals, which scale every chunk"
     CHECK(f.Read(c) == Filled(16, -(2 * scale)));
   }
   CHECK(f.commits.size() == 6);
+}
+
+// Also where its gradients came first, and were summed.
+TEST_CASE("a chunk that is assigned has no part in the norm, and is as it was assigned") {
+  const bool lamb = GENERATE(false, true);
+  const uint32_t assigner = GENERATE(0u, 1u);
+  NormFixture f(lamb ? Lamb(4) : Clipped(4));
+  for (const uint32_t rank : {1u, 0u}) {
+    for (uint32_t c = 0; c < 6; ++c) {
+      const bool assigns = c == 2 && rank == assigner;
+      PushRequest push = f.PushOf(kFirstWorker + rank, c, 0, Filled(16, assigns ? 7 : 1), rank);
+      push.assigns = assigns;
+      f.engine->Push(push);
+    }
+  }
+  const PullOutcome parts = f.Ask(0, {2}, 0);
+  REQUIRE(parts.kind == PullOutcome::Kind::kReady);
+  const std::vector<double> numbers = f.Numbers(parts.view);
+  CHECK(std::count(numbers.begin(), numbers.end(), 0) == 1);
+  CHECK(f.Replicate(0, f.all, 0, {5 * 16 * 4, 0}).answer.status == kOk);
+  if (lamb) {
+    const PullOutcome trust = f.Ask(0, f.all, 0, NormKind::kTrust);
+    REQUIRE(trust.kind == PullOutcome::Kind::kReady);
+    const std::vector<double> all = f.Numbers(trust.view);
+    CHECK(std::count(all.begin(), all.end(), 0) == 2);  // of its weights and its update
+    CHECK(f.Replicate(0, f.all, 0, {5 * 16 * 4, 16}, NormKind::kTrust).answer.status == kOk);
+  }
+  CHECK(f.Read(2) == Filled(16, 7));
+  const float scale = static_cast<float>(4 / std::sqrt(5 * 16 * 4.0));
+  for (const uint32_t c : {0u, 1u, 3u, 4u, 5u}) {
+    CHECK(f.Version(c) == 1);
+    if (!lamb) CHECK(f.Read(c) == Filled(16, -(2 * scale)));
+  }
 }
 
 TEST_CASE("a norm below the limit changes nothing") {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "proto/spec/optimizer_values.h"
 #include "shard/checkpoint/checkpoints.h"
 #include "shard/failpoints.h"
 #include "shard/replica/copies.h"
@@ -235,6 +236,33 @@ TEST_CASE("regression: replicas forget the workers that have left") {
   pair.FailOver();
   CHECK(f.Push(kWorkers - 1, 0, 1, kPushed).answer.status == ReplyStatus::kDuplicate);
   CHECK(f.Push(kWorkers - 1, 0, 2, kPushed).answer.status == ReplyStatus::kOk);
+}
+
+// Observers that change the optimizer, one after the other: the job's workers stay.
+TEST_CASE("regression: copies forget the observers that have left") {
+  Fixture f(DenseOfOne(v1::CONSISTENCY_ASYNC));
+  WithFollower<Fixture> pair(&f);
+  v1::Worker* observer = f.job()->mutable_members(1);
+  observer->set_may_write(true);
+  const NamedValue rate = MakeNamedValue("rate", 2);
+  uint64_t epoch = 1;
+  const auto change = [&](uint64_t from) {
+    observer->set_incarnation(from);
+    pair.Apply();
+    const Group group = {0, 1, epoch, 0, 0, 0};
+    return f.engine->SetOptimizer({{9, 0, 0}, from, kTable, {&group, 1}}, {&rate, 1})
+        .group_status[0];
+  };
+  for (uint32_t i = 0; i < 50; ++i) {
+    REQUIRE(change(kObserver + i) == ReplyStatus::kOk);
+    pair.Ship();
+  }
+  CHECK(pair.follower()->counters().replica_marks <= 1);
+  pair.FailOver();
+  epoch = f.view.partitions(0).epoch();
+  // The last one is there; of the others nothing is left that would know their changes.
+  CHECK(change(kObserver + 49) == ReplyStatus::kDuplicate);
+  CHECK(change(kObserver) == ReplyStatus::kOk);
 }
 
 // Its mark must be there when the view that names it comes.

@@ -144,6 +144,24 @@ TEST_CASE(
   CHECK(f.engine->tables()[0].optimizer_from == 1);
 }
 
+TEST_CASE("regression: set optimizer: a change that an observer sends again counts once") {
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  FixtureOptions o = OneChunk(consistency);
+  o.observers = 2;
+  Fixture f(o);
+  AllowWrites(&f.view);
+  REQUIRE(f.Apply().ok());
+  const Change mine = {.worker = kObserver}, other = {.worker = kObserver + 1};
+  CHECK(Set(f.engine.get(), mine, {{"rate", 2}}).group_status[0] == kOk);
+  CHECK(Set(f.engine.get(), other, {{"rate", 4}}).group_status[0] == kOk);
+  // Its answer was lost.
+  CHECK(Set(f.engine.get(), mine, {{"rate", 2}}).group_status[0] == ReplyStatus::kDuplicate);
+  CHECK(f.engine->tables()[0].optimizer.rate() == 4);
+  CHECK(f.engine->tables()[0].optimizer_changes == 2);
+  const Change next = {.worker = kObserver, .number = 2};
+  CHECK(Set(f.engine.get(), next, {{"rate", 8}}).group_status[0] == kOk);
+}
+
 TEST_CASE("set optimizer: a step in two phases has the values that its norms were measured with") {
   FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
   o.optimizer = "lamb";
@@ -339,6 +357,25 @@ TEST_CASE("set optimizer: a learner gets the values, and proves them") {
   CHECK(f.Read(0) == Filled(16, -28));
 }
 
+TEST_CASE("set optimizer: a change counts once, also at a replica that has caught up since") {
+  FixtureOptions o = OneChunk(GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
+  o.observers = 2;
+  Fixture f(o);
+  AllowWrites(&f.view);
+  REQUIRE(f.Apply().ok());
+  REQUIRE(Set(f.engine.get(), {.worker = kObserver}, {{"rate", 2}}).answer.status == kOk);
+  REQUIRE(Set(f.engine.get(), {.worker = kObserver + 1}, {{"rate", 4}}).answer.status == kOk);
+  Copy copy(&f);
+  copy.Add(true);
+  for (int i = 0; i < 20 && !f.engine->replicas().CaughtUp(0); ++i) REQUIRE(copy.Ship() == kOk);
+  REQUIRE(f.engine->replicas().CaughtUp(0));
+  copy.Promote();
+  CHECK(Set(f.engine.get(), {.worker = kObserver}, {{"rate", 2}}, 2).group_status[0] ==
+        ReplyStatus::kDuplicate);
+  CHECK(f.engine->tables()[0].optimizer.rate() == 4);
+  CHECK(f.engine->tables()[0].optimizer_changes == 2);
+}
+
 TEST_CASE("failpoint: a replica does not get changes of the optimizer") {
   Fixture f(OneChunk(v1::CONSISTENCY_SYNC));
   Copy copy(&f);
@@ -360,7 +397,9 @@ TEST_CASE("set optimizer: a primary's changes are all checked before one is made
   v1::Optimizer spec;
   spec.set_name("momentum");
   TableOptimizer optimizer(spec, *MakeOptimizer(spec));
-  OptimizerChange change = {3, 1000, 1, 0, {MakeNamedValue("rate", 2)}};
+  OptimizerChange change = {3, 1000, 1, 0, {}};
+  CHECK_FALSE(optimizer.AddEncoded(0, 1, TableOptimizer::Encode({3, 0, 0, 0, {}}), 0));
+  change.values = {MakeNamedValue("rate", 2)};
   const std::vector<std::byte> good = TableOptimizer::Encode(change);
   for (size_t bytes = 0; bytes < good.size(); ++bytes) {
     CHECK_FALSE(optimizer.AddEncoded(0, 1, absl::MakeConstSpan(good).first(bytes), 0));
@@ -371,7 +410,7 @@ TEST_CASE("set optimizer: a primary's changes are all checked before one is made
   CHECK_FALSE(optimizer.AddEncoded(0, 1, TableOptimizer::Encode(change), 0));
   CHECK(optimizer.Count(0) == 0);
   CHECK(optimizer.AddEncoded(0, 1, good, 0));
-  CHECK(optimizer.Count(0) == 1);
+  CHECK(optimizer.Count(0) == 2);  // and the client that has made it
   CHECK(optimizer.At(0, 2).get() == &optimizer.initial());
   CHECK(optimizer.At(0, 3).get() != &optimizer.initial());
 }
@@ -390,7 +429,7 @@ TEST_CASE("set optimizer: a slice keeps as many changes as workers can make for 
                                       {MakeNamedValue("rate", 1 + rank)}};
       optimizer.Add(0, change, step, &added);
       CHECK(added);
-      CHECK(optimizer.Count(0) <= 1 + 4);
+      CHECK(optimizer.Count(0) <= 1 + 4 + 4);  // and the clients
     }
   }
   uint64_t changes = 0;

@@ -340,11 +340,12 @@ VERBENA_EXPORT verbena_status verbena_push(verbena_client* client, const verbena
                                            const verbena_range* range, int64_t timeout_ms,
                                            verbena_ticket** ticket);
 // Writes parameters (numbers of dtype) as they are in place of those of the range, in the order of
-// this worker's pushes. The optimizer's state stays. sync: a contribution to this worker's open
-// step, in place of a gradient; when the step is committed, the chunks have these parameters, and
-// gradients of other workers for them in that step have no effect. Of several workers that assign a
-// chunk in a step the one with the highest rank counts. Done as verbena_push(). A NaN or infinity
-// is treated as in a gradient: if the table rejects or skips it, its chunk stays as it is.
+// this worker's pushes. The optimizer's state stays (ftrl, whose parameters follow from its state:
+// the state becomes that of the new ones). sync: a contribution to this worker's open step, in
+// place of a gradient; when the step is committed, the chunks have these parameters, and gradients
+// of other workers for them in that step have no effect. Of several workers that assign a chunk in
+// a step the one with the highest rank counts. Done as verbena_push(). A NaN or infinity is treated
+// as in a gradient: if the table rejects or skips it, its chunk stays as it is.
 VERBENA_EXPORT verbena_status verbena_assign(verbena_client* client, const verbena_table* table,
                                              const verbena_region* parameters,
                                              const verbena_range* range, int64_t timeout_ms,
