@@ -156,6 +156,9 @@ void PeriodicCheckpoints::Ended() {
     return;
   }
   idle_.Saved(job_, state_, checkpoint::Join(root, saver->name()));
+  // It may have taken a later step than the one for which it was due, past the next multiple.
+  const auto seen = steps_.find(job_);
+  if (seen != steps_.end()) seen->second = std::max(seen->second, saver->manifest().step());
   options_.log(false,
                absl::StrCat("saved ", checkpoint::Join(root, saver->name()), ": step ",
                             saver->manifest().step(), ", ", (now - began_ns_) / 1'000'000, " ms"));

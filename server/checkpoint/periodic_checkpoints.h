@@ -39,7 +39,8 @@ struct PeriodicCheckpointsOptions {
   CheckpointTaskOptions saver =
       {};                // of each save; its root is the one below which jobs have theirs
   int64_t every_ns = 0;  // from the beginning of one to the beginning of the next; 0: not by time
-  uint64_t every_steps = 0;  // a job also when it comes past a multiple of this; 0: not by steps
+  uint64_t every_steps = 0;  // a job also when it comes past a multiple of this since its last
+                             // checkpoint; 0: not by steps
   checkpoint::Retention retention = {};
   FailingCheckpoints* failing = nullptr;  // outlives the saves; null: nobody asks
   // `failed`: something could not be made or removed.
@@ -95,7 +96,7 @@ class PeriodicCheckpoints {
   StepWatch watch_;
   int64_t next_ns_;         // of all jobs, by time
   int64_t next_look_ns_;    // how far jobs are
-  StepWatch::Steps steps_;  // when they were last looked at
+  StepWatch::Steps steps_;  // when they were last looked at or saved
   bool asking_ = false;
   std::function<void()> finished_;  // set: the last time
   // Still to be saved this time, and their states by the view (IdleJobs); empty: not known.
