@@ -104,6 +104,7 @@ TEST_CASE("empty handles say that they are, and calls with them are refused") {
   Says(f.client->RegisterRegion(&one, 4, MemoryKind::kCuda).status(),
        absl::StatusCode::kUnavailable, "no CUDA driver");
   Says(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
+  Says(f.client->DropTable(table), kInvalid, "the table is empty");
 }
 
 // Handles named their client by its address, which the next client may get: of another cluster,
@@ -127,6 +128,7 @@ TEST_CASE("a table of a freed client is refused by every later client") {
       Says(client->Pull(table, region).Wait(), kInvalid, "another client");
       Says(client->EndStep(table).Wait(), kInvalid, "another client");
       Says(client->Scan(table).status(), kInvalid, "another client");
+      Says(client->DropTable(table), kInvalid, "another client");
     }
     spec.set_name("stale" + std::to_string(i));
     stale.push_back(*client->CreateTable(spec));
@@ -187,6 +189,9 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   Says(f.client->ListTables().status(), kPrecondition, "the client is closed");
   Says(f.client->DropTable("weights"), kPrecondition, "the client is closed");
   Says(f.client->Scan(f.table).status(), kPrecondition, "the client is closed");
+  Says(f.client->AllocateRegion(64).status(), kPrecondition, "the client is closed");
+  std::byte memory[64];
+  Says(f.client->RegisterRegion(memory, 64).status(), kPrecondition, "the client is closed");
   CHECK(f.client->incarnation() == 0);
   CHECK(f.client->rank() == -1);
   CHECK(f.client->live_workers() == 0);
