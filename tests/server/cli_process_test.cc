@@ -444,8 +444,8 @@ TEST_CASE("a wrong command line ends with 2") {
   const Finished run = Cli({"status", "--jsno"});
   CHECK(run.status == 2);
   CHECK(run.out.empty());
-  CHECK_THAT(run.err, Equals("verbena: unknown option '--jsno'\n"
-                             "Run verbena --help for commands and options.\n"));
+  CHECK_THAT(run.err, Equals("verbena: unknown option '--jsno' of 'verbena status'\n"
+                             "'verbena status --help' has what is allowed.\n"));
 }
 
 TEST_CASE("output that nobody reads ends it quietly, and a full disk does not") {
