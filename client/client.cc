@@ -69,6 +69,7 @@ absl::Status Client::DropTable(std::string_view name, const CallOptions& options
 }
 
 absl::Status Client::DropTable(const Table& table, const CallOptions& options) {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
   const int64_t deadline = impl_->Deadline(options.timeout);
   return impl_->Wait<absl::Status>(
       [&](ClientCore& core, auto done) { core.DropTable(table.id(), deadline, std::move(done)); });
@@ -102,7 +103,7 @@ absl::Status WithCall(const char* call, const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int device) {
-  if (impl_->runtime->copied()) return impl_->runtime->WhyNot();
+  if (absl::Status s = impl_->CheckOpen(); !s.ok()) return s;
   auto block = AllocateBlock(bytes, kind, device);
   if (!block.ok()) return WithCall("AllocateRegion", block.status());
   Region region;
@@ -112,7 +113,7 @@ absl::StatusOr<Region> Client::AllocateRegion(size_t bytes, MemoryKind kind, int
 
 absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKind kind,
                                               int device) {
-  if (impl_->runtime->copied()) return impl_->runtime->WhyNot();
+  if (absl::Status s = impl_->CheckOpen(); !s.ok()) return s;
   auto block = RegisterBlock(data, bytes, kind, device);
   if (!block.ok()) return WithCall("RegisterRegion", block.status());
   Region region;
@@ -121,6 +122,10 @@ absl::StatusOr<Region> Client::RegisterRegion(void* data, size_t bytes, MemoryKi
 }
 
 // ---- data ---------------------------------------------------------------------------------------
+
+absl::Status Client::Impl::CheckOpen() const {
+  return runtime->Run([](client::ClientCore&) {}) ? absl::OkStatus() : runtime->WhyNot();
+}
 
 absl::Status Client::Impl::CheckTable(const Table& table) const {
   if (table.state_ == nullptr) return absl::InvalidArgumentError("the table is empty");

@@ -151,6 +151,7 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   // Starts an operation with `start(core, done)`.
   template <typename F>
   std::shared_ptr<Ticket::State> Launch(F start);
+  absl::Status CheckOpen() const;
   absl::Status CheckTable(const Table& table) const;
   absl::Status CheckHandles(const Table& table, const Region& region, const char* role) const;
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,

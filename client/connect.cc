@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
 #include "proto/base/host_port.h"
@@ -153,9 +154,10 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   const absl::Status joined = client->impl_->Wait<absl::Status>(
       [&](ClientCore& c, auto done) { c.Join(deadline, std::move(done)); });
   if (!joined.ok()) {
-    return absl::Status(joined.code(),
-                        absl::StrCat("cannot join job '", options.job, "' of the cluster at ",
-                                     options.cluster, ": ", joined.message()));
+    return absl::Status(
+        joined.code(),
+        absl::StrCat("cannot join job '", absl::CHexEscape(options.job), "' of the cluster at ",
+                     options.cluster, ": ", joined.message()));
   }
   return client;
 }

@@ -55,6 +55,10 @@ ReplyStatus ChangeSlice(EngineCore& e, const SliceChange& c, uint64_t* from) {
   ReplyStatus status =
       c.state->consistency->SetOptimizer(c.group, c.worker, c.member, c.slice, from);
   if (status == ReplyStatus::kOk && !c.values.empty()) {
+    // Workers' values come later in the order of a step: there it would have no effect.
+    if (sync && c.member.rank < 0) {
+      *from = table.optimizer().AfterWorkers(c.slice, c.values, *from);
+    }
     const OptimizerChange change = {*from,
                                     numbered ? 0 : c.worker,
                                     c.group.index,

@@ -61,6 +61,22 @@ inline absl::Status NullArgument(const char* call, const char* argument) {
   return absl::InvalidArgumentError(absl::StrCat(call, ": ", argument, " is NULL"));
 }
 
+// Whether parameters[i] has the name of one before it.
+inline bool NamedBefore(const verbena_parameter* parameters, size_t i) {
+  for (size_t k = 0; k < i; ++k) {
+    if (parameters[i].name == nullptr || parameters[k].name == nullptr) continue;
+    if (std::strcmp(parameters[i].name, parameters[k].name) == 0) return true;
+  }
+  return false;
+}
+
+inline absl::Status NamedTwice(const char* call, const char* argument,
+                               const verbena_parameter* parameters, size_t i) {
+  return absl::InvalidArgumentError(absl::StrCat(call, ": ", argument, "[", i, "].name is '",
+                                                 parameters[i].name,
+                                                 "' again; allowed: each name once"));
+}
+
 // A struct that the caller reads or fills must state its size: at least the size in the first
 // release that had it.
 inline absl::Status CheckSize(const char* call, const char* name, size_t size, size_t first) {

@@ -1,7 +1,9 @@
 // Pushes, pulls and tickets in C.
+#include <algorithm>
 #include <string>
 
 #include "client/c/handles.h"
+#include "proto/wire/record.h"
 
 namespace verbena::c_api {
 namespace {
@@ -96,7 +98,15 @@ verbena_status verbena_set_optimizer(verbena_client* client, const verbena_table
                                      const double* rate, const verbena_parameter* parameters,
                                      size_t parameter_count, int64_t timeout_ms,
                                      verbena_ticket** ticket) {
-  return Begin("verbena_set_optimizer", timeout_ms, ticket,
+  constexpr char kCall[] = "verbena_set_optimizer";
+  // More are refused by their number.
+  const size_t named = std::min<size_t>(parameter_count, verbena::kMaxNamedValues);
+  for (size_t i = 1; parameters != nullptr && i < named; ++i) {
+    if (!verbena::c_api::NamedBefore(parameters, i)) continue;
+    if (ticket != nullptr) *ticket = nullptr;
+    return Guarded([&] { return verbena::c_api::NamedTwice(kCall, "parameters", parameters, i); });
+  }
+  return Begin(kCall, timeout_ms, ticket,
                {{"client", client},
                 {"table", table},
                 {"parameters", parameter_count > 0 ? static_cast<const void*>(parameters) : table}},

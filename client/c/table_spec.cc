@@ -143,7 +143,11 @@ absl::Status ReadList(const OptionMember& member, const verbena_table_spec& from
       if (parameter.name == nullptr) {
         return NullArgument(kCall, absl::StrCat("spec->parameters[", i, "].name").c_str());
       }
-      (*to->mutable_optimizer()->mutable_parameters())[parameter.name] = parameter.value;
+      auto& parameters = *to->mutable_optimizer()->mutable_parameters();
+      if (parameters.contains(parameter.name)) {
+        return NamedTwice(kCall, "spec->parameters", from.parameters, i);
+      }
+      parameters[parameter.name] = parameter.value;
     } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
       r.AddUInt64(message, &field, Get<uint64_t>(data, i * sizeof(uint64_t)));
     } else {

@@ -17,13 +17,15 @@ namespace verbena {
 // For `app` and its subcommands, after their options have been added. `allowed`: names of options
 // for which an empty text is a value of its own.
 inline void RefuseEmptyValues(CLI::App* app, const std::set<std::string>& allowed = {}) {
-  CLI::Validator check;
-  check.description("");
-  check.operation([](std::string& text) -> std::string {
-    return text.empty() ? "'' is not allowed: give a value, or leave the option out" : "";
-  });
   for (CLI::Option* option : app->get_options()) {
     const bool flag = option->get_items_expected_max() == 0;
+    const char* wrong = option->get_required()
+                            ? "'' is not allowed: give a value"
+                            : "'' is not allowed: give a value, or leave the option out";
+    CLI::Validator check;
+    check.description("");
+    check.operation(
+        [wrong](std::string& text) -> std::string { return text.empty() ? wrong : ""; });
     if (!flag && allowed.count(option->get_name()) == 0) option->check(check);
   }
   const auto all = [](CLI::App* /*command*/) { return true; };

@@ -48,7 +48,9 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
 absl::Status WriteToken(const std::string& path, const std::string& token) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
-    if (errno == EEXIST) return absl::AlreadyExistsError(absl::StrCat("there is a file ", path));
+    if (errno == EEXIST)
+      return absl::AlreadyExistsError(
+          absl::StrCat("token file ", path, " exists; remove it, or name another file"));
     return Wrong(path, absl::StrCat("cannot be made: ", std::strerror(errno)));
   }
   const std::string line = token + "\n";

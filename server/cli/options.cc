@@ -14,6 +14,7 @@
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
+#include "proto/base/usage_error.h"
 #include "proto/base/utf8_text.h"
 #include "server/cli/network_options.h"
 #include "server/cli/validators.h"
@@ -393,14 +394,14 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
     return result;
   } catch (const CLI::ParseError& error) {
     result.exit_code = kUsageError;
-    result.message = absl::StrCat("verbenad: ", toml->WithPlace(error.what()),
-                                  "\nRun verbenad --help for the options.\n");
+    result.message =
+        absl::StrCat("verbenad: ", toml->WithPlace(UsageError(app, error)), "\n", UsageHint(app));
     return result;
   }
   if (result.options.node.name.empty()) result.options.node.name = HostName();
   if (const std::string wrong = CheckTogether(result.options.node); !wrong.empty()) {
     result.exit_code = kUsageError;
-    result.message = absl::StrCat("verbenad: ", wrong, "\nRun verbenad --help for the options.\n");
+    result.message = absl::StrCat("verbenad: ", wrong, "\n", UsageHint(app));
   }
   return result;
 }

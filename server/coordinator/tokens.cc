@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "proto/security/token.h"
 #include "server/coordinator/jobs.h"
@@ -124,7 +125,8 @@ absl::StatusOr<Effect> EndToken(const std::string& id, int64_t now_s, Coordinato
     response->mutable_token()->clear_hash();
     return good ? Effect::kChanged : Effect::kNone;
   }
-  return absl::NotFoundError("there is no token of that id; 'verbena token list' shows them");
+  return absl::NotFoundError(absl::StrCat("there is no token '", absl::CHexEscape(id.substr(0, 64)),
+                                          "'; 'verbena token list' shows them"));
 }
 
 Effect EndExpiredTokens(int64_t now_s, CoordinatorState* state, ViewEditor* view) {

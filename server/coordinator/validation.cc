@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -107,15 +108,15 @@ absl::Status CheckRequestId(const std::string& request_id) {
 }
 
 absl::Status CheckName(const std::string& what, const std::string& name) {
-  if (name.empty()) return absl::InvalidArgumentError(absl::StrCat(what, " is empty"));
-  if (name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " has ", name.size(), " bytes; allowed: ", kMaxNameBytes));
-  }
+  const auto wrong = [&](const std::string& is) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " ", is, "; allowed: 1 to ", kMaxNameBytes,
+                                                   " bytes without control characters"));
+  };
+  if (name.empty()) return wrong("is empty");
+  if (name.size() > kMaxNameBytes) return wrong(absl::StrCat("has ", name.size(), " bytes"));
   for (const char c : name) {
-    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
-      return absl::InvalidArgumentError(absl::StrCat(what, " has a control character"));
-    }
+    if (!absl::ascii_iscntrl(static_cast<unsigned char>(c))) continue;
+    return wrong(absl::StrCat("has a control character: '", absl::CHexEscape(name), "'"));
   }
   return absl::OkStatus();
 }

@@ -15,12 +15,15 @@ namespace {
 // The rank of an entry into which changes were merged: the first one.
 constexpr int32_t kMerged = std::numeric_limits<int32_t>::min();
 
+bool SameName(const NamedValue& a, const NamedValue& b) {
+  return std::memcmp(a.name, b.name, sizeof(a.name)) == 0;
+}
+
 // The values of `over` replace those of *values.
 void Merge(const std::vector<NamedValue>& over, std::vector<NamedValue>* values) {
   for (const NamedValue& v : over) {
-    const auto it = std::find_if(values->begin(), values->end(), [&](const NamedValue& x) {
-      return std::memcmp(x.name, v.name, sizeof(v.name)) == 0;
-    });
+    const auto it = std::find_if(values->begin(), values->end(),
+                                 [&](const NamedValue& x) { return SameName(x, v); });
     if (it == values->end()) {
       values->push_back(v);
     } else {
@@ -102,6 +105,22 @@ absl::Status TableOptimizer::Check(absl::Span<const NamedValue> values) const {
   std::vector<const v1::OptimizerValue*> allowed;
   for (const v1::OptimizerValue& v : changeable_) allowed.push_back(&v);
   return CheckOptimizerValues(allowed, values);
+}
+
+uint64_t TableOptimizer::AfterWorkers(uint32_t slice, absl::Span<const NamedValue> values,
+                                      uint64_t step) const {
+  const Entries* entries = Find(slice);
+  if (entries == nullptr) return step;
+  for (const Entry& e : *entries) {
+    if (e.rank < 0 || e.from < step) continue;
+    const auto& set = e.values;
+    const bool one_of_them = std::any_of(values.begin(), values.end(), [&](const NamedValue& v) {
+      return std::any_of(set.begin(), set.end(),
+                         [&](const NamedValue& x) { return SameName(x, v); });
+    });
+    if (one_of_them) step = e.from + 1;
+  }
+  return step;
 }
 
 void TableOptimizer::MergeBefore(uint64_t step, Entries* entries) {

@@ -13,9 +13,8 @@
 // Invariants:
 //  1. A slice's changes are a function of the calls of Add() and Restart(), so a replica that makes
 //     the same calls has equal changes.
-//  2. A slice has at most three changes of a rank, and three of clients that are no workers,
-//  because
-//     Add() is called for the open step and the next two only.
+//  2. A slice has at most three changes of a rank, since Add() is called for the open step and the
+//     next two only, and four of clients that are no workers (AfterWorkers()).
 #ifndef VERBENA_SHARD_TABLE_TABLE_OPTIMIZER_H_
 #define VERBENA_SHARD_TABLE_TABLE_OPTIMIZER_H_
 
@@ -58,6 +57,9 @@ class TableOptimizer {
   uint64_t LastFrom(uint32_t slice) const;
 
   absl::Status Check(absl::Span<const NamedValue> values) const;
+  // The first step, `step` at the least, for which and after which no worker has changed one of
+  // these values: there a change by another client is in force.
+  uint64_t AfterWorkers(uint32_t slice, absl::Span<const NamedValue> values, uint64_t step) const;
   // Adds a change whose values Check() allows. `least`: the least version in the slice; changes of
   // steps before it are merged. Returns the step from which the change is in force; *added is false
   // if the client has made it before.

@@ -59,6 +59,10 @@ TEST_CASE("the error of an invalid table specification names the member") {
   const verbena_parameter unnamed[] = {{nullptr, 1}};
   spec.parameters = unnamed;
   refuse(spec, {"parameters[0].name is NULL"});
+  const verbena_parameter twice[] = {{"beta1", 0.5}, {"beta1", 0.6}};
+  spec.parameters = twice;
+  spec.parameter_count = 2;
+  refuse(spec, {"spec->parameters[1].name is 'beta1' again"});
   spec = EmbeddingSpec("t");
   spec.dim = 1025;
   refuse(spec, {"dim is 1025", "1..1024"});

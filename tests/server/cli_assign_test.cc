@@ -101,9 +101,12 @@ TEST_CASE("table assign: errors name the table, the tensor and the allowed shape
     dense.add_shape(20);
     REQUIRE(client->CreateTable(dense).ok());
   }
-  CHECK_THAT(world.Assign({"v"}).err, Contains("there is no table 'v'; see 'verbena tables'"));
+  CHECK_THAT(world.Assign({"v"}).err,
+             Contains("there is no table 'v'; 'verbena tables' lists them"));
   CHECK_THAT(world.Assign({"w"}).err, Contains("shape [20, 30]; table 'w' needs [30, 20]"));
   CHECK_THAT(world.Assign({"w", "--tensor", "x"}).err, Contains("no tensor 'x'; it has 'w'"));
+  CHECK_THAT(world.Assign({"w", "--keys", "items.keys"}).err,
+             Contains("--keys is 'items.keys', and table 'w' is dense; allowed: embedding tables"));
   CHECK(Cli({"table", "assign", "w"}).status == 2);
   world.file += ".gone";
   const Finished gone = world.Assign({"w"});

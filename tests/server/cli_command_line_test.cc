@@ -188,7 +188,9 @@ TEST_CASE("the error about a wrong command line names the problem") {
   };
   check({}, "a command is needed: status, tables, jobs, limits, workers, shards");
   check({"stat"}, "unknown command 'stat'; allowed: status, tables, jobs, limits, workers, shards");
-  check({"status", "--jsno"}, "unknown option '--jsno'");
+  check({"status", "--jsno"},
+        "unknown option '--jsno' of 'verbena status'\n'verbena status --help'");
+  check({"status", "--wait"}, "--wait needs a value: SECONDS\n");
   check({"tables", "--watch", "1"}, "unknown option '--watch'");
   check({"status", "extra"}, "unexpected argument 'extra'");
   check({"status", "jobs"}, "jobs");
@@ -200,12 +202,23 @@ TEST_CASE("the error about a wrong command line names the problem") {
   check({"status", "--wait", "0"}, "--wait: '0' is not allowed: seconds from 0.1");
   check({"tables", "--wait", "1"}, "unknown option '--wait'");
   check({"token", "create", "--role", "worker"}, "a worker needs role job");
+  check({"token", "create", "--role", "job"}, "--job JOB for --role job is required");
   check({"token", "create", "--role", "job", "--job", ""},
         "--job: '' is not allowed: a job's name");
   check({"checkpoint", "prune", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
   check({"checkpoint", "save", "/c", "--job", ""}, "--job: '' is not allowed: a job's name");
   check({"table", "drop"}, "NAME");
-  check({"table", "drop", ""}, "'' is not allowed: give a value");
+  check({"table", "drop", ""}, "'' is not allowed: give a value\n'verbena table drop --help'");
+  check({"table", "set", "w"}, "--rate RATE or --param NAME=VALUE is required");
+  check({"table", "set", "w", "--rate", "fast"}, "--rate: 'fast' is not allowed: a number");
+  check({"table", "set", "w", "--param", "beta1"}, "--param: 'beta1' is not allowed: NAME=NUMBER");
+  check({"table", "set", "w", "--param", "beta1=0.5", "--param", "beta1=0.6"},
+        "--param: 'beta1' is given twice; allowed: once");
+  check({"checkpoint", "save", "/c", "--keep-every", "3"}, "--keep-every requires --keep-last");
+  check({"checkpoint", "save", "/c", "--full-every", "0"},
+        "--full-every: '0' is not allowed: an integer from 1 to 100");
+  check({"checkpoint", "export", "/c", "--to", "m", "--file-size", "1GiB"},
+        "--file-size is for --format sharded");
   check({"status", "--token-file", ""}, "--token-file: '' is not allowed: give a value");
   check({"status", "--tls-ca", ""}, "--tls-ca: '' is not allowed: give a value");
   check({"server"}, "server needs an action: remove");

@@ -445,8 +445,8 @@ TEST_CASE("a wrong command line ends with exit status 2") {
   const Finished run = Cli({"status", "--jsno"});
   CHECK(run.status == 2);
   CHECK(run.out.empty());
-  CHECK_THAT(run.err, Equals("verbena: unknown option '--jsno'\n"
-                             "Run verbena --help for commands and options.\n"));
+  CHECK_THAT(run.err, Equals("verbena: unknown option '--jsno' of 'verbena status'\n"
+                             "'verbena status --help' has what is allowed.\n"));
 }
 
 TEST_CASE("a closed output ends the program without an error, a full disk with one") {

@@ -144,6 +144,23 @@ TEST_CASE("a restore that replaces a table and fails leaves it as it is") {
   CHECK(w.Read() == 1);
 }
 
+TEST_CASE("regression: a table of another job is replaced only when the operator agrees") {
+  RestoreWorld w;
+  w.Push(2);
+  for (const char* how : {"--replace", "--drop-first"}) {
+    const Finished refused = w.Run(RestoreWords(w.root, {how, "--job", "other"}));
+    CHECK(refused.status == 1);
+    CHECK_THAT(refused.err, Contains("nothing was changed") &&
+                                Contains("table 'w' of job 'default' is replaced by a table of job "
+                                         "'other'") &&
+                                Contains("--yes agrees to it"));
+    CHECK(w.Read() == 3);
+  }
+  RestoreWorld::Good("agreed",
+                     w.Run(RestoreWords(w.root, {"--replace", "--job", "other", "--yes"})));
+  CHECK_THAT(w.Tables(), Contains("other"));
+}
+
 TEST_CASE("tables that workers use are replaced only when the operator agrees") {
   RestoreWorld w;
   w.Push(2);

@@ -1,5 +1,7 @@
 // `verbena table set`: the values of a table's optimizer while a worker trains, in reports and in a
 // checkpoint.
+#include <signal.h>
+
 #include <cstring>
 #include <memory>
 #include <string>
@@ -101,12 +103,34 @@ TEST_CASE("table set: a refusal names the allowed values") {
   refused({"weights", "--param", "beta1=0.5"},
           "there is no value \"beta1\" to change; allowed: \"rate\" [0,");
   refused({"weights", "--param", "momentum=1"}, "\"momentum\" is 1; allowed: [0, 1) in f32");
-  refused({"weights", "--param", "momentum"}, "allowed: NAME=NUMBER");
-  refused({"weights"}, "0 values are given");
   refused({"other", "--rate", "1"}, "there is no table 'other'");
   const Finished set = Operate(cluster, {"table", "set", "weights", "--param", "momentum=0.5"});
   CHECK(set.status == 0);
   CHECK_THAT(set.err, Contains("in force now"));
+  CHECK_THAT(Operate(cluster, {"tables"}).out, Contains("optimizer.parameters {momentum: 0.5}"));
+}
+
+TEST_CASE(
+    "regression: table set: a server that does not answer is no coordinator, nor holds a signal") {
+  ProcessCluster cluster({.servers = 1, .shards = 1});
+  Trainer trainer(cluster, v1::CONSISTENCY_ASYNC);
+  cluster.server(0).Signal(SIGSTOP);
+  const std::vector<std::string> set = {"table", "set", "weights", "--rate", "0.5"};
+  std::vector<std::string> brief = set;
+  brief.insert(brief.end(), {"--timeout", "3"});
+  const Finished late = Operate(cluster, brief);
+  CHECK(late.status == 1);
+  CHECK_THAT(late.err, Contains("server 'server-0'"));
+
+  std::vector<std::string> words = {CliPath(), "--cluster", cluster.address(), "--timeout", "600"};
+  words.insert(words.end(), set.begin(), set.end());
+  Process waiting(words);
+  CHECK(Eventually([&] {
+    return Operate(cluster, {"jobs", "--json"}).out.find("verbena table set") != std::string::npos;
+  }));
+  waiting.Signal(SIGINT);
+  CHECK(waiting.Wait() == 128 + SIGINT);
+  cluster.server(0).Signal(SIGCONT);
 }
 
 TEST_CASE(

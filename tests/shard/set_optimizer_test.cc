@@ -162,6 +162,33 @@ TEST_CASE("regression: set optimizer: a change that an observer sends again coun
   CHECK(Set(f.engine.get(), next, {{"rate", 8}}).group_status[0] == kOk);
 }
 
+TEST_CASE(
+    "regression: set optimizer: an observer's value is in force from the step that it is told") {
+  FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
+  o.optimizer = "momentum";
+  o.observers = 1;
+  Fixture f(o);
+  AllowWrites(&f.view);
+  REQUIRE(f.Apply().ok());
+  const auto rate_after = [&](uint64_t step) {
+    f.Push(0, 0, step, 1);
+    f.Push(1, 0, step, 1);
+    REQUIRE(f.Version(0) == step + 1);
+    return f.engine->tables()[0].optimizer.rate();
+  };
+  // Workers have values for the open step and for the next one, and may end before these steps.
+  CHECK(Set(f.engine.get(), {.sequence = 0}, {{"rate", 8}}).answer.status == kOk);
+  const Change next = {.worker = kFirstWorker + 1, .sequence = 1};
+  CHECK(Set(f.engine.get(), next, {{"rate", 4}}).answer.status == kOk);
+  CHECK(Set(f.engine.get(), {.worker = kObserver}, {{"rate", 2}}).answer.version == 2);
+  // A value that no worker has set.
+  const Change other = {.worker = kObserver, .number = 2};
+  CHECK(Set(f.engine.get(), other, {{"momentum", 0.5}}).answer.version == 0);
+  CHECK(f.engine->tables()[0].optimizer.parameters().at("momentum") == 0.5);
+  CHECK(rate_after(0) == 4);
+  CHECK(rate_after(1) == 2);
+}
+
 TEST_CASE("set optimizer: a step in two phases has the values that its norms were measured with") {
   FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
   o.optimizer = "lamb";

@@ -58,7 +58,8 @@ HEADERS = (
      "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/base/toml_config.", "proto/base/byte_size.",
-     "proto/base/empty_values.", "proto/base/help_formatter.", "tests/", "bench/"), None,
+     "proto/base/empty_values.", "proto/base/help_formatter.", "proto/base/usage_error.",
+     "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),
     (r"(thread|mutex|condition_variable|future|chrono|shared_mutex|pthread\.h|time\.h|ctime"
      r"|sys/(socket|epoll|eventfd|time|mman)\.h|netinet/.*|arpa/.*|unistd\.h"

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -180,7 +181,9 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
   for (size_t i = 0; i < layout_.size(); ++i) {
     absl::StatusOr<Table> table =
         CreateTable(TableSpecOf(layout_[i], i, options_.job, spec), deadline);
-    if (layout_[i].counter && absl::IsAlreadyExists(table.status())) {
+    // Its shape is by the number of ranks. Another difference has another reason.
+    if (layout_[i].counter && absl::IsAlreadyExists(table.status()) &&
+        absl::StrContains(table.status().message(), ": shape is ")) {
       const uint64_t ranks = JobProgress::Ranks(options_.workers);
       return absl::AlreadyExistsError(absl::StrCat(
           table.status().message(), ". With --workers ", options_.workers,

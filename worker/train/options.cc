@@ -17,6 +17,7 @@
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
 #include "proto/base/toml_config.h"
+#include "proto/base/usage_error.h"
 #include "proto/spec/option_value.h"
 #include "verbena/version.h"
 #include "worker/train/options_check.h"
@@ -425,15 +426,15 @@ Parsed ParseOptions(int argc, const char* const* argv) {
     parsed.exit_status = kExitOk;
     // Help and version are such errors, too.
     if (app.exit(error, std::cout, ignored) == 0) return parsed;
-    std::fprintf(stderr, "verbena-train: %s\nRun with --help for more information.\n",
-                 toml->WithPlace(error.what()).c_str());
+    std::fprintf(stderr, "verbena-train: %s\n%s", toml->WithPlace(UsageError(app, error)).c_str(),
+                 UsageHint(app).c_str());
     parsed.exit_status = kExitUsage;
     return parsed;
   }
   const std::string problem = CheckOptions(o);
   if (!problem.empty()) {
-    std::fprintf(stderr, "verbena-train: %s\nRun with --help for more information.\n",
-                 toml->WithPlace(problem).c_str());
+    std::fprintf(stderr, "verbena-train: %s\n%s", toml->WithPlace(problem).c_str(),
+                 UsageHint(app).c_str());
     parsed.exit_status = kExitUsage;
     return parsed;
   }

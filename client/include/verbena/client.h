@@ -343,7 +343,7 @@ class VERBENA_EXPORT Client {
   // the one of the greatest rank counts; one worker is enough. async, ssp: in force at once, after
   // the earlier pushes of this worker and before its later ones. An observer whose token may write
   // may call it, too. Then each partition begins with the first step that it has not begun to
-  // apply, see OptimizerOptions::in_force.
+  // apply and for which no worker has given these values, see OptimizerOptions::in_force.
   //
   // A new rate replaces TableSpec::optimizer.rate, and the schedule goes on with it at its step; a
   // piecewise schedule lists its rates, so its rate cannot be changed. The values are in

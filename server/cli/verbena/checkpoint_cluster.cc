@@ -167,9 +167,10 @@ absl::StatusOr<std::string> Save(const ClusterCheckpointOptions& options, const 
   return out.ToString() + "\n";
 }
 
-// A worker's calls on a replaced table fail, and its training is lost. --yes does not agree to
-// that. Returns whether there are such workers. Errors as Confirm() and CallAndWait().
-absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names,
+// Asks where more is lost than the option names: a worker's calls on a replaced table fail, and its
+// training is lost; a table of another job than `job` may be another one of the same name. Returns
+// whether there are such workers. Errors as Confirm() and CallAndWait().
+absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names, const std::string& job,
                                     const Coordinator& coordinator) {
   const absl::StatusOr<v1::GetViewResponse> response =
       CallAndWait<v1::GetViewResponse>(coordinator, "GetView", v1::GetViewRequest());
@@ -180,13 +181,22 @@ absl::StatusOr<bool> AgreeToReplace(const std::vector<std::string>& names,
     if (served != nullptr) replaced.push_back(served);
   }
   const std::string users = UsersText(replaced, response->view());
-  if (users.empty()) return false;
-  const absl::Status agreed = Confirm(absl::StrCat(users,
-                                                   "; end these workers first, or the restore "
-                                                   "replaces the parameters that they train"),
-                                      coordinator.interrupt_fd);
+  std::vector<std::string> losses;
+  if (!users.empty()) {
+    losses.push_back(absl::StrCat(users,
+                                  "; end these workers first, or the restore replaces the "
+                                  "parameters that they train"));
+  }
+  for (const v1::Table* table : replaced) {
+    if (table->spec().job() == job) continue;
+    losses.push_back(absl::StrCat("table '", Printable(table->spec().name()), "' of job '",
+                                  Printable(table->spec().job()),
+                                  "' is replaced by a table of job '", Printable(job), "'"));
+  }
+  if (losses.empty()) return false;
+  const absl::Status agreed = Confirm(absl::StrJoin(losses, "; "), coordinator.interrupt_fd);
   if (!agreed.ok()) return agreed;
-  return true;
+  return !users.empty();
 }
 
 absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
@@ -226,7 +236,9 @@ absl::StatusOr<std::string> Restore(const ClusterCheckpointOptions& options,
   auto restorer = make();
   if (!restorer.ok()) return AdviseOnDamage(restorer.status(), path, kCommand);
   if ((options.replace || options.drop_first) && !options.yes) {
-    const absl::StatusOr<bool> used = AgreeToReplace((*restorer)->tables(), coordinator);
+    const std::string& saved_job = (*restorer)->manifest().job();
+    const absl::StatusOr<bool> used = AgreeToReplace(
+        (*restorer)->tables(), options.job.empty() ? saved_job : options.job, coordinator);
     if (!used.ok()) return used.status();
     // Agreed to as it was: not to workers that come from now on.
     restorer_options.only_unused = !*used;
@@ -295,15 +307,17 @@ void AddCheckpoint(CLI::App* app, ClusterCheckpointOptions* options) {
          "Every N-th checkpoint has all rows of embedding tables; the others have the rows that "
          "changed since the previous checkpoint there; 1 to 100 (default: 1)")
       ->type_name("N")
-      ->check(CLI::Range(1, 100).description(""));
-  app->add_option(
-         "--keep-last", options->retention.keep_last,
-         "Then remove all but the newest N checkpoints, 1 to 1000000 (default: none is removed)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000).description(""));
+      ->check(server::InRange<uint32_t>(1, 100).description(""));
+  CLI::Option* last = app->add_option("--keep-last", options->retention.keep_last,
+                                      "Then remove all but the newest N checkpoints, 1 to 1000000 "
+                                      "(default: none is removed)")
+                          ->type_name("N")
+                          ->check(server::InRange<uint32_t>(1, 1'000'000).description(""));
   app->add_option("--keep-every", options->retention.keep_every,
                   "With --keep-last: also keep the first checkpoint of every N steps")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(server::InRange<uint64_t>(0, uint64_t{1} << 60).description(""))
+      ->needs(last);
 }
 
 void AddRestore(CLI::App* app, ClusterCheckpointOptions* options) {

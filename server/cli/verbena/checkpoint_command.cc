@@ -299,11 +299,18 @@ void AddExport(CLI::App* action, CheckpointOptions* options) {
         if (kFormats.contains(word)) return "";
         return absl::StrCat("'", Printable(word), "' is not allowed: safetensors, sharded, npy");
       }));
-  action
-      ->add_option("--file-size", exported->file_bytes,
-                   "sharded: limit of a file's size, in bytes (default: 2GiB)")
-      ->type_name("BYTES")
-      ->transform(ByteSize(1, uint64_t{1} << 62));
+  CLI::Option* file_size =
+      action
+          ->add_option("--file-size", exported->file_bytes,
+                       "sharded: limit of a file's size, in bytes (default: 2GiB)")
+          ->type_name("BYTES")
+          ->transform(ByteSize(1, uint64_t{1} << 62));
+  action->callback([options, exported, file_size] {
+    options->action = Action::kExport;
+    if (file_size->count() > 0 && exported->format != ExportFormat::kSharded) {
+      throw CLI::ValidationError("--file-size is for --format sharded");
+    }
+  });
   action->add_option("--table", exported->tables, "Only this table; may be repeated (default: all)")
       ->type_name("TABLE")
       ->allow_extra_args(false);

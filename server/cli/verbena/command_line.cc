@@ -10,6 +10,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
+#include "proto/base/usage_error.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
 #include "server/cli/verbena/text_table.h"
@@ -98,12 +99,14 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
-    {Command::kTable, "table", "Drop a table with its parameters; list the options of tables",
-     "The served table of that name, else the one that is being restored; --restoring: only the\n"
-     "latter. The command lists the workers that use the table, and asks. If none did, but "
-     "workers\n"
-     "have joined its job since, the drop is refused; --yes drops the table then, too.\n\n"
+    {Command::kTable, "table",
+     "Change a table: its optimizer, its parameters; drop it; list the options of tables",
+     "drop: the served table of that name, else the one that is being restored; --restoring: only\n"
+     "the latter. The command lists the workers that use the table, and asks. If none did, but\n"
+     "workers have joined its job since, the drop is refused; --yes drops the table then, too.\n\n"
      "Examples:\n"
+     "  verbena table set weights --rate 0.001\n"
+     "  verbena table assign weights --from model.safetensors\n"
      "  verbena table drop weights\n"
      "  verbena table drop weights --yes --json\n"
      "  verbena table options   # of a new table; calls no cluster"},
@@ -193,6 +196,11 @@ void AddTokenActions(CLI::App* command, TokenOptions* token, std::vector<CLI::Ap
           "Lifetime, such as 30d, 12h, 15m (default: until it is revoked)")
       ->type_name("TIME")
       ->check(Checked(ParseLifetime));
+  create->callback([token] {
+    if (token->role == v1::ROLE_JOB && token->job.empty()) {
+      throw CLI::RequiredError("--job JOB for --role job");
+    }
+  });
   create->add_option("--note", token->note, "Note for operators: holder and purpose");
   create
       ->add_option(
@@ -308,33 +316,8 @@ Parsed Ended(int status, std::string message) {
   return parsed;
 }
 
-Parsed Wrong(const std::string& what) {
-  return Ended(kExitUsage,
-               absl::StrCat("verbena: ", what, "\nRun verbena --help for commands and options.\n"));
-}
-
-// Explains CLI11's "a subcommand is required", and several unexpected arguments.
-std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining(true);
-  // The part that was parsed: nothing, a command, or a command and its action.
-  const CLI::App* last = &app;
-  while (!last->get_subcommands().empty()) last = last->get_subcommands().front();
-  std::string choices;
-  for (const CLI::App* choice : last->get_subcommands([](const CLI::App*) { return true; })) {
-    absl::StrAppend(&choices, choices.empty() ? "" : ", ", choice->get_name());
-  }
-  const bool command = last == &app;
-  if (unknown.empty()) {
-    if (choices.empty() || error.get_name() != "RequiredError") return Printable(error.what());
-    return command ? absl::StrCat("a command is needed: ", choices)
-                   : absl::StrCat(last->get_name(), " needs an action: ", choices);
-  }
-  const std::string first = Printable(unknown.front());
-  if (first.rfind('-', 0) == 0) return absl::StrCat("unknown option '", first, "'");
-  if (choices.empty()) return absl::StrCat("unexpected argument '", first, "'");
-  return absl::StrCat(command ? "unknown command '" : "unknown action '", first,
-                      command ? "'" : absl::StrCat("' of ", last->get_name()),
-                      "; allowed: ", choices);
+Parsed Wrong(const std::string& what, const CLI::App& app) {
+  return Ended(kExitUsage, absl::StrCat("verbena: ", what, "\n", UsageHint(app)));
 }
 
 // Empty when all is well.
@@ -438,7 +421,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   } catch (const CLI::CallForVersion&) {
     return Ended(kExitOk, absl::StrCat(kVersionText, "\n"));
   } catch (const CLI::ParseError& error) {
-    return Wrong(Explain(app, error));
+    return Wrong(Printable(UsageError(app, error)), app);
   }
   Parsed parsed;
   for (size_t i = 0; i < commands.size(); ++i) {
@@ -450,9 +433,9 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
                                                        ClusterCheckpointOptions::Action::kNone);
   if (!no_cluster) {
     if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) {
-      return Wrong(wrong);
+      return Wrong(wrong, app);
     }
-    if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong);
+    if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong, app);
   }
   if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
     raw.token_file = file;

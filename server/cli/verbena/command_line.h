@@ -52,7 +52,7 @@ struct Options {
   std::string job;                // limits: whose
   LimitChange limits;             // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
-  TableAction table;     // of kTable; null: `repair`
+  TableAction table;     // of kTable; no name: `repair`
   TokenOptions token;    // of kToken
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked

@@ -63,7 +63,8 @@ std::string MemoryProblem(const ServerState& state, const std::string& who) {
   return absl::StrCat(
       who, " is at its memory limit of ", shard.memory_limit_bytes() >> 20, " MiB (",
       shard.memory_reserved_bytes() >> 20,
-      " MiB are taken): new rows and tables are refused, and replicas of partitions "
+      " MiB are taken), or was in the last 30 s: new rows and tables are refused, and replicas of "
+      "partitions "
       "find no room there; raise its --memory-limit, add servers, evict rows or "
       "drop tables");
 }

@@ -89,7 +89,7 @@ class Program {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
-    if (options_.table) return RunTable();
+    if (!options_.table.table.empty()) return RunTable();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
     absl::StatusOr<ClusterState> state =
         options_.wait ? WaitSettled() : reader_.Read(options_.command != Command::kJobs);
@@ -109,9 +109,11 @@ class Program {
   }
 
   int RunTable() const {
-    absl::StatusOr<TableReport> report =
-        options_.table({coordinator_, options_.tls, options_.token_file, options_.json});
-    if (!report.ok()) return Failed(report.status());
+    const absl::StatusOr<v1::Table> table = ServedTable(coordinator_, options_.table.table);
+    if (!table.ok()) return Failed(table.status());
+    absl::StatusOr<TableReport> report = options_.table.run(
+        {coordinator_, options_.tls, options_.token_file, options_.json}, *table);
+    if (!report.ok()) return FailedSince(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
@@ -119,11 +121,13 @@ class Program {
   int ClusterCheckpoint() const {
     const absl::StatusOr<std::string> out =
         RunClusterCheckpoint(options_.cluster_checkpoint, options_.json, coordinator_);
-    if (absl::IsCancelled(out.status())) return EndedBySignal(signal_fd_);
-    if (!out.ok()) {
-      std::fprintf(stderr, "verbena: %s\n", Printable(std::string(out.status().message())).c_str());
-      return kExitWrong;
+    if (Unreached(out.status())) {
+      // It may be a server that was not reached.
+      const auto view =
+          CallAndWait<v1::GetViewResponse>(coordinator_, "GetView", v1::GetViewRequest());
+      if (!view.ok()) return Failed(view.status());
     }
+    if (!out.ok()) return FailedSince(out.status());
     return Print(*out) ? kExitOk : AfterFailedPrint(kExitWrong);
   }
 
@@ -262,14 +266,24 @@ class Program {
     }
   }
 
+  // After any other error the coordinator has answered: it refused.
+  static bool Unreached(const absl::Status& status) {
+    return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+           absl::IsUnauthenticated(status) || absl::IsUnimplemented(status);
+  }
+
+  // After the coordinator has answered: whatever its code, this is no error of reaching it.
+  int FailedSince(const absl::Status& status) const {
+    if (absl::IsCancelled(status)) return EndedBySignal(signal_fd_);
+    std::fprintf(stderr, "verbena: %s\n", Printable(std::string(status.message())).c_str());
+    return kExitWrong;
+  }
+
   int Failed(const absl::Status& status) const {
     if (absl::IsCancelled(status)) return EndedBySignal(signal_fd_);
     const std::string message(status.message());
     std::fprintf(stderr, "verbena: %s\n", message.c_str());
-    // After any other error the coordinator has answered: it refused.
-    const bool unreached = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-                           absl::IsUnauthenticated(status) || absl::IsUnimplemented(status);
-    return unreached ? kExitUnreachable : kExitWrong;
+    return Unreached(status) ? kExitUnreachable : kExitWrong;
   }
 
   const Options options_;
@@ -305,7 +319,10 @@ int PrintOptionReference(const Options& options) {
 int Main(int argc, char** argv) {
   const Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.exit_status) {
-    std::fputs(parsed.message.c_str(), *parsed.exit_status == kExitOk ? stdout : stderr);
+    if (*parsed.exit_status == kExitOk) {
+      return Print(parsed.message) ? kExitOk : AfterFailedPrint(kExitOk);
+    }
+    std::fputs(parsed.message.c_str(), stderr);
     return *parsed.exit_status;
   }
   if (parsed.options.option_reference) return PrintOptionReference(parsed.options);

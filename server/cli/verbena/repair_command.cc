@@ -354,7 +354,8 @@ std::string Consequences(const RepairOptions& options, const ClusterState& state
 absl::Status Confirm(const std::string& consequences, int interrupt_fd) {
   if (isatty(STDIN_FILENO) == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat(consequences, ": this cannot be undone. --yes agrees to it"));
+        absl::StrCat("nothing was changed, as nobody can be asked: ", consequences,
+                     ": this cannot be undone. --yes agrees to it"));
   }
   std::fprintf(stderr,
                "verbena: %s. This cannot be undone. Type 'yes' to go on: ", consequences.c_str());

@@ -95,14 +95,18 @@ absl::Status Write(Client* client, const Table& table, const TableTensor& tensor
   return absl::OkStatus();
 }
 
-absl::StatusOr<TableReport> Assign(const AssignOptions& options, const TableCluster& cluster) {
+absl::StatusOr<TableReport> Assign(const AssignOptions& options, const TableCluster& cluster,
+                                   const v1::Table& found) {
   const absl::Time began = absl::Now();
-  const absl::StatusOr<v1::Table> found = ServedTable(cluster, options.table);
-  if (!found.ok()) return found.status();
+  if (!options.keys.empty() && found.spec().dim() == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--keys is '", Printable(options.keys),
+                                                   "', and table '", Printable(options.table),
+                                                   "' is dense; allowed: embedding tables"));
+  }
   const std::string& name = options.tensor.empty() ? options.table : options.tensor;
-  const auto tensor = TableTensor::Open(checkpoint::PosixDisk(), options.from, name, found->spec());
+  const auto tensor = TableTensor::Open(checkpoint::PosixDisk(), options.from, name, found.spec());
   if (!tensor.ok()) return tensor.status();
-  auto client = JoinJob(cluster, found->spec().job());
+  auto client = JoinJob(cluster, found.spec().job(), "verbena table assign", /*observer=*/false);
   if (!client.ok()) return client.status();
   const absl::StatusOr<Table> table = (*client)->OpenTable(options.table);
   if (!table.ok()) return table.status();
@@ -154,7 +158,9 @@ CLI::App* AddAssign(CLI::App* command, TableAction* chosen) {
       "  verbena table assign items --from emb.safetensors --tensor items.values --keys "
       "items.keys");
   action->callback([options, chosen] {
-    *chosen = [options](const TableCluster& cluster) { return Assign(*options, cluster); };
+    *chosen = {options->table, [options](const TableCluster& cluster, const v1::Table& found) {
+                 return Assign(*options, cluster, found);
+               }};
   });
   return action;
 }
@@ -165,24 +171,24 @@ std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen) {
   return {AddAssign(command, chosen), AddTableSet(command, chosen)};
 }
 
-absl::StatusOr<v1::Table> ServedTable(const TableCluster& cluster, const std::string& name) {
-  const auto view =
-      CallAndWait<v1::GetViewResponse>(cluster.coordinator, "GetView", v1::GetViewRequest());
+absl::StatusOr<v1::Table> ServedTable(const Coordinator& coordinator, const std::string& name) {
+  const auto view = CallAndWait<v1::GetViewResponse>(coordinator, "GetView", v1::GetViewRequest());
   if (!view.ok()) return view.status();
   const v1::Table* found = FindTableNamed(name, /*restoring=*/false, view->view());
   if (found == nullptr) {
     return absl::NotFoundError(
-        absl::StrCat("there is no table '", Printable(name), "'; see 'verbena tables'"));
+        absl::StrCat("there is no table '", Printable(name), "'; 'verbena tables' lists them"));
   }
   return *found;
 }
 
-absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,
-                                                const std::string& job) {
+absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster, const std::string& job,
+                                                const char* name, bool observer) {
   ClientOptions options;
   options.cluster = cluster.coordinator.address;
   options.job = job;
-  options.name = "verbena table";
+  options.name = name;
+  options.observer = observer;
   options.timeout = cluster.coordinator.timeout;
   options.tls = cluster.tls;
   options.token_file = cluster.token_file;

@@ -32,19 +32,23 @@ struct TableReport {
   std::string out;  // for standard output
   std::string err;  // for people: a summary
 };
-// CANCELLED: interrupted.
-using TableAction = std::function<absl::StatusOr<TableReport>(const TableCluster&)>;
+// An action on the served table of that name. CANCELLED: interrupted.
+struct TableAction {
+  std::string table;  // empty: no action was given
+  std::function<absl::StatusOr<TableReport>(const TableCluster&, const v1::Table&)> run;
+};
 
 // Adds the actions of `command` and returns them. Parsing one of them sets *chosen.
 std::vector<CLI::App*> AddTableActions(CLI::App* command, TableAction* chosen);
 
 // The served table of that name, as the coordinator has it now. NOT_FOUND; errors of CallAndWait().
-absl::StatusOr<v1::Table> ServedTable(const TableCluster& cluster, const std::string& name);
+absl::StatusOr<v1::Table> ServedTable(const Coordinator& coordinator, const std::string& name);
 
-// Joins `job` as a worker, for an action of the data plane. Its calls end by --timeout. Errors as
-// Client::Connect(); FAILED_PRECONDITION: a job with sync tables has its workers.
-absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster,
-                                                const std::string& job);
+// For an action of the data plane: joins `job` as a worker or as an observer, under `name`. Its
+// calls end by --timeout. Errors as Client::Connect(); FAILED_PRECONDITION: a worker, and a job
+// with sync tables has its workers.
+absl::StatusOr<std::unique_ptr<Client>> JoinJob(const TableCluster& cluster, const std::string& job,
+                                                const char* name, bool observer);
 
 }  // namespace verbena::cli
 

@@ -21,8 +21,9 @@ std::string ShapeText(absl::Span<const uint64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::StatusOr<TensorInfo> Find(const checkpoint::SafetensorsReader& file,
-                                const std::string& name) {
+// `option`: names a tensor.
+absl::StatusOr<TensorInfo> Find(const checkpoint::SafetensorsReader& file, const std::string& name,
+                                const char* option) {
   const TensorInfo* const found = file.Find(name);
   if (found != nullptr) {
     if (absl::Status s = checkpoint::CheckKnownType(file.path(), *found); !s.ok()) return s;
@@ -37,7 +38,7 @@ absl::StatusOr<TensorInfo> Find(const checkpoint::SafetensorsReader& file,
   return absl::NotFoundError(absl::StrCat(Printable(file.path()), ": there is no tensor '",
                                           Printable(name), "'; it has ", absl::StrJoin(names, ", "),
                                           more > 0 ? absl::StrCat(" and ", more, " more") : "",
-                                          "; choose one with --tensor"));
+                                          "; choose one with ", option));
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ absl::StatusOr<TableTensor> TableTensor::Open(checkpoint::Disk* disk, const std:
                                               const std::string& name, const v1::TableSpec& spec) {
   auto file = checkpoint::SafetensorsReader::Open(disk, path, checkpoint::UnknownTypes::kKeep);
   if (!file.ok()) return file.status();
-  const absl::StatusOr<TensorInfo> found = Find(*file, name);
+  const absl::StatusOr<TensorInfo> found = Find(*file, name, "--tensor");
   if (!found.ok()) return found.status();
   TableTensor tensor(*std::move(file), *found);
   const std::string place = absl::StrCat(Printable(path), ": tensor '", Printable(name), "' ");
@@ -102,7 +103,7 @@ absl::StatusOr<std::vector<uint64_t>> TableTensor::ReadKeys(const std::string& n
   std::vector<uint64_t> keys(rows_);
   std::iota(keys.begin(), keys.end(), 0);
   if (name.empty()) return keys;
-  const absl::StatusOr<TensorInfo> found = Find(file_, name);
+  const absl::StatusOr<TensorInfo> found = Find(file_, name, "--keys");
   if (!found.ok()) return found.status();
   const bool integers = found->type == TensorType::kI64 || found->type == TensorType::kU64;
   if (!integers || found->bytes() != rows_ * sizeof(uint64_t)) {

@@ -173,8 +173,7 @@ std::string HotKeysText(const ClusterState& state) {
 }
 
 // "adam 0.001"; "adam 0.0005 (changed)".
-std::string OptimizerWord(const v1::Table& table, const ClusterState& state) {
-  const v1::Optimizer optimizer = OptimizerOf(table, state);
+std::string OptimizerWord(const v1::Optimizer& optimizer) {
   return absl::StrCat(Printable(optimizer.name()), " ", optimizer.rate(),
                       optimizer.changed() ? " (changed)" : "");
 }
@@ -194,7 +193,8 @@ std::string TablesText(const ClusterState& state) {
                    {"OTHER OPTIONS"}});
   std::string restored;
   for (const v1::Table& row : view.tables()) {
-    const v1::TableSpec& spec = row.spec();
+    v1::TableSpec spec = row.spec();
+    *spec.mutable_optimizer() = OptimizerOf(row, state);
     if (row.restoring()) {
       absl::StrAppend(&restored, "\n", Printable(BeingRestored(row)), " (id ", row.id(),
                       row.replaces() == 0 ? ")" : absl::StrCat(", replaces ", row.replaces(), ")"));
@@ -203,7 +203,7 @@ std::string TablesText(const ClusterState& state) {
     const TableSize size = SizeOf(row, state);
     table.AddRow({Printable(spec.name()), absl::StrCat(row.id()), Printable(spec.job()),
                   ShapeWord(spec), TypesWord(spec), OptionWord("consistency", spec),
-                  OptimizerWord(row, state), spec.dim() > 0 ? absl::StrCat(size.rows) : "-",
+                  OptimizerWord(spec.optimizer()), spec.dim() > 0 ? absl::StrCat(size.rows) : "-",
                   Bytes(size.bytes), absl::StrCat(row.lost_partitions_size()),
                   OtherOptionsText(spec)});
   }
