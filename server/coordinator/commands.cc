@@ -238,6 +238,10 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
     absl::Status status = options.check_optimizer(*spec);
     if (!status.ok()) return status;
   }
+  // Only a restore knows that values were changed: others are compared with them.
+  if (!request.restoring() && spec->optimizer().changed()) {
+    spec->mutable_optimizer()->clear_changed();
+  }
   uint32_t replaced = 0;
   if (request.restoring()) {
     const absl::StatusOr<const v1::Table*> other =

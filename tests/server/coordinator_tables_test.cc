@@ -41,6 +41,20 @@ TEST_CASE("tables wait for the expected servers") {
   REQUIRE(c.CreateTable(c.Spec("t", 64)).ok());
 }
 
+// A copy of a restored table's specification says so.
+TEST_CASE("regression: values of a table that no restore has made are compared") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  v1::TableSpec spec = c.Spec("t", 64);
+  spec.mutable_optimizer()->set_rate(1);
+  spec.mutable_optimizer()->set_changed(true);
+  const auto made = c.CreateTable(spec);
+  REQUIRE(made.ok());
+  CHECK_FALSE(made->spec().optimizer().changed());
+  spec.mutable_optimizer()->set_rate(2);
+  REQUIRE_STATUS(c.CreateTable(spec).status(), kAlreadyExists, "optimizer.rate is 1");
+}
+
 TEST_CASE("the first table spreads the partitions evenly over all shards") {
   TestCoordinator c({.partitions = 256, .expected_servers = 2});
   REQUIRE(c.view().partitions_size() == 256);
