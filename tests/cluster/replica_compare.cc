@@ -34,10 +34,11 @@ struct EngineInspector {
   struct Use {
     uint64_t bytes = 0, largest = 0;
     std::map<ReplicaKind, int> kinds;
-    void Add(ReplicaKind kind, uint32_t more) {
+    // `before`: bytes of the record that was added with it.
+    void Add(ReplicaKind kind, uint32_t more, uint32_t before = 0) {
       bytes += more;
       ++kinds[kind];
-      largest = std::max<uint64_t>(largest, more);
+      largest = std::max<uint64_t>(largest, uint64_t{more} + before);
     }
     bool Exceeds(uint64_t limit, uint64_t records) const {
       return bytes > limit + records * largest;
@@ -49,12 +50,16 @@ struct EngineInspector {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
       std::set<ReplicaKind> once;  // of a copy, and beside the limits (log.h)
+      uint32_t slice = 0;          // bytes of the slice's record, if it was the last one
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
         const ReplicaKind kind = e.header.kind;
         const bool beside = kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete;
         if (beside && once.insert(kind).second) continue;
-        (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes);
-        (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes);
+        // A learner is sent the changes of a slice's optimizer with the slice (catch_up.cc).
+        const uint32_t before = e.catches_up && kind == ReplicaKind::kOptimizer ? slice : 0;
+        slice = kind == ReplicaKind::kBeginPartition ? e.bytes : 0;
+        (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
+        (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
       }
     }
     // Of replicas that were: it counts for the shard alone.
