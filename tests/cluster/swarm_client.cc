@@ -270,10 +270,19 @@ std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push)
   return {drawn.begin(), drawn.end()};
 }
 
+// Drawn from nothing, so that other seeds' worlds stay as they are.
+bool SwarmClient::Assigns(const SwarmTable& table, const Operation& operation) {
+  constexpr uint32_t kAssignEvery = 6;
+  return operation.pushes && !operation.pulls && ++pushes_ % kAssignEvery == 0 &&
+         MayAssign(table, operation);
+}
+
 bool SwarmClient::MayAssign(const SwarmTable& table, const Operation& operation) const {
   return std::all_of(operation.units.begin(), operation.units.end(), [&](uint32_t unit) {
     // Pushes in flight would be acknowledged, though the assignment hides them.
-    return !pushing_.contains({table.id(), unit}) && table.MayAssign(unit);
+    const bool alone = table.steps() != nullptr ? table.steps()->MayAssign(operation.step, unit)
+                                                : !pushing_.contains({table.id(), unit});
+    return alone && table.MayAssign(unit);
   });
 }
 
@@ -288,10 +297,7 @@ void SwarmClient::BeginOn(SwarmTable* table) {
                                             table->spec().consistency() == v1::CONSISTENCY_ASYNC);
   operation->units = DrawUnits(*table, operation->pushes);
   if (operation->units.empty()) return;
-  // Drawn from nothing, so that other seeds' worlds stay as they are.
-  constexpr uint32_t kAssignEvery = 6;
-  operation->assigns = operation->pushes && !operation->pulls && ++pushes_ % kAssignEvery == 0 &&
-                       MayAssign(*table, *operation);
+  operation->assigns = Assigns(*table, *operation);
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -323,6 +329,7 @@ void SwarmClient::BeginStep(SwarmTable* table) {
     if (operation->pushes) operation->units = stepper_.Unpushed(*table, operation->units);
   }
   if (!operation->units.empty()) {
+    operation->assigns = Assigns(*table, *operation);
     if (operation->pulls) stepper_.Reads(true);
     if (!Start(table, operation)) return;
     if (operation->pushes) stepper_.Pushed(table->id(), operation->units);
@@ -349,18 +356,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
     if (table->steps() == nullptr) {
       operation->least.back() += static_cast<double>(operation->amount);
     }
-    if (operation->assigns) {
-      const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
-      operation->values_to_be.push_back(value);
-      operation->gains.push_back(gain);
-    } else if (operation->pushes) {
-      table->Attempt(unit, operation->amount);
-      operation->gains.push_back(operation->amount);
-    }
-    if (operation->pushes) ++pushing_[{table->id(), unit}];
-    if (operation->pushes && table->steps() != nullptr) {
-      table->steps()->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
-    }
+    if (operation->pushes) Attempt(table, operation.get(), unit);
   }
   if (operation->assigns) FillAssigned(*table, operation.get());
   ++operations_;
@@ -372,6 +368,25 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   }
   operation->id = *id;
   return true;
+}
+
+void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit) {
+  ++pushing_[{table->id(), unit}];
+  SwarmSteps* const steps = table->steps();
+  if (operation->assigns && steps == nullptr) {
+    const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
+    operation->values_to_be.push_back(value);
+    operation->gains.push_back(gain);
+    return;
+  }
+  table->Attempt(unit, operation->amount);
+  operation->gains.push_back(operation->amount);
+  if (operation->assigns) {
+    operation->values_to_be.push_back(
+        steps->AttemptAssign(stepper_.generation(), operation->step, unit));
+  } else if (steps != nullptr) {
+    steps->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
+  }
 }
 
 bool SwarmClient::KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const {
@@ -571,7 +586,8 @@ void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
     if (operation.lives[i] != table->life(table->units()[unit].partition)) continue;
     steps->Commit(generation, unit, operation.step + 1);
     const std::string wrong =
-        steps->Acknowledge(generation, operation.step, unit, operation.amount);
+        operation.assigns ? steps->AcknowledgeAssign(generation, operation.step, unit)
+                          : steps->Acknowledge(generation, operation.step, unit, operation.amount);
     if (wrong.empty() || !table->exact()) continue;
     world_->Violation(absl::StrCat(process_->host(), ": an acknowledged push is not in what was ",
                                    "read of table ", table->id(), ", unit ", unit, ": ", wrong));

@@ -92,8 +92,12 @@ class SwarmClient {
   }
   // Counts what the operation pushes, and issues it. False: nothing of it was begun.
   bool Start(SwarmTable* table, const std::shared_ptr<Operation>& operation);
-  // Whether this push may be an assignment of its units: the model has one value that is right,
-  // whatever becomes of earlier pushes.
+  // Counts what it pushes to the unit.
+  void Attempt(SwarmTable* table, Operation* operation, uint32_t unit);
+  // Whether this push is an assignment of its units.
+  bool Assigns(const SwarmTable& table, const Operation& operation);
+  // Whether it may be one: the model has one value that is right, whatever becomes of earlier
+  // pushes.
   bool MayAssign(const SwarmTable& table, const Operation& operation) const;
   std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
   void Fill(const SwarmTable& table, Operation* operation);

@@ -4,10 +4,13 @@
 // Readers of a table with narrow numbers see them rounded, but for bags, which servers sum in f32.
 //
 // A contribution adds a positive integer to all numbers of a unit. One whose push was acknowledged
-// is in its step; one that was attempted is in it once or not at all. With a mean, contributions
-// are multiples of every number of workers, and a worker that has departed may be one of those by
-// which the sum is divided. With clip_global_norm a step is scaled by one factor for all tables of
-// the job (SwarmNorm), which has the bounds that the contributions of all of them give.
+// is in its step; one that was attempted is in it once or not at all. An assignment, of more than
+// the unit can have, takes the place of its step's gradients; of several one counts.
+//
+// With a mean, contributions are multiples of every number of workers, and a worker that has
+// departed may be one of those by which the sum is divided. With clip_global_norm a step is scaled
+// by one factor for all tables of the job (SwarmNorm), which has the bounds that the contributions
+// of all of them give.
 //
 // Versions count the steps of one generation of the job; the next one begins at 0 with whatever the
 // one before has left.
@@ -57,7 +60,14 @@ class SwarmSteps {
 
   // ---- what workers of `generation` do; what others do no longer counts ----
   void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
-  // Returns what is wrong with a version that was read before; else an empty string.
+  // Whether a worker may assign the unit in this step: not below a greater assignment of a later
+  // one, after which values would fall.
+  bool MayAssign(uint64_t step, uint32_t unit) const { return step >= units_[unit].last_assigned; }
+  // A worker assigns the unit more than it can have by then, in steps without a norm. Returns that
+  // value.
+  int64_t AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit);
+  // Both return what is wrong with a version that was read before; else an empty string.
+  std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
   void End(uint32_t generation, uint64_t step);
   // The unit is known to have been at `version` or later.
@@ -77,6 +87,9 @@ class SwarmSteps {
  private:
   struct Sum {
     int64_t certain = 0, attempted = 0;
+    // The least and the greatest assignment that was attempted, and whether one was acknowledged.
+    std::optional<SwarmBounds> assigned = std::nullopt;
+    bool assigns = false;
     uint32_t listed = 0;  // once it is known committed: by how many workers at least
   };
   struct Unit {
@@ -86,6 +99,7 @@ class SwarmSteps {
     std::vector<SwarmBounds> bounds;          // by version; never beyond `known`
     std::vector<std::optional<double>> seen;  // by version
     SwarmBounds left;                         // by the generation that ends
+    uint64_t last_assigned = 0;               // the last step in which a worker has assigned it
   };
 
   Sum& SumOf(Unit* unit, uint64_t step);
@@ -93,6 +107,11 @@ class SwarmSteps {
   SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
   // What a step adds.
   SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;
+  // What a step makes of a value within `before`.
+  SwarmBounds After(const Unit& unit, uint64_t step, const SwarmBounds& before,
+                    bool committed) const;
+  // What is wrong with versions that were read, now that more is known of a step before them.
+  std::string Changed(uint32_t unit, uint64_t step);
   SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
   SwarmBounds& Extend(uint32_t unit, uint64_t version, std::string* wrong);
   std::string Wrong(uint32_t unit, uint64_t version, double value, const SwarmBounds& bounds) const;

@@ -281,11 +281,15 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
 
 bool SwarmTable::MayAssign(uint32_t unit) const {
   constexpr int64_t kUnsureAtMost = 1000;
+  constexpr double kStepsAtMost = 1 << 22;
+  if (!exact_ || restoring_) return false;
+  if (steps_ != nullptr) {
+    return !clipped() && spec_.row_dtype() != v1::DTYPE_BF16 && steps_->High(unit) < kStepsAtMost;
+  }
   const Unit& u = units_[unit];
   const int64_t unsure = u.attempted - u.acknowledged;
   const int64_t most = spec_.dtype() == v1::DTYPE_BF16 ? std::min<int64_t>(most_, 200) : most_;
-  return exact_ && steps_ == nullptr && !restoring_ && unsure < kUnsureAtMost &&
-         u.attempted + unsure + 3 < most;
+  return unsure < kUnsureAtMost && u.attempted + unsure + 3 < most;
 }
 
 std::pair<int64_t, int64_t> SwarmTable::AttemptAssign(uint32_t unit, int64_t amount) {

@@ -100,8 +100,9 @@ class SwarmTable {
   void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
   // Whether a unit may be assigned: all numbers that it may have then are exact.
   bool MayAssign(uint32_t unit) const;
-  // A worker assigns it all that was attempted, and `amount`. Returns this value, and by how much
-  // more than before is acknowledged with it. What others have attempted may still be added to it.
+  // Not of a sync table: a worker assigns it all that was attempted, and `amount`. Returns this
+  // value, and by how much more than before is acknowledged with it. What others have attempted may
+  // still be added to it.
   std::pair<int64_t, int64_t> AttemptAssign(uint32_t unit, int64_t amount);
   // Whether every acknowledged push shows in reads, exactly.
   bool exact() const { return exact_ && complete_; }
