@@ -19,6 +19,9 @@ constexpr int64_t kSlack = 10 * kMilli;
 // Before each operation of a worker with kSlowRecovery: the steps of a few seconds before take it
 // minutes.
 constexpr int64_t kSlowThink = 800 * kMilli;
+// With which sums of gradients stay integers.
+constexpr double kRates[] = {1, 2, 4};
+constexpr int64_t kMostRate = 4;
 constexpr int kScribble = 0x4b;  // numbers of about 13 million
 
 }  // namespace
@@ -31,6 +34,7 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   options.expected_workers = job->plan.workers;
   options.observer = observer;
   options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
+  own_.seed(options.seed);
   options.rails = world->plan.cluster.rails;
   options.staging_bytes = world->plan.staging_bytes;
   process_ = world->cluster->AddWorker(host, options);
@@ -41,6 +45,9 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
 SwarmClient::~SwarmClient() {
   world_->Trace(absl::StrCat("ends: ", Describe()));
   CheckStaleness();
+  for (const auto& [table, change] : unsure_rates_) {
+    world_->tables.at(table).rates().Orphan(change);
+  }
   world_->cluster->CrashWorker(process_);
 }
 
@@ -288,7 +295,11 @@ bool SwarmClient::MayAssign(const SwarmTable& table, const Operation& operation)
 
 void SwarmClient::BeginOn(SwarmTable* table) {
   if (!observer_ && !table->exact() && table->complete() && world_->Chance(0.1)) {
-    return SetOptimizer(table);
+    return SetOptimizer(
+        table, table->spec().optimizer().rate() / (1 + static_cast<double>(world_->Pick(3))));
+  }
+  if (!observer_ && VariesRate(*table) && std::bernoulli_distribution(0.1)(own_)) {
+    return SetOptimizer(table, kRates[std::uniform_int_distribution<size_t>(0, 2)(own_)]);
   }
   if (table->steps() != nullptr && !observer_) return BeginStep(table);
   auto operation = std::make_shared<Operation>();
@@ -348,13 +359,14 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   operation->began_ns = world_->now();
   operation->known_lost = KnowsLost(*table, operation->units);
   operation->revision = std::as_const(*process_).core().view().revision();
+  operation->changes = table->rates().changes();
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
     operation->least.push_back(table->Least(unit));
     // A push-pull shows its own push, too.
-    if (table->steps() == nullptr) {
-      operation->least.back() += static_cast<double>(operation->amount);
+    if (table->steps() == nullptr && operation->pulls) {
+      operation->least.back() += table->Gain(unit, operation->amount, operation->changes).low;
     }
     if (operation->pushes) Attempt(table, operation.get(), unit);
   }
@@ -379,8 +391,10 @@ void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit
     operation->gains.push_back(gain);
     return;
   }
-  table->Attempt(unit, operation->amount);
-  operation->gains.push_back(operation->amount);
+  // The push of a process that dies may come behind changes by the next one.
+  const bool varies = steps == nullptr && VariesRate(*table);
+  operation->gains.push_back(operation->amount * (varies ? kMostRate : 1));
+  table->Attempt(unit, operation->gains.back());
   if (operation->assigns) {
     operation->values_to_be.push_back(
         steps->AttemptAssign(stepper_.generation(), operation->step, unit));
@@ -504,14 +518,14 @@ void SwarmClient::EndStep(SwarmTable* table) {
   stepper_.End(table->id());
 }
 
-void SwarmClient::SetOptimizer(SwarmTable* table) {
+void SwarmClient::SetOptimizer(SwarmTable* table, double rate) {
   auto change = std::make_shared<Operation>();
   change->table = table->id();
   change->began_ns = world_->now();
   change->revision = std::as_const(*process_).core().view().revision();
   change->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
   auto values = std::make_shared<client::OptimizerUpdate>();
-  const double rate = table->spec().optimizer().rate() / (1 + static_cast<double>(world_->Pick(3)));
+  if (table->exact()) AttemptRate(table, change.get(), rate);
   values->values.push_back(MakeNamedValue("rate", rate));
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
@@ -519,6 +533,32 @@ void SwarmClient::SetOptimizer(SwarmTable* table) {
       table->id(), std::move(values), process_->At(change->deadline_ns),
       [this, change](absl::Status status) { Ended(change, status); });
   if (!id.ok()) Ended(change, id.status());
+}
+
+void SwarmClient::AttemptRate(SwarmTable* table, Operation* change, double rate) {
+  SwarmRates& rates = table->rates();
+  SwarmSteps* const steps = table->steps();
+  if (steps == nullptr) {
+    change->change = rates.Attempt(rates.changes() + 1, 0, rate);
+    unsure_rates_.emplace(table->id(), *change->change);
+    return;
+  }
+  if (steps->generation() != stepper_.generation()) return;
+  change->step = stepper_.unpushed_step(table->id());
+  change->change = rates.Attempt(change->step, std::as_const(*process_).core().rank(), rate);
+  steps->RateChanged(change->step);
+}
+
+void SwarmClient::RateChanged(SwarmTable* table, const Operation& change) {
+  table->rates().Acknowledge(*change.change);
+  unsure_rates_.erase({table->id(), *change.change});
+  SwarmSteps* const steps = table->steps();
+  if (steps == nullptr || steps->generation() != stepper_.generation()) return;
+  const std::string wrong = steps->RateChanged(change.step);
+  if (wrong.empty()) return;
+  world_->Violation(absl::StrCat(process_->host(),
+                                 ": an acknowledged change of the rate is not in ",
+                                 "what was read of table ", table->id(), ", ", wrong));
 }
 
 void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status) {
@@ -554,11 +594,12 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
 }
 
 void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
+  if (operation.change.has_value()) RateChanged(table, operation);
   if (table->steps() != nullptr) Committed(operation, table);
   if (operation.pushes) {
     ++world_->result->pushes;
     for (size_t i = 0; i < operation.units.size(); ++i) {
-      table->Acknowledge(operation.units[i], operation.gains[i], operation.lives[i]);
+      Acknowledge(table, operation, i);
     }
   }
   if (operation.pulls) {
@@ -571,6 +612,16 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
   // A pull of an ssp table may rightly wait for others: pushes prove it.
   used_[operation.table].pulled |=
       operation.pulls || table->spec().consistency() == v1::CONSISTENCY_SSP;
+}
+
+void SwarmClient::Acknowledge(SwarmTable* table, const Operation& operation, size_t i) {
+  const uint32_t unit = operation.units[i], life = operation.lives[i];
+  if (operation.assigns || table->steps() != nullptr) {
+    return table->Acknowledge(unit, operation.gains[i], life);
+  }
+  const SwarmBounds gain = table->Gain(unit, operation.amount, operation.changes);
+  table->Acknowledge(unit, static_cast<int64_t>(gain.low), life);
+  table->Reconsider(unit, operation.gains[i], static_cast<int64_t>(gain.high), life);
 }
 
 bool SwarmClient::Proves(const Operation& operation) const {
@@ -647,8 +698,7 @@ bool SwarmClient::MayBeRefused(const SwarmTable& table, const Operation& operati
   for (size_t i = 0; i < operation.units.size(); ++i) {
     const SwarmTable::Unit& unit = table.units()[operation.units[i]];
     if (operation.lives[i] != table.life(unit.partition) || table.lost(unit.partition)) return true;
-    // When it began nothing but this push was there.
-    if (operation.least[i] <= static_cast<double>(operation.amount)) return true;
+    if (operation.least[i] <= 0) return true;
   }
   return false;
 }

@@ -177,7 +177,7 @@ std::vector<PlantedFault> PlantedFaults() {
        {"nothing was restored", "being restored"},
        {F::kCheckpoints}},
       {"forget_cold_changes", {&shard.forget_cold_changes}, 10, content, {F::kColdTier}},
-      {"keep_optimizer", {&shard.keep_optimizer}, 0, {}, {F::kOptimizerState}},
+      {"keep_optimizer", {&shard.keep_optimizer}, 2, content, {F::kRates}},
       {"forget_owed", {&shard.forget_owed}, 154, steps, {F::kSync}},
       {"pass_early", {&shard.pass_early}, 6, steps, {F::kSync}},
       {"ignore_copy_room",

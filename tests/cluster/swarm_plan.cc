@@ -82,6 +82,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kLateRequests, "late_requests", 0.05},
     {SwarmFeature::kLateFollowers, "late_followers", 0.05},
     {SwarmFeature::kRestoredLosses, "restored_losses", 0.06},
+    {SwarmFeature::kRates, "rates", 0.25},
     {SwarmFeature::kFewOperations, "few_operations", 0.12},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };

@@ -24,6 +24,11 @@ SwarmSteps::SwarmSteps(std::vector<uint64_t> elements, bool mean,
   }
 }
 
+void SwarmSteps::Scale(const SwarmRates* rates, std::vector<uint32_t> partitions) {
+  rates_ = rates;
+  partitions_ = std::move(partitions);
+}
+
 void SwarmSteps::Leave(uint32_t generation) {
   if (generation == generation_) return;
   for (uint32_t u = 0; u < units_.size(); ++u) units_[u].left = {Low(u), High(u)};
@@ -106,6 +111,14 @@ std::string SwarmSteps::Changed(uint32_t unit, uint64_t step) {
   return wrong;
 }
 
+std::string SwarmSteps::RateChanged(uint64_t step) {
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    std::string wrong = Changed(unit, step);
+    if (!wrong.empty()) return absl::StrCat("unit ", unit, ": ", wrong);
+  }
+  return "";
+}
+
 void SwarmSteps::End(uint32_t generation, uint64_t step) {
   if (generation != generation_) return;
   newest_ = std::max(newest_, step + 1);
@@ -127,9 +140,16 @@ SwarmBounds SwarmSteps::Mean(const Sum& sum) const {
           static_cast<double>(sum.attempted) / (mean_ ? least : 1)};
 }
 
+SwarmBounds SwarmSteps::RateOf(const Unit& unit, uint64_t step) const {
+  if (rates_ == nullptr) return {1, 1};
+  return rates_->At(partitions_[static_cast<size_t>(&unit - units_.data())], step);
+}
+
 SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) const {
   if (step >= unit.sums.size()) return {};
   SwarmBounds added = Mean(unit.sums[step]);
+  const SwarmBounds rate = RateOf(unit, step);
+  added = {added.low * rate.low, added.high * rate.high};
   if (norm_ == nullptr) return added;
   const SwarmBounds scale = committed ? norm_->Scale(generation_, step, limit_) : SwarmBounds{0, 1};
   return {added.low * scale.low, added.high * scale.high};

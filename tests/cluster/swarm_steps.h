@@ -5,7 +5,8 @@
 //
 // A contribution adds a positive integer to all numbers of a unit. One whose push was acknowledged
 // is in its step; one that was attempted is in it once or not at all. An assignment, of more than
-// the unit can have, takes the place of its step's gradients; of several one counts.
+// the unit can have, takes the place of its step's gradients; of several one counts. A step has the
+// rate of its unit's partition (swarm_rates.h).
 //
 // With a mean, contributions are multiples of every number of workers, and a worker that has
 // departed may be one of those by which the sum is divided. With clip_global_norm a step is scaled
@@ -26,11 +27,9 @@
 #include <string>
 #include <vector>
 
-namespace verbena::test {
+#include "tests/cluster/swarm_rates.h"
 
-struct SwarmBounds {
-  double low = 0, high = 0;
-};
+namespace verbena::test {
 
 class SwarmNorm;
 
@@ -42,6 +41,9 @@ class SwarmSteps {
              bool reads_exactly);
   // Its steps are clipped so that the norm over all tables of `norm` is at most `limit`.
   void Clip(const SwarmNorm* norm, double limit) { norm_ = norm, limit_ = limit; }
+
+  // A step is scaled by the rate of its unit's partition. `partitions`: by unit.
+  void Scale(const SwarmRates* rates, std::vector<uint32_t> partitions);
 
   // The job's next generation is `generation`. Called for all tables of a norm before FollowJob()
   // is for any: what they are left with depends on the steps of all.
@@ -66,6 +68,8 @@ class SwarmSteps {
   // A worker assigns the unit more than it can have by then, in steps without a norm. Returns that
   // value.
   int64_t AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit);
+  // The rate of steps from `step` on is another, or is known better.
+  std::string RateChanged(uint64_t step);
   // Both return what is wrong with a version that was read before; else an empty string.
   std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
@@ -103,6 +107,7 @@ class SwarmSteps {
   };
 
   Sum& SumOf(Unit* unit, uint64_t step);
+  SwarmBounds RateOf(const Unit& unit, uint64_t step) const;
   SwarmBounds Mean(const Sum& sum) const;
   SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
   // What a step adds.
@@ -125,6 +130,8 @@ class SwarmSteps {
   const bool reads_exactly_;
   const SwarmNorm* norm_ = nullptr;
   double limit_ = 0;
+  const SwarmRates* rates_ = nullptr;  // null: the rate is 1
+  std::vector<uint32_t> partitions_;
   std::vector<Unit> units_;
   std::vector<double> reset_;  // by step, the most that units which begin again had of Squares()
   uint32_t generation_ = 0, expected_ = 1, departed_ = 0;
