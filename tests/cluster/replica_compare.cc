@@ -44,20 +44,26 @@ struct EngineInspector {
       return bytes > limit + records * largest;
     }
   };
+  // Whether one look at the room lets both in: a slice for a learner and the changes of its
+  // optimizer (catch_up.cc), or rows that a push makes and the push (row_consistency.cc).
+  static bool Together(ReplicaKind before, ReplicaKind kind) {
+    return (before == ReplicaKind::kBeginPartition && kind == ReplicaKind::kOptimizer) ||
+           (before == ReplicaKind::kMakeRows && kind == ReplicaKind::kRows);
+  }
   // First of applies, then of catch-up.
   using Uses = std::array<Use, 2>;
   static void Count(const ReplicaLog& log, std::vector<Uses>* partitions, Uses* all) {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
       std::set<ReplicaKind> once;  // of a copy, and beside the limits (log.h)
-      uint32_t slice = 0;          // bytes of the slice's record, if it was the last one
+      const ReplicaLog::Entry* last = nullptr;
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
         const ReplicaKind kind = e.header.kind;
         const bool beside = kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete;
         if (beside && once.insert(kind).second) continue;
-        // A learner is sent the changes of a slice's optimizer with the slice (catch_up.cc).
-        const uint32_t before = e.catches_up && kind == ReplicaKind::kOptimizer ? slice : 0;
-        slice = kind == ReplicaKind::kBeginPartition ? e.bytes : 0;
+        const bool together = last != nullptr && Together(last->header.kind, kind);
+        const uint32_t before = together ? last->bytes : 0;
+        last = &e;
         (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
         (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
       }
