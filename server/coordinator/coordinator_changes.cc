@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/failpoints.h"
 #include "server/coordinator/placement.h"
 
 namespace verbena::server {
@@ -84,7 +85,7 @@ void Coordinator::Impl::OnSaved(const Staged& made) {
 }
 
 void Coordinator::Impl::WhenSaved(absl::AnyInvocable<void(const absl::Status& saved)> then) {
-  if (staged.empty()) return then(absl::OkStatus());
+  if (staged.empty() || VERBENA_FAILPOINT(server, answer_unsaved)) return then(absl::OkStatus());
   waiting.push_back(std::move(then));
 }
 

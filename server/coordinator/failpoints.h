@@ -20,6 +20,7 @@ struct Failpoints {
   Failpoint wait_for_polls;   // a server's view comes by a poll alone, which may be lost
   Failpoint take_uncompared;  // a server requests a view without the newest state that it has seen
   Failpoint drop_by_name;     // a drop by id drops the table with the same name
+  Failpoint answer_unsaved;   // calls of a group are answered before it is saved
   Failpoint replace_at_once;  // a table is dropped before its replacement is loaded
   Failpoint keep_ranks;       // a rank beyond the expected ones is never free again
   Failpoint drop_used;        // a table is dropped under workers that joined meanwhile

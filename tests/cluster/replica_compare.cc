@@ -34,27 +34,38 @@ struct EngineInspector {
   struct Use {
     uint64_t bytes = 0, largest = 0;
     std::map<ReplicaKind, int> kinds;
-    void Add(ReplicaKind kind, uint32_t more) {
+    // `before`: bytes of the record that was added with it.
+    void Add(ReplicaKind kind, uint32_t more, uint32_t before = 0) {
       bytes += more;
       ++kinds[kind];
-      largest = std::max<uint64_t>(largest, more);
+      largest = std::max<uint64_t>(largest, uint64_t{more} + before);
     }
     bool Exceeds(uint64_t limit, uint64_t records) const {
       return bytes > limit + records * largest;
     }
   };
+  // Whether one look at the room lets both in: a slice for a learner and the changes of its
+  // optimizer (catch_up.cc), or rows that a push makes and the push (row_consistency.cc).
+  static bool Together(ReplicaKind before, ReplicaKind kind) {
+    return (before == ReplicaKind::kBeginPartition && kind == ReplicaKind::kOptimizer) ||
+           (before == ReplicaKind::kMakeRows && kind == ReplicaKind::kRows);
+  }
   // First of applies, then of catch-up.
   using Uses = std::array<Use, 2>;
   static void Count(const ReplicaLog& log, std::vector<Uses>* partitions, Uses* all) {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
       std::set<ReplicaKind> once;  // of a copy, and beside the limits (log.h)
+      const ReplicaLog::Entry* last = nullptr;
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
         const ReplicaKind kind = e.header.kind;
         const bool beside = kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete;
         if (beside && once.insert(kind).second) continue;
-        (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes);
-        (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes);
+        const bool together = last != nullptr && Together(last->header.kind, kind);
+        const uint32_t before = together ? last->bytes : 0;
+        last = &e;
+        (*partitions)[p][e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
+        (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
       }
     }
     // Of replicas that were: it counts for the shard alone.

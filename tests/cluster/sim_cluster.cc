@@ -96,6 +96,7 @@ SimCluster::SimCluster(const ClusterOptions& options)
       control_(options.seed ^ 0x5eed, &network_.clock()),
       coordinator_machine_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm),
       coordinator_clock_(&coordinator_machine_clock_),
+      group_random_(options.seed * 43 + 19),
       coordinator_random_(options.seed),
       store_([this](int64_t ns) {
         const int64_t until = coordinator_clock_.NowNanos() + ns;
@@ -145,20 +146,29 @@ void SimCluster::ServeCoordinator() {
                                              SimControl::Respond respond) {
     SimControl::Respond after =
         [this, respond = std::move(respond)](absl::StatusOr<std::string> answer) mutable {
+          if (answers_lost_) return;
           if (!coordinator_stalled()) return respond(std::move(answer));
-          coordinator_waiting_.push_back(
-              [respond = std::move(respond), answer = std::move(answer)]() mutable {
-                respond(std::move(answer));
-              });
+          Wait([respond = std::move(respond), answer = std::move(answer)]() mutable {
+            respond(std::move(answer));
+          });
         };
-    if (!coordinator_stalled()) {
+    if (!coordinator_stalled() && options_.group_calls == 0) {
       HandleCoordinator(method, bytes, std::move(after));
       return ObserveView();
     }
-    coordinator_waiting_.push_back([this, method, bytes, after = std::move(after)]() mutable {
+    Wait([this, method, bytes, after = std::move(after)]() mutable {
       HandleCoordinator(method, bytes, std::move(after));
     });
   });
+}
+
+void SimCluster::Wait(absl::AnyInvocable<void()> what) {
+  // How long the coordinator is busy with what came before.
+  constexpr int64_t kBusy = 2 * kMilli;
+  if (options_.group_calls > 0 && coordinator_waiting_.empty()) {
+    group_at_ = now() + std::uniform_int_distribution<int64_t>(0, kBusy)(group_random_);
+  }
+  coordinator_waiting_.push_back(std::move(what));
 }
 
 void SimCluster::HandleCoordinator(const std::string& method, const std::string& bytes,
@@ -201,9 +211,8 @@ bool SimCluster::RunCoordinator() {
   if (coordinator_stalled()) return false;
   bool worked = coordinator_->RunOnce();
   ObserveView();
-  std::vector<absl::AnyInvocable<void()>> waiting = std::move(coordinator_waiting_);
-  coordinator_waiting_.clear();
-  for (absl::AnyInvocable<void()>& what : waiting) {
+  if (options_.group_calls > 0) return RunGroup() || worked;
+  for (absl::AnyInvocable<void()>& what : std::exchange(coordinator_waiting_, {})) {
     // A request may be one whose Save() blocks: the rest waits for that.
     if (coordinator_stalled()) {
       coordinator_waiting_.push_back(std::move(what));
@@ -214,6 +223,28 @@ bool SimCluster::RunCoordinator() {
     }
   }
   return worked;
+}
+
+bool SimCluster::RunGroup() {
+  if (coordinator_waiting_.empty() || now() < group_at_) return false;
+  const uint64_t revision = coordinator_->view().revision();
+  int calls = std::uniform_int_distribution<int>(1, options_.group_calls)(group_random_);
+  coordinator_->BeginGroup();
+  for (; calls > 0 && !coordinator_waiting_.empty() && !coordinator_stalled(); --calls) {
+    absl::AnyInvocable<void()> what = std::move(coordinator_waiting_.front());
+    coordinator_waiting_.pop_front();
+    what();
+  }
+  const auto chance = [this](double p) { return std::bernoulli_distribution(p)(group_random_); };
+  const bool changed = coordinator_->view().revision() != revision;
+  const bool crashes = changed && chance(group_crashes_);
+  const bool saves = !crashes || chance(0.5);
+  answers_lost_ = crashes;
+  if (saves) coordinator_->EndGroup();
+  answers_lost_ = false;
+  if (crashes) RestartCoordinator();
+  ObserveView();
+  return true;
 }
 
 SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
@@ -261,7 +292,9 @@ int64_t SimCluster::NextTimerNanos() const {
   const int64_t coordinator = coordinator_machine_clock_.ToNetwork(coordinator_->NextTimerNanos());
   int64_t next =
       std::min(control_.NextTimerNanos(), std::max(coordinator, coordinator_stalled_until_));
-  if (!coordinator_waiting_.empty()) next = std::min(next, coordinator_stalled_until_);
+  if (!coordinator_waiting_.empty()) {
+    next = std::min(next, std::max(coordinator_stalled_until_, group_at_));
+  }
   for (const auto& server : servers_) {
     if (server) next = std::min(next, std::max(server->NextTimerNanos(), server->stalled_until()));
     if (server && server->stalled(now())) next = std::min(next, server->stalled_until());

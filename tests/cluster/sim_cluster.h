@@ -58,7 +58,10 @@ struct ClusterOptions {
   shard::ReplicaLogLimits replica_log;
   uint64_t memory_limit = 0;  // of each server, for tables; 0: none
   server::AuditTunables audit;
-  int terms_listed = kTermsListed;   // by the coordinator's view
+  int terms_listed = kTermsListed;  // by the coordinator's view
+  // The most calls that the coordinator takes up together, and saves in one write. 0: it takes up
+  // each at once.
+  int group_calls = 0;
   checkpoint::Disk* disk = nullptr;  // where checkpoints go
   // How long the next thing takes that a shard's thread for files does; empty: no time.
   std::function<int64_t()> file_io_ns;
@@ -217,6 +220,9 @@ class SimCluster {
   void StallCoordinatorUntil(int64_t ns);
   bool coordinator_stalled() const { return now() < coordinator_stalled_until_; }
   SimStore& store() { return store_; }
+  // How often the coordinator crashes, and starts again, at a group with changes: half of the times
+  // before it is saved, else before it is answered.
+  void set_group_crashes(double chance) { group_crashes_ = chance; }
 
   // Runs until `done` or the virtual time limit. Returns done().
   bool RunUntil(const std::function<bool()>& done, int64_t limit_ns);
@@ -234,6 +240,8 @@ class SimCluster {
   void HandleCoordinator(const std::string& method, const std::string& bytes,
                          SimControl::Respond respond);
   bool RunCoordinator();
+  bool RunGroup();
+  void Wait(absl::AnyInvocable<void()> what);
   void ObserveView();
   bool RunProcesses();
   int64_t NextTimerNanos() const;
@@ -244,7 +252,11 @@ class SimCluster {
   const SimClock coordinator_machine_clock_;
   BlockedClock coordinator_clock_;
   int64_t coordinator_stalled_until_ = 0;
-  std::vector<absl::AnyInvocable<void()>> coordinator_waiting_;  // requests to it and its answers
+  std::deque<absl::AnyInvocable<void()>> coordinator_waiting_;  // requests to it and its answers
+  std::mt19937_64 group_random_;
+  double group_crashes_ = 0;
+  int64_t group_at_ = 0;       // when what waits is taken up
+  bool answers_lost_ = false;  // what the coordinator answers now reaches nobody
   std::mt19937_64 coordinator_random_;
   SimStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;

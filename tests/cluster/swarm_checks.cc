@@ -126,13 +126,17 @@ void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
     for (const int32_t rank : job.departed_ranks()) {
       departed += rank < static_cast<int32_t>(job.expected_workers()) ? 1 : 0;
     }
-    std::vector<SwarmSteps*> steps;
+    std::vector<SwarmTable*> tables;
     for (auto& [id, table] : world_->tables) {
       if (table.steps() == nullptr || table.dropped() || table.spec().job() != job.name()) continue;
-      steps.push_back(table.steps());
+      tables.push_back(&table);
     }
-    for (SwarmSteps* of : steps) of->Leave(job.generation());
-    for (SwarmSteps* of : steps) of->FollowJob(job.generation(), job.expected_workers(), departed);
+    for (SwarmTable* table : tables) table->steps()->Leave(job.generation());
+    for (SwarmTable* table : tables) {
+      SwarmSteps* const steps = table->steps();
+      if (steps->generation() != job.generation()) table->rates().BeginGeneration();
+      steps->FollowJob(job.generation(), job.expected_workers(), departed);
+    }
   }
 }
 

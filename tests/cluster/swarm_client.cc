@@ -19,6 +19,9 @@ constexpr int64_t kSlack = 10 * kMilli;
 // Before each operation of a worker with kSlowRecovery: the steps of a few seconds before take it
 // minutes.
 constexpr int64_t kSlowThink = 800 * kMilli;
+// With which sums of gradients stay integers.
+constexpr double kRates[] = {1, 2, 4};
+constexpr int64_t kMostRate = 4;
 constexpr int kScribble = 0x4b;  // numbers of about 13 million
 
 }  // namespace
@@ -31,6 +34,7 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   options.expected_workers = job->plan.workers;
   options.observer = observer;
   options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
+  own_.seed(options.seed);
   options.rails = world->plan.cluster.rails;
   options.staging_bytes = world->plan.staging_bytes;
   process_ = world->cluster->AddWorker(host, options);
@@ -41,6 +45,9 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
 SwarmClient::~SwarmClient() {
   world_->Trace(absl::StrCat("ends: ", Describe()));
   CheckStaleness();
+  for (const auto& [table, change] : unsure_rates_) {
+    world_->tables.at(table).rates().Orphan(change);
+  }
   world_->cluster->CrashWorker(process_);
 }
 
@@ -270,16 +277,29 @@ std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push)
   return {drawn.begin(), drawn.end()};
 }
 
+// Drawn from nothing, so that other seeds' worlds stay as they are.
+bool SwarmClient::Assigns(const SwarmTable& table, const Operation& operation) {
+  constexpr uint32_t kAssignEvery = 6;
+  return operation.pushes && !operation.pulls && ++pushes_ % kAssignEvery == 0 &&
+         MayAssign(table, operation);
+}
+
 bool SwarmClient::MayAssign(const SwarmTable& table, const Operation& operation) const {
   return std::all_of(operation.units.begin(), operation.units.end(), [&](uint32_t unit) {
     // Pushes in flight would be acknowledged, though the assignment hides them.
-    return !pushing_.contains({table.id(), unit}) && table.MayAssign(unit);
+    const bool alone = table.steps() != nullptr ? table.steps()->MayAssign(operation.step, unit)
+                                                : !pushing_.contains({table.id(), unit});
+    return alone && table.MayAssign(unit);
   });
 }
 
 void SwarmClient::BeginOn(SwarmTable* table) {
   if (!observer_ && !table->exact() && table->complete() && world_->Chance(0.1)) {
-    return SetOptimizer(table);
+    return SetOptimizer(
+        table, table->spec().optimizer().rate() / (1 + static_cast<double>(world_->Pick(3))));
+  }
+  if (!observer_ && VariesRate(*table) && std::bernoulli_distribution(0.1)(own_)) {
+    return SetOptimizer(table, kRates[std::uniform_int_distribution<size_t>(0, 2)(own_)]);
   }
   if (table->steps() != nullptr && !observer_) return BeginStep(table);
   auto operation = std::make_shared<Operation>();
@@ -288,10 +308,7 @@ void SwarmClient::BeginOn(SwarmTable* table) {
                                             table->spec().consistency() == v1::CONSISTENCY_ASYNC);
   operation->units = DrawUnits(*table, operation->pushes);
   if (operation->units.empty()) return;
-  // Drawn from nothing, so that other seeds' worlds stay as they are.
-  constexpr uint32_t kAssignEvery = 6;
-  operation->assigns = operation->pushes && !operation->pulls && ++pushes_ % kAssignEvery == 0 &&
-                       MayAssign(*table, *operation);
+  operation->assigns = Assigns(*table, *operation);
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -323,6 +340,7 @@ void SwarmClient::BeginStep(SwarmTable* table) {
     if (operation->pushes) operation->units = stepper_.Unpushed(*table, operation->units);
   }
   if (!operation->units.empty()) {
+    operation->assigns = Assigns(*table, *operation);
     if (operation->pulls) stepper_.Reads(true);
     if (!Start(table, operation)) return;
     if (operation->pushes) stepper_.Pushed(table->id(), operation->units);
@@ -341,26 +359,16 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   operation->began_ns = world_->now();
   operation->known_lost = KnowsLost(*table, operation->units);
   operation->revision = std::as_const(*process_).core().view().revision();
+  operation->changes = table->rates().changes();
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
     operation->least.push_back(table->Least(unit));
     // A push-pull shows its own push, too.
-    if (table->steps() == nullptr) {
-      operation->least.back() += static_cast<double>(operation->amount);
+    if (table->steps() == nullptr && operation->pulls) {
+      operation->least.back() += table->Gain(unit, operation->amount, operation->changes).low;
     }
-    if (operation->assigns) {
-      const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
-      operation->values_to_be.push_back(value);
-      operation->gains.push_back(gain);
-    } else if (operation->pushes) {
-      table->Attempt(unit, operation->amount);
-      operation->gains.push_back(operation->amount);
-    }
-    if (operation->pushes) ++pushing_[{table->id(), unit}];
-    if (operation->pushes && table->steps() != nullptr) {
-      table->steps()->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
-    }
+    if (operation->pushes) Attempt(table, operation.get(), unit);
   }
   if (operation->assigns) FillAssigned(*table, operation.get());
   ++operations_;
@@ -372,6 +380,27 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   }
   operation->id = *id;
   return true;
+}
+
+void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit) {
+  ++pushing_[{table->id(), unit}];
+  SwarmSteps* const steps = table->steps();
+  if (operation->assigns && steps == nullptr) {
+    const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
+    operation->values_to_be.push_back(value);
+    operation->gains.push_back(gain);
+    return;
+  }
+  // The push of a process that dies may come behind changes by the next one.
+  const bool varies = steps == nullptr && VariesRate(*table);
+  operation->gains.push_back(operation->amount * (varies ? kMostRate : 1));
+  table->Attempt(unit, operation->gains.back());
+  if (operation->assigns) {
+    operation->values_to_be.push_back(
+        steps->AttemptAssign(stepper_.generation(), operation->step, unit));
+  } else if (steps != nullptr) {
+    steps->Attempt(stepper_.generation(), operation->step, unit, operation->amount);
+  }
 }
 
 bool SwarmClient::KnowsLost(const SwarmTable& table, absl::Span<const uint32_t> units) const {
@@ -489,14 +518,14 @@ void SwarmClient::EndStep(SwarmTable* table) {
   stepper_.End(table->id());
 }
 
-void SwarmClient::SetOptimizer(SwarmTable* table) {
+void SwarmClient::SetOptimizer(SwarmTable* table, double rate) {
   auto change = std::make_shared<Operation>();
   change->table = table->id();
   change->began_ns = world_->now();
   change->revision = std::as_const(*process_).core().view().revision();
   change->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
   auto values = std::make_shared<client::OptimizerUpdate>();
-  const double rate = table->spec().optimizer().rate() / (1 + static_cast<double>(world_->Pick(3)));
+  if (table->exact()) AttemptRate(table, change.get(), rate);
   values->values.push_back(MakeNamedValue("rate", rate));
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
@@ -504,6 +533,32 @@ void SwarmClient::SetOptimizer(SwarmTable* table) {
       table->id(), std::move(values), process_->At(change->deadline_ns),
       [this, change](absl::Status status) { Ended(change, status); });
   if (!id.ok()) Ended(change, id.status());
+}
+
+void SwarmClient::AttemptRate(SwarmTable* table, Operation* change, double rate) {
+  SwarmRates& rates = table->rates();
+  SwarmSteps* const steps = table->steps();
+  if (steps == nullptr) {
+    change->change = rates.Attempt(rates.changes() + 1, 0, rate);
+    unsure_rates_.emplace(table->id(), *change->change);
+    return;
+  }
+  if (steps->generation() != stepper_.generation()) return;
+  change->step = stepper_.unpushed_step(table->id());
+  change->change = rates.Attempt(change->step, std::as_const(*process_).core().rank(), rate);
+  steps->RateChanged(change->step);
+}
+
+void SwarmClient::RateChanged(SwarmTable* table, const Operation& change) {
+  table->rates().Acknowledge(*change.change);
+  unsure_rates_.erase({table->id(), *change.change});
+  SwarmSteps* const steps = table->steps();
+  if (steps == nullptr || steps->generation() != stepper_.generation()) return;
+  const std::string wrong = steps->RateChanged(change.step);
+  if (wrong.empty()) return;
+  world_->Violation(absl::StrCat(process_->host(),
+                                 ": an acknowledged change of the rate is not in ",
+                                 "what was read of table ", table->id(), ", ", wrong));
 }
 
 void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status) {
@@ -539,11 +594,12 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
 }
 
 void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
+  if (operation.change.has_value()) RateChanged(table, operation);
   if (table->steps() != nullptr) Committed(operation, table);
   if (operation.pushes) {
     ++world_->result->pushes;
     for (size_t i = 0; i < operation.units.size(); ++i) {
-      table->Acknowledge(operation.units[i], operation.gains[i], operation.lives[i]);
+      Acknowledge(table, operation, i);
     }
   }
   if (operation.pulls) {
@@ -556,6 +612,16 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
   // A pull of an ssp table may rightly wait for others: pushes prove it.
   used_[operation.table].pulled |=
       operation.pulls || table->spec().consistency() == v1::CONSISTENCY_SSP;
+}
+
+void SwarmClient::Acknowledge(SwarmTable* table, const Operation& operation, size_t i) {
+  const uint32_t unit = operation.units[i], life = operation.lives[i];
+  if (operation.assigns || table->steps() != nullptr) {
+    return table->Acknowledge(unit, operation.gains[i], life);
+  }
+  const SwarmBounds gain = table->Gain(unit, operation.amount, operation.changes);
+  table->Acknowledge(unit, static_cast<int64_t>(gain.low), life);
+  table->Reconsider(unit, operation.gains[i], static_cast<int64_t>(gain.high), life);
 }
 
 bool SwarmClient::Proves(const Operation& operation) const {
@@ -571,7 +637,8 @@ void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
     if (operation.lives[i] != table->life(table->units()[unit].partition)) continue;
     steps->Commit(generation, unit, operation.step + 1);
     const std::string wrong =
-        steps->Acknowledge(generation, operation.step, unit, operation.amount);
+        operation.assigns ? steps->AcknowledgeAssign(generation, operation.step, unit)
+                          : steps->Acknowledge(generation, operation.step, unit, operation.amount);
     if (wrong.empty() || !table->exact()) continue;
     world_->Violation(absl::StrCat(process_->host(), ": an acknowledged push is not in what was ",
                                    "read of table ", table->id(), ", unit ", unit, ": ", wrong));
@@ -631,8 +698,7 @@ bool SwarmClient::MayBeRefused(const SwarmTable& table, const Operation& operati
   for (size_t i = 0; i < operation.units.size(); ++i) {
     const SwarmTable::Unit& unit = table.units()[operation.units[i]];
     if (operation.lives[i] != table.life(unit.partition) || table.lost(unit.partition)) return true;
-    // When it began nothing but this push was there.
-    if (operation.least[i] <= static_cast<double>(operation.amount)) return true;
+    if (operation.least[i] <= 0) return true;
   }
   return false;
 }

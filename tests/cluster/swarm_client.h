@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -69,7 +70,9 @@ class SwarmClient {
     std::vector<uint32_t> lives;        // of the units' partitions, when it began
     std::vector<double> least;          // of a pull
     std::vector<int64_t> values_to_be;  // of an assignment, by unit
-    std::vector<int64_t> gains;         // by unit: what is acknowledged with it
+    std::vector<int64_t> gains;         // by unit: the most that is acknowledged with it
+    uint64_t changes = 0;               // of the rate, before it
+    std::optional<uint64_t> change;     // of the rate: its id in SwarmRates
     std::shared_ptr<rdma::MemoryBlock> gradient, values;
     int64_t began_ns = 0, deadline_ns = 0;
 
@@ -92,8 +95,12 @@ class SwarmClient {
   }
   // Counts what the operation pushes, and issues it. False: nothing of it was begun.
   bool Start(SwarmTable* table, const std::shared_ptr<Operation>& operation);
-  // Whether this push may be an assignment of its units: the model has one value that is right,
-  // whatever becomes of earlier pushes.
+  // Counts what it pushes to the unit.
+  void Attempt(SwarmTable* table, Operation* operation, uint32_t unit);
+  // Whether this push is an assignment of its units.
+  bool Assigns(const SwarmTable& table, const Operation& operation);
+  // Whether it may be one: the model has one value that is right, whatever becomes of earlier
+  // pushes.
   bool MayAssign(const SwarmTable& table, const Operation& operation) const;
   std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
   void Fill(const SwarmTable& table, Operation* operation);
@@ -104,8 +111,17 @@ class SwarmClient {
                                              const std::shared_ptr<Operation>& operation,
                                              absl::Span<const uint64_t> keys);
   void EndStep(SwarmTable* table);
-  // Changes the rate of a table whose values are not modelled exactly.
-  void SetOptimizer(SwarmTable* table);
+  // Whether workers change the rate of this table, which is a sum. Without steps that is exact
+  // where one worker pushes.
+  bool VariesRate(const SwarmTable& table) const {
+    return world_->has(SwarmFeature::kRates) && table.MayChangeRate() &&
+           (table.steps() != nullptr || job_->plan.workers == 1);
+  }
+  void SetOptimizer(SwarmTable* table, double rate);
+  void AttemptRate(SwarmTable* table, Operation* change, double rate);
+  // It was acknowledged.
+  void RateChanged(SwarmTable* table, const Operation& change);
+  void Acknowledge(SwarmTable* table, const Operation& operation, size_t i);
   void Ended(const std::shared_ptr<Operation>& operation, const absl::Status& status);
   // The operation is over, and OK.
   void Succeeded(const Operation& operation, SwarmTable* table);
@@ -146,6 +162,9 @@ class SwarmClient {
   uint32_t pushes_ = 0;                                        // begun
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> pushing_;  // in flight, by table and unit
   uint32_t waiting_ = 0;  // of them, those that wait for steps of other workers
+  // Changes of rates that were not acknowledged, by table.
+  std::set<std::pair<uint32_t, uint64_t>> unsure_rates_;
+  std::mt19937_64 own_;  // what it draws changes nothing in seeds that do not use it
   std::set<uint32_t> opened_;
   std::set<std::string> opening_;
   uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open

@@ -16,7 +16,7 @@
 namespace verbena::test {
 
 // So many seeds have to find each.
-constexpr uint64_t kFailpointSeeds = 2000;
+constexpr uint64_t kFailpointSeeds = 2500;
 
 struct PlantedFault {
   std::string name;

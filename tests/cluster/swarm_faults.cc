@@ -28,6 +28,9 @@ SwarmFaults::SwarmFaults(SwarmWorld* world, std::vector<std::unique_ptr<SwarmCli
               : -1),
       next_at_(world->Between(100, 2000) * kMilli) {
   if (slow_server_ >= 0) world_->cluster->server(slow_server_)->SetPace(world_->plan.pace_ns);
+  if (world_->has(SwarmFeature::kCoordinatorRestarts)) {
+    world_->cluster->set_group_crashes(0.05);
+  }
 }
 
 void SwarmFaults::Run() {
@@ -48,6 +51,7 @@ void SwarmFaults::Stop() {
   world_->cluster->network().set_faults(rdma::SimFaults());
   world_->cluster->control().set_faults(ControlFaults());
   world_->cluster->store().set_faults({});
+  world_->cluster->set_group_crashes(0);
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     world_->cluster->server(i)->StallUntil(world_->now());
   }

@@ -82,6 +82,8 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kLateRequests, "late_requests", 0.05},
     {SwarmFeature::kLateFollowers, "late_followers", 0.05},
     {SwarmFeature::kRestoredLosses, "restored_losses", 0.06},
+    {SwarmFeature::kGroups, "groups", 0.2},
+    {SwarmFeature::kRates, "rates", 0.25},
     {SwarmFeature::kFewOperations, "few_operations", 0.12},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };
@@ -130,6 +132,10 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.replica_log.shard_bytes =
         cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 4));
     cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(4, 32)) << 10;
+  }
+  PlanDraw groups(plan->seed * 53 + 29);
+  if (plan->has(SwarmFeature::kGroups)) {
+    cluster.group_calls = static_cast<int>(groups.Between(2, 16));
   }
   PlanDraw terms(plan->seed * 37 + 11);
   if (terms.Chance(0.7)) cluster.terms_listed = static_cast<int>(terms.Between(1, 3));

@@ -84,6 +84,8 @@ enum class SwarmFeature : uint32_t {
   kLateRequests,    // a server asks for another's role and dies, and the coordinator stalls
   kLateFollowers,   // a follower is late with records when a job begins anew; its primary dies
   kRestoredLosses,  // what is lost while it is restored is reset before its primary hears of either
+  kGroups,          // the coordinator saves what waits together, and crashes before or after
+  kRates,           // workers change the rates of tables that are sums
   kFewOperations,   // lanes take fewer operations than workers wait for
   kRareFaults,      // faults at random times are rare
   kCount

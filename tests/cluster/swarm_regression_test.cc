@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/spec/optimizer_values.h"
 #include "shard/checkpoint/restores.h"
 #include "shard/failpoints.h"
 #include "shard/replica/copies.h"
@@ -163,6 +164,11 @@ std::string ExcessOfCatchUp(uint64_t limit) {
   for (uint32_t chunk = 0; chunk < options.chunks; ++chunk) {
     REQUIRE(pair.primary.Push(0, chunk, ++sequence, 1.0f).answer.status == ReplyStatus::kOk);
   }
+  // The learner is sent the change, too.
+  const Group group{0, 1, 1, ++sequence, 0, 0};
+  const GroupsRequest change{{9, 0, 0}, kFirstWorker, kTable, {&group, 1}};
+  const NamedValue rate = MakeNamedValue("rate", 2);
+  REQUIRE(pair.primary.engine->SetOptimizer(change, {&rate, 1}).answer.status == ReplyStatus::kOk);
   v1::Replica* learner = pair.partition()->add_learners();
   learner->set_server(kCopy);
   learner->set_since(2);

@@ -467,7 +467,7 @@ void SwarmSaved::CheckServed(SwarmTable* table, const v1::ClusterView& view,
                                    " has: ", differs));
     break;
   }
-  table->Restored(ValuesOf(*table, saved));
+  table->Restored(ValuesOf(*table, saved), world_->tables.at(saved.id).rates());
 }
 
 }  // namespace verbena::test

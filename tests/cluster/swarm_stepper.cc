@@ -11,6 +11,12 @@ uint64_t SwarmStepper::step(uint32_t table) const {
   return it == steps_.end() ? 0 : it->second.step;
 }
 
+uint64_t SwarmStepper::unpushed_step(uint32_t table) const {
+  const auto it = steps_.find(table);
+  if (it == steps_.end()) return 0;
+  return it->second.step + (it->second.pushed.empty() ? 0 : 1);
+}
+
 bool SwarmStepper::Shows(const SwarmTable& table, uint32_t unit, uint64_t version) const {
   const auto it = steps_.find(table.id());
   if (it == steps_.end()) return version == 0;

@@ -35,6 +35,8 @@ class SwarmStepper {
   // `view`: the client's, which refuses to end steps by what it knows.
   Turn Draw(const SwarmTable& table, const v1::ClusterView& view);
   uint64_t step(uint32_t table) const;
+  // The first step that nothing was pushed to.
+  uint64_t unpushed_step(uint32_t table) const;
   // Whether nothing but `version`, which a read has asked for, can have been shown: a later one
   // would take this worker, too.
   bool Shows(const SwarmTable& table, uint32_t unit, uint64_t version) const;

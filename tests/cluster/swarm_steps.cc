@@ -24,6 +24,11 @@ SwarmSteps::SwarmSteps(std::vector<uint64_t> elements, bool mean,
   }
 }
 
+void SwarmSteps::Scale(const SwarmRates* rates, std::vector<uint32_t> partitions) {
+  rates_ = rates;
+  partitions_ = std::move(partitions);
+}
+
 void SwarmSteps::Leave(uint32_t generation) {
   if (generation == generation_) return;
   for (uint32_t u = 0; u < units_.size(); ++u) units_[u].left = {Low(u), High(u)};
@@ -31,7 +36,7 @@ void SwarmSteps::Leave(uint32_t generation) {
 
 void SwarmSteps::FollowJob(uint32_t generation, uint32_t expected, uint32_t departed) {
   if (generation != generation_) {
-    for (Unit& u : units_) u = {u.elements, 0, {}, {u.left}, {}, {}};
+    for (Unit& u : units_) u = {u.elements, 0, {}, {u.left}, {}, {}, 0};
     reset_.clear();
     newest_ = ended_ = 0;
     generation_ = generation;
@@ -44,7 +49,7 @@ void SwarmSteps::Reset(uint32_t unit) {
   Unit& u = units_[unit];
   if (reset_.size() < u.sums.size()) reset_.resize(u.sums.size());
   for (uint64_t step = 0; step < u.sums.size(); ++step) reset_[step] += SquaresOf(u, step).high;
-  u = {u.elements, 0, {}, {{}}, {}, {}};
+  u = {u.elements, 0, {}, {{}}, {}, {}, 0};
 }
 
 void SwarmSteps::Restore(uint32_t unit, double value) {
@@ -72,10 +77,46 @@ std::string SwarmSteps::Acknowledge(uint32_t generation, uint64_t step, uint32_t
   if (generation != generation_) return "";
   Unit& u = units_[unit];
   SumOf(&u, step).certain += amount;
+  return Changed(unit, step);
+}
+
+int64_t SwarmSteps::AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit) {
+  // More than workers that are behind may still push to steps before this one, also when it is
+  // rounded to what readers see.
+  constexpr double kMore = 20'000;
+  const auto value = static_cast<int64_t>(shown_(std::floor(High(unit)) + kMore));
+  if (generation != generation_) return value;
+  Unit& u = units_[unit];
+  std::optional<SwarmBounds>& assigned = SumOf(&u, step).assigned;
+  const auto exact = static_cast<double>(value);
+  if (!assigned.has_value()) assigned = {exact, exact};
+  assigned = SwarmBounds{std::min(assigned->low, exact), std::max(assigned->high, exact)};
+  u.last_assigned = step;
+  newest_ = std::max(newest_, step + 1);
+  if (u.bounds.size() > step + 1) u.bounds.resize(step + 1);
+  return value;
+}
+
+std::string SwarmSteps::AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit) {
+  if (generation != generation_) return "";
+  SumOf(&units_[unit], step).assigns = true;
+  return Changed(unit, step);
+}
+
+std::string SwarmSteps::Changed(uint32_t unit, uint64_t step) {
+  Unit& u = units_[unit];
   if (u.bounds.size() > step + 1) u.bounds.resize(step + 1);
   std::string wrong;
   if (u.seen.size() > step + 1) Extend(unit, u.seen.size() - 1, &wrong);
   return wrong;
+}
+
+std::string SwarmSteps::RateChanged(uint64_t step) {
+  for (uint32_t unit = 0; unit < units_.size(); ++unit) {
+    std::string wrong = Changed(unit, step);
+    if (!wrong.empty()) return absl::StrCat("unit ", unit, ": ", wrong);
+  }
+  return "";
 }
 
 void SwarmSteps::End(uint32_t generation, uint64_t step) {
@@ -99,20 +140,36 @@ SwarmBounds SwarmSteps::Mean(const Sum& sum) const {
           static_cast<double>(sum.attempted) / (mean_ ? least : 1)};
 }
 
+SwarmBounds SwarmSteps::RateOf(const Unit& unit, uint64_t step) const {
+  if (rates_ == nullptr) return {1, 1};
+  return rates_->At(partitions_[static_cast<size_t>(&unit - units_.data())], step);
+}
+
 SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) const {
   if (step >= unit.sums.size()) return {};
   SwarmBounds added = Mean(unit.sums[step]);
+  const SwarmBounds rate = RateOf(unit, step);
+  added = {added.low * rate.low, added.high * rate.high};
   if (norm_ == nullptr) return added;
   const SwarmBounds scale = committed ? norm_->Scale(generation_, step, limit_) : SwarmBounds{0, 1};
   return {added.low * scale.low, added.high * scale.high};
+}
+
+SwarmBounds SwarmSteps::After(const Unit& unit, uint64_t step, const SwarmBounds& before,
+                              bool committed) const {
+  const SwarmBounds added = Added(unit, step, committed);
+  const SwarmBounds sum = {before.low + added.low, before.high + added.high};
+  if (step >= unit.sums.size() || !unit.sums[step].assigned.has_value()) return sum;
+  const SwarmBounds& assigned = *unit.sums[step].assigned;
+  if (committed && unit.sums[step].assigns) return assigned;
+  return {std::min(sum.low, assigned.low), std::max(sum.high, assigned.high)};
 }
 
 SwarmBounds& SwarmSteps::Extend(uint32_t unit, uint64_t version, std::string* wrong) {
   Unit& u = units_[unit];
   while (u.bounds.size() <= version) {
     const uint64_t at = u.bounds.size();
-    const SwarmBounds added = Added(u, at - 1, true);
-    SwarmBounds bounds = {u.bounds.back().low + added.low, u.bounds.back().high + added.high};
+    SwarmBounds bounds = After(u, at - 1, u.bounds.back(), true);
     if (norm_ != nullptr) bounds.low *= 1 - kRounding, bounds.high *= 1 + kRounding;
     if (at < u.seen.size() && u.seen[at].has_value()) {
       const double value = *u.seen[at];
@@ -128,10 +185,11 @@ SwarmBounds& SwarmSteps::Extend(uint32_t unit, uint64_t version, std::string* wr
 
 double SwarmSteps::High(uint32_t unit) {
   const Unit& u = units_[unit];
-  double high = At(unit, u.known).high;
-  for (uint64_t step = u.known; step < newest_; ++step) high += Added(u, step, false).high;
-  return norm_ == nullptr ? high
-                          : high * (1 + kRounding * static_cast<double>(newest_ - u.known + 1));
+  SwarmBounds most = At(unit, u.known);
+  for (uint64_t step = u.known; step < newest_; ++step) most = After(u, step, most, false);
+  return norm_ == nullptr
+             ? most.high
+             : most.high * (1 + kRounding * static_cast<double>(newest_ - u.known + 1));
 }
 
 std::string SwarmSteps::Check(uint32_t generation, uint32_t unit, uint64_t version, double value,

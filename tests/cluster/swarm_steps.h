@@ -4,10 +4,14 @@
 // Readers of a table with narrow numbers see them rounded, but for bags, which servers sum in f32.
 //
 // A contribution adds a positive integer to all numbers of a unit. One whose push was acknowledged
-// is in its step; one that was attempted is in it once or not at all. With a mean, contributions
-// are multiples of every number of workers, and a worker that has departed may be one of those by
-// which the sum is divided. With clip_global_norm a step is scaled by one factor for all tables of
-// the job (SwarmNorm), which has the bounds that the contributions of all of them give.
+// is in its step; one that was attempted is in it once or not at all. An assignment, of more than
+// the unit can have, takes the place of its step's gradients; of several one counts. A step has the
+// rate of its unit's partition (swarm_rates.h).
+//
+// With a mean, contributions are multiples of every number of workers, and a worker that has
+// departed may be one of those by which the sum is divided. With clip_global_norm a step is scaled
+// by one factor for all tables of the job (SwarmNorm), which has the bounds that the contributions
+// of all of them give.
 //
 // Versions count the steps of one generation of the job; the next one begins at 0 with whatever the
 // one before has left.
@@ -23,11 +27,9 @@
 #include <string>
 #include <vector>
 
-namespace verbena::test {
+#include "tests/cluster/swarm_rates.h"
 
-struct SwarmBounds {
-  double low = 0, high = 0;
-};
+namespace verbena::test {
 
 class SwarmNorm;
 
@@ -39,6 +41,9 @@ class SwarmSteps {
              bool reads_exactly);
   // Its steps are clipped so that the norm over all tables of `norm` is at most `limit`.
   void Clip(const SwarmNorm* norm, double limit) { norm_ = norm, limit_ = limit; }
+
+  // A step is scaled by the rate of its unit's partition. `partitions`: by unit.
+  void Scale(const SwarmRates* rates, std::vector<uint32_t> partitions);
 
   // The job's next generation is `generation`. Called for all tables of a norm before FollowJob()
   // is for any: what they are left with depends on the steps of all.
@@ -57,7 +62,16 @@ class SwarmSteps {
 
   // ---- what workers of `generation` do; what others do no longer counts ----
   void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
-  // Returns what is wrong with a version that was read before; else an empty string.
+  // Whether a worker may assign the unit in this step: not below a greater assignment of a later
+  // one, after which values would fall.
+  bool MayAssign(uint64_t step, uint32_t unit) const { return step >= units_[unit].last_assigned; }
+  // A worker assigns the unit more than it can have by then, in steps without a norm. Returns that
+  // value.
+  int64_t AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit);
+  // The rate of steps from `step` on is another, or is known better.
+  std::string RateChanged(uint64_t step);
+  // Both return what is wrong with a version that was read before; else an empty string.
+  std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
   void End(uint32_t generation, uint64_t step);
   // The unit is known to have been at `version` or later.
@@ -77,6 +91,9 @@ class SwarmSteps {
  private:
   struct Sum {
     int64_t certain = 0, attempted = 0;
+    // The least and the greatest assignment that was attempted, and whether one was acknowledged.
+    std::optional<SwarmBounds> assigned = std::nullopt;
+    bool assigns = false;
     uint32_t listed = 0;  // once it is known committed: by how many workers at least
   };
   struct Unit {
@@ -86,13 +103,20 @@ class SwarmSteps {
     std::vector<SwarmBounds> bounds;          // by version; never beyond `known`
     std::vector<std::optional<double>> seen;  // by version
     SwarmBounds left;                         // by the generation that ends
+    uint64_t last_assigned = 0;               // the last step in which a worker has assigned it
   };
 
   Sum& SumOf(Unit* unit, uint64_t step);
+  SwarmBounds RateOf(const Unit& unit, uint64_t step) const;
   SwarmBounds Mean(const Sum& sum) const;
   SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
   // What a step adds.
   SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;
+  // What a step makes of a value within `before`.
+  SwarmBounds After(const Unit& unit, uint64_t step, const SwarmBounds& before,
+                    bool committed) const;
+  // What is wrong with versions that were read, now that more is known of a step before them.
+  std::string Changed(uint32_t unit, uint64_t step);
   SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
   SwarmBounds& Extend(uint32_t unit, uint64_t version, std::string* wrong);
   std::string Wrong(uint32_t unit, uint64_t version, double value, const SwarmBounds& bounds) const;
@@ -106,6 +130,8 @@ class SwarmSteps {
   const bool reads_exactly_;
   const SwarmNorm* norm_ = nullptr;
   double limit_ = 0;
+  const SwarmRates* rates_ = nullptr;  // null: the rate is 1
+  std::vector<uint32_t> partitions_;
   std::vector<Unit> units_;
   std::vector<double> reset_;  // by step, the most that units which begin again had of Squares()
   uint32_t generation_ = 0, expected_ = 1, departed_ = 0;

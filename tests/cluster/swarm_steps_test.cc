@@ -80,6 +80,38 @@ TEST_CASE("a restored unit begins with what it was restored with, in any generat
   CHECK_FALSE(steps.Check(3, 0, 1, 11, true).empty());
 }
 
+TEST_CASE("an assignment takes the place of the gradients of its step") {
+  SwarmSteps steps = MakeSteps(1);
+  steps.FollowJob(1, 2, 0);
+  steps.Attempt(1, 0, 0, 2);
+  REQUIRE(steps.Acknowledge(1, 0, 0, 2).empty());
+  const auto assigned = static_cast<double>(steps.AttemptAssign(1, 0, 0));
+  REQUIRE(assigned > 2);
+  CHECK(steps.High(0) == assigned);
+  SECTION("acknowledged, it is there, and nothing else of its step") {
+    REQUIRE(steps.AcknowledgeAssign(1, 0, 0).empty());
+    CHECK_FALSE(steps.Check(1, 0, 1, 2, true).empty());
+    CHECK_FALSE(steps.Check(1, 0, 1, assigned + 2, true).empty());
+    CHECK(steps.Check(1, 0, 1, assigned, true).empty());
+    steps.Attempt(1, 1, 0, 3);
+    REQUIRE(steps.Acknowledge(1, 1, 0, 3).empty());
+    CHECK(steps.Check(1, 0, 2, assigned + 3, true).empty());
+  }
+  SECTION("else the step has it or the gradients") {
+    CHECK(steps.Check(1, 0, 1, 2, true).empty());
+    CHECK_FALSE(steps.AcknowledgeAssign(1, 0, 0).empty());
+  }
+  SECTION("of two, one") {
+    const auto second = static_cast<double>(steps.AttemptAssign(1, 0, 0));
+    REQUIRE(steps.AcknowledgeAssign(1, 0, 0).empty());
+    CHECK_FALSE(steps.Check(1, 0, 1, assigned + second, true).empty());
+    CHECK(steps.Check(1, 0, 1, assigned, true).empty());
+    CHECK(steps.MayAssign(1, 0));
+    CHECK(static_cast<double>(steps.AttemptAssign(1, 1, 0)) > assigned);
+    CHECK_FALSE(steps.MayAssign(0, 0));
+  }
+}
+
 TEST_CASE("regression: bags of narrow rows are not rounded, other reads of them are") {
   // As bf16 has numbers from 512 on.
   const auto shown = [](double value) { return value < 512 ? value : std::floor(value / 4) * 4; };

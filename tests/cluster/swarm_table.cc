@@ -125,7 +125,10 @@ void DrawSteps(const SwarmPlan& plan, const SwarmJobPlan& job, std::mt19937_64* 
 }
 
 SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
-    : id_(table.id()), spec_(table.spec()), restored_steps_(table.restored_steps()) {
+    : id_(table.id()),
+      spec_(table.spec()),
+      restored_steps_(table.restored_steps()),
+      rates_(spec_.optimizer().rate(), kSimPartitions) {
   lives_.resize(kSimPartitions);
   resets_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
@@ -156,8 +159,9 @@ SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
   restoring_ = table.restoring();
 }
 
-void SwarmTable::Restored(const std::vector<float>& values) {
+void SwarmTable::Restored(const std::vector<float>& values, const SwarmRates& rates) {
   restoring_ = false;
+  rates_.Restore(rates);
   for (size_t i = 0; i < units_.size(); ++i) {
     if (lost(units_[i].partition)) continue;
     Unit& unit = units_[i];
@@ -178,6 +182,9 @@ void SwarmTable::MakeSteps() {
   steps_ = std::make_unique<SwarmSteps>(
       std::move(counts), spec_.reduction() == v1::REDUCTION_MEAN,
       [this](double value) { return static_cast<double>(Shown(value)); }, !narrow_);
+  std::vector<uint32_t> partitions;
+  for (const Unit& unit : units_) partitions.push_back(unit.partition);
+  if (exact_) steps_->Scale(&rates_, std::move(partitions));
   // All workers push at once.
   if (spec_.row_dtype() == v1::DTYPE_BF16) most_ = 200;
 }
@@ -208,6 +215,7 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table, uint64_t revisi
   for (const uint32_t partition : lost_) {
     if (lost.contains(partition)) continue;
     ++lives_[partition];
+    rates_.Reset(partition);
     resets_[partition] = revision;
     for (uint32_t u = 0; u < units_.size(); ++u) {
       Unit& unit = units_[u];
@@ -223,6 +231,19 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table, uint64_t revisi
 
 void SwarmTable::Acknowledge(uint32_t unit, int64_t amount, uint32_t life) {
   if (life == lives_[units_[unit].partition]) units_[unit].acknowledged += amount;
+}
+
+bool SwarmTable::MayChangeRate() const {
+  return exact() && !clipped() && !restoring_ && spec_.row_dtype() != v1::DTYPE_BF16;
+}
+
+SwarmBounds SwarmTable::Gain(uint32_t unit, int64_t amount, uint64_t changes) const {
+  const SwarmBounds rate = rates_.At(units_[unit].partition, changes);
+  return {rate.low * static_cast<double>(amount), rate.high * static_cast<double>(amount)};
+}
+
+void SwarmTable::Reconsider(uint32_t unit, int64_t counted, int64_t most, uint32_t life) {
+  if (life == lives_[units_[unit].partition]) units_[unit].attempted += most - counted;
 }
 
 double SwarmTable::Least(uint32_t unit) const {
@@ -281,11 +302,15 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
 
 bool SwarmTable::MayAssign(uint32_t unit) const {
   constexpr int64_t kUnsureAtMost = 1000;
+  constexpr double kStepsAtMost = 1 << 22;
+  if (!exact_ || restoring_) return false;
+  if (steps_ != nullptr) {
+    return !clipped() && spec_.row_dtype() != v1::DTYPE_BF16 && steps_->High(unit) < kStepsAtMost;
+  }
   const Unit& u = units_[unit];
   const int64_t unsure = u.attempted - u.acknowledged;
   const int64_t most = spec_.dtype() == v1::DTYPE_BF16 ? std::min<int64_t>(most_, 200) : most_;
-  return exact_ && steps_ == nullptr && !restoring_ && unsure < kUnsureAtMost &&
-         u.attempted + unsure + 3 < most;
+  return unsure < kUnsureAtMost && u.attempted + unsure + 3 < most;
 }
 
 std::pair<int64_t, int64_t> SwarmTable::AttemptAssign(uint32_t unit, int64_t amount) {

@@ -1,8 +1,9 @@
 // What the swarm knows of one table: for each unit (a chunk, or a row) how much was pushed to it
 // and how much of that was acknowledged.
 //
-// Every push adds a small integer to all numbers of a unit, so that the unit's value is a sum that
-// f32 holds exactly. A unit has one writer at a time: its worker slot's process, or the next one.
+// Every push adds a small integer, times the rate (swarm_rates.h), to all numbers of a unit, so
+// that the unit's value is a sum that f32 holds exactly. A unit has one writer at a time: its
+// worker slot's process, or the next one.
 //
 // Steps of a sync table, whose units all workers push to, are modelled by swarm_steps.h.
 //
@@ -77,8 +78,8 @@ class SwarmTable {
   std::vector<uint32_t> Follow(const v1::Table& table, uint64_t revision);
   // It is made from a checkpoint, and read by nobody before it has all of that.
   bool restoring() const { return restoring_; }
-  // All of it is there: by unit what each began with.
-  void Restored(const std::vector<float>& values);
+  // All of it is there: by unit what each began with, and the rates that the checkpoint may have.
+  void Restored(const std::vector<float>& values, const SwarmRates& rates);
   void Drop(int64_t now_ns) { dropped_ns_ = now_ns; }
   bool dropped() const { return dropped_ns_.has_value(); }
   // A name may have been this table's at some time since then.
@@ -98,11 +99,20 @@ class SwarmTable {
   // ---- pushes and reads ----
   void Attempt(uint32_t unit, int64_t amount) { units_[unit].attempted += amount; }
   void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
+  // Of a push that comes after so many changes of the rate: by how much it may change the unit.
+  SwarmBounds Gain(uint32_t unit, int64_t amount, uint64_t changes) const;
+  // A push that was counted so may have no more than that after all.
+  void Reconsider(uint32_t unit, int64_t counted, int64_t most, uint32_t life);
   // Whether a unit may be assigned: all numbers that it may have then are exact.
   bool MayAssign(uint32_t unit) const;
-  // A worker assigns it all that was attempted, and `amount`. Returns this value, and by how much
-  // more than before is acknowledged with it. What others have attempted may still be added to it.
+  // Not of a sync table: a worker assigns it all that was attempted, and `amount`. Returns this
+  // value, and by how much more than before is acknowledged with it. What others have attempted may
+  // still be added to it.
   std::pair<int64_t, int64_t> AttemptAssign(uint32_t unit, int64_t amount);
+  // Whether workers may change the rate, and every sum stays exact.
+  bool MayChangeRate() const;
+  SwarmRates& rates() { return rates_; }
+  const SwarmRates& rates() const { return rates_; }
   // Whether every acknowledged push shows in reads, exactly.
   bool exact() const { return exact_ && complete_; }
   // Whether what was acknowledged stays.
@@ -142,6 +152,7 @@ class SwarmTable {
   uint32_t rows_left_ = 0;
   bool narrow_ = false;  // readers see numbers rounded to bf16
   std::vector<Unit> units_;
+  SwarmRates rates_;
   std::unique_ptr<SwarmSteps> steps_;
   std::vector<uint32_t> lives_;   // by partition
   std::vector<uint64_t> resets_;  // likewise: reset_revision()

@@ -22,7 +22,7 @@ TEST_CASE("regression: a restored row is read rounded, or exactly as in a bag, a
   // bf16 rounds one up, and the other down.
   const auto [exact, rounded] =
       GENERATE(std::pair(1.70711f, 1.7109375f), std::pair(1.31623f, 1.3125f));
-  model.Restored(std::vector<float>(model.units().size(), exact));
+  model.Restored(std::vector<float>(model.units().size(), exact), model.rates());
   const bool bag = GENERATE(false, true);
   const auto check = [&model, bag](float value) {
     return model.Check(0, {value, value}, 0, model.life(0), bag);
