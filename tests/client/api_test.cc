@@ -107,7 +107,7 @@ TEST_CASE("empty handles report that they are empty, and calls with them are ref
   ExpectError(f.client->RegisterRegion(&one, 4, MemoryKind::kCuda).status(),
               absl::StatusCode::kUnavailable, "no CUDA driver");
   ExpectError(f.client->DropTable("nowhere"), absl::StatusCode::kNotFound, "nowhere");
-  Says(f.client->DropTable(table), kInvalid, "the table is empty");
+  ExpectError(f.client->DropTable(table), kInvalid, "the table is empty");
 }
 
 // Handles named their client by its address, which the next client may get: of another cluster,
@@ -131,7 +131,7 @@ TEST_CASE("a table of a freed client is refused by every later client") {
       ExpectError(client->Pull(table, region).Wait(), kInvalid, "another client");
       ExpectError(client->EndStep(table).Wait(), kInvalid, "another client");
       ExpectError(client->Scan(table).status(), kInvalid, "another client");
-      Says(client->DropTable(table), kInvalid, "another client");
+      ExpectError(client->DropTable(table), kInvalid, "another client");
     }
     spec.set_name("stale" + std::to_string(i));
     stale.push_back(*client->CreateTable(spec));
@@ -194,9 +194,9 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   ExpectError(f.client->ListTables().status(), kPrecondition, "the client is closed");
   ExpectError(f.client->DropTable("weights"), kPrecondition, "the client is closed");
   ExpectError(f.client->Scan(f.table).status(), kPrecondition, "the client is closed");
-  Says(f.client->AllocateRegion(64).status(), kPrecondition, "the client is closed");
+  ExpectError(f.client->AllocateRegion(64).status(), kPrecondition, "the client is closed");
   std::byte memory[64];
-  Says(f.client->RegisterRegion(memory, 64).status(), kPrecondition, "the client is closed");
+  ExpectError(f.client->RegisterRegion(memory, 64).status(), kPrecondition, "the client is closed");
   CHECK(f.client->incarnation() == 0);
   CHECK(f.client->rank() == -1);
   CHECK(f.client->live_workers() == 0);
