@@ -40,28 +40,27 @@ def version(includes):
     raise SystemExit(f"verbena/version.h is not in {', '.join(includes)}")
 
 
-def sources(suffix):
-    """Files of the extension, as setuptools wants them: relative to this one."""
-    return sorted(os.path.relpath(path, here) for path in glob.glob(f"{here}/core/*.{suffix}"))
-
-
-def own_root():
-    """A folder in which these sources are worker/python, as they include each other."""
+def prepare():
+    """A folder in which these sources are worker/python, as they include each other, and a source of
+    all: most of the time goes into pybind11's headers, which are then read once."""
     root = os.path.join(here, "build", "include")
     os.makedirs(os.path.join(root, "worker"), exist_ok=True)
     link = os.path.join(root, "worker", "python")
     if not os.path.islink(link):
         os.symlink(here, link)
-    return root
+    names = sorted(os.path.relpath(path, here) for path in glob.glob(f"{here}/core/*.cc"))
+    with open(os.path.join(here, "build", "all.cc"), "w", encoding="utf-8") as file:
+        file.writelines(f'#include "worker/python/{name}"\n' for name in names)
+    return root, names + [name[:-2] + "h" for name in names]
 
 
 includes, library = folders()
+root, files = prepare()
 setup(
     version=version(includes),
     ext_modules=[Extension(
-        "verbena._core", sources("cc"),
-        depends=sources("h"),
-        include_dirs=[own_root(), *includes, pybind11.get_include()], libraries=["verbena"],
+        "verbena._core", ["build/all.cc"], depends=files,
+        include_dirs=[root, *includes, pybind11.get_include()], libraries=["verbena"],
         library_dirs=[library], runtime_library_dirs=[library], language="c++",
         extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden"])],
 )

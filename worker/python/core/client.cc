@@ -208,8 +208,8 @@ Shared memory that a client allocated. It has the buffer protocol.)")
       })
       .def("__len__", [](const Region& region) { return region.extent().bytes; });
 
-  py::class_<Client, std::shared_ptr<Client>> client(module, "Client");
-  client.def(py::init<const py::dict&>(), py::arg("options"))
+  py::class_<Client, std::shared_ptr<Client>> client(module, "Client", "Base of verbena.Client.");
+  client.def(py::init<const py::dict&>(), py::arg("options"), "As connect(), with a dict.")
       .def("close", &Client::Close, R"(
 Leaves the job, which takes at most 1 s. Operations in flight end with CancelledError.
 

@@ -280,26 +280,62 @@ void DefineData(py::class_<Client, std::shared_ptr<Client>>& client) {
   const auto any_version = py::arg("min_version") = py::none();
   client
       .def("push", &Push, py::arg("table"), py::arg("gradient"), py::kw_only(), from_start, to_end,
-           no_timeout)
+           no_timeout, R"(
+Pushes a gradient for this worker's open step.
+
+gradient: numbers of table.gradient_dtype, as many as the table or the range has; read until the
+    operation has ended, with replicas until the step is committed.
+first, count: the range in elements; it starts at a multiple of table.chunk_elements.
+timeout: seconds until the operation ends with DeadlineExceededError; default: the client's.
+
+sync: done when the step is committed, so call end_step() before waiting. async, ssp: done when the
+gradient is applied. A NaN or infinity is an InvalidArgumentError, or as the option non_finite has it.)")
       .def("assign", &Assign, py::arg("table"), py::arg("parameters"), py::kw_only(), from_start,
-           to_end, no_timeout)
+           to_end, no_timeout, R"(
+Writes parameters as they are in place of those of the table or range; otherwise as push().
+
+parameters: numbers of table.dtype. The optimizer's state stays. sync: a contribution to this
+worker's open step in place of a gradient; of several workers that assign a chunk in a step the one
+with the highest rank counts.)")
       .def("_pull", &Pull, py::arg("table"), py::arg("destination"), py::kw_only(), from_start,
            to_end, any_version, no_timeout)
       .def("push_pull", &PushPull, py::arg("table"), py::arg("gradient"), py::arg("destination"),
-           py::kw_only(), from_start, to_end, no_timeout)
-      .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout)
+           py::kw_only(), from_start, to_end, no_timeout, R"(
+Pushes a gradient, then pulls parameters that include it; wait() returns `destination`.
+
+gradient, destination: as push() and pull(); they may be the same array if both types are equal.
+sync: a push_pull of the whole table also ends the step. Of a range it does not: call end_step().)")
+      .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout, R"(
+Ends this worker's open step of the table; elements without a push count as zero.
+
+The next step is open at once. sync: done when the step is committed on every partition; every
+worker of the job ends each step.)")
       .def("_set_optimizer", &SetOptimizer, py::arg("table"), py::arg("rate"),
            py::arg("parameters"), py::arg("timeout"))
       .def("push_rows", &PushRows, py::arg("table"), py::arg("keys"), py::arg("gradients"),
-           py::kw_only(), no_timeout)
+           py::kw_only(), no_timeout, R"(
+Pushes gradients of rows of an embedding table; done as push().
+
+keys: up to 4194304 uint64 or int64 (with the same bits); an array, a tensor or a sequence. They are
+    copied and may repeat: the gradients of a repeated key are summed.
+gradients: float32 [len(keys), dim], or any shape with as many elements.
+
+A missing row is created. Also ResourceExhaustedError: no room for new rows.)")
       .def("assign_rows", &AssignRows, py::arg("table"), py::arg("keys"), py::arg("rows"),
-           py::kw_only(), no_timeout)
+           py::kw_only(), no_timeout, R"(
+Writes rows as they are in place of those of the keys; arguments as push_rows().
+
+Of a repeated key the last row counts. A missing row is created.)")
       .def("_lookup", &Lookup, py::arg("table"), py::arg("keys"), py::arg("rows"), py::kw_only(),
            any_version, no_timeout)
       .def("_lookup_bags", &LookupBags, py::arg("table"), py::arg("keys"), py::arg("offsets"),
            py::arg("sums"), py::kw_only(), py::arg("weights") = py::none(), py::arg("mode") = "sum",
            any_version, no_timeout)
-      .def("prefetch", &Prefetch, py::arg("table"), py::arg("keys"), py::kw_only(), no_timeout);
+      .def("prefetch", &Prefetch, py::arg("table"), py::arg("keys"), py::kw_only(), no_timeout, R"(
+Announces that these keys will be looked up or pushed soon.
+
+Servers of a table with a cold tier (the option hot_bytes) load their rows from disk. It changes no
+result. Done when the servers have the announcement.)");
 }
 
 }  // namespace verbena::python

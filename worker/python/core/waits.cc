@@ -1,7 +1,12 @@
 #include "worker/python/core/waits.h"
 
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -10,11 +15,16 @@
 namespace verbena::python {
 namespace {
 
+// Calls that Ctrl-C gave up and that still run in the library. When the process ends meanwhile,
+// destroying the library's static objects would crash them: then it ends without that.
+std::atomic<int> given_up{0};
+
 struct LongCall {
   std::function<verbena_status()> call;
   std::mutex mutex;
   std::condition_variable ended;
   bool over = false;
+  bool abandoned = false;
   Outcome outcome;
 
   void Run() {
@@ -23,6 +33,7 @@ struct LongCall {
     if (result.code != VERBENA_OK) result.text = verbena_last_error();
     call = nullptr;  // what it owns is freed on this thread
     const std::lock_guard<std::mutex> lock(mutex);
+    if (abandoned) given_up.fetch_sub(1);
     outcome = std::move(result);
     over = true;
     ended.notify_all();
@@ -32,6 +43,20 @@ struct LongCall {
     return ended.wait_for(lock, std::chrono::milliseconds(kSliceMs), [this] { return over; });
   }
 };
+
+void EndAtOnce(int status, void*) {
+  if (given_up.load() == 0) return;
+  std::fflush(nullptr);
+  _exit(status);
+}
+
+void GiveUp(const std::shared_ptr<LongCall>& call) {
+  static const int registered = on_exit(EndAtOnce, nullptr);  // before static objects end
+  (void)registered;
+  const std::lock_guard<std::mutex> lock(call->mutex);
+  call->abandoned = !call->over;
+  if (call->abandoned) given_up.fetch_add(1);
+}
 
 bool OnMainThread() {
   const py::module_ threading = py::module_::import("threading");
@@ -54,7 +79,10 @@ Outcome Interruptible(std::function<verbena_status()> call) {
       over = state->Wait();
     }
     if (over) return state->outcome;
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (PyErr_CheckSignals() != 0) {
+      GiveUp(state);
+      throw py::error_already_set();
+    }
   }
 }
 
