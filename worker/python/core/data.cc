@@ -294,9 +294,10 @@ gradient is applied. A NaN or infinity is an InvalidArgumentError, or as the opt
            to_end, no_timeout, R"(
 Writes parameters as they are in place of those of the table or range; otherwise as push().
 
-parameters: numbers of table.dtype. The optimizer's state stays. sync: a contribution to this
-worker's open step in place of a gradient; of several workers that assign a chunk in a step the one
-with the highest rank counts.)")
+parameters: numbers of table.dtype.
+
+The optimizer's state stays. sync: a contribution to this worker's open step in place of a gradient;
+of several workers that assign a chunk in a step the one with the highest rank counts.)")
       .def("_pull", &Pull, py::arg("table"), py::arg("destination"), py::kw_only(), from_start,
            to_end, any_version, no_timeout)
       .def("push_pull", &PushPull, py::arg("table"), py::arg("gradient"), py::arg("destination"),
@@ -304,6 +305,7 @@ with the highest rank counts.)")
 Pushes a gradient, then pulls parameters that include it; wait() returns `destination`.
 
 gradient, destination: as push() and pull(); they may be the same array if both types are equal.
+
 sync: a push_pull of the whole table also ends the step. Of a range it does not: call end_step().)")
       .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout, R"(
 Ends this worker's open step of the table; elements without a push count as zero.

@@ -135,6 +135,7 @@ It continues if the handle is dropped. `await handle` waits in asyncio.)")
 Waits until the operation has ended, and returns its destination; None for a push.
 
 timeout: seconds; None: the operation's own deadline. After it the operation goes on.
+
 Raises verbena.Error: the operation's error, or DeadlineExceededError (a TimeoutError).)")
       .def("is_completed", &Operation::IsCompleted,
            "Whether the operation has ended, with or without an error.")

@@ -249,8 +249,10 @@ class Client(_core.Client):
                                  "np.ndarray[Any, np.dtype[np.float32]]"]]:
         """Iterates over all rows of an embedding table: pairs of keys [n] and rows [n, dim].
 
+        timeout: seconds of each wait for more rows.
+
         The order is free. It is not a snapshot: concurrent pushes are visible in some rows and not
-        in others. timeout: seconds of each wait for more rows.
+        in others.
         """
         return scan_rows(self, table, timeout)
 
@@ -299,11 +301,22 @@ def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = No
     progress: "background" (default): a thread processes completions while none waits; "caller":
         waiting threads only.
     staging_bytes: staging memory for rows and pulls without shared memory; default 16 MiB.
-    rdma_device, rdma_address, rdma_gid_index, rdma_traffic_class, rdma_service_level,
-    rdma_path_mtu, rdma_timeout, rdma_retries, rdma_memory_windows, rdma_relaxed_ordering,
-    rdma_gpu_direct, ofi_provider, ofi_address: docs/rdma.md and docs/ofi.md.
-    tls_ca, tls_cert, tls_key: PEM files; tls_ca turns TLS on. token_file: file with this job's
-        token. docs/security.md.
+    rdma_device: "mlx5_0" or "mlx5_0:1" (device:port); "mlx5_0,mlx5_1": two rails.
+    rdma_address: local IP address, or a list for rails; default: the first of the device.
+    rdma_gid_index: default -1: the index of the address.
+    rdma_traffic_class: 0 to 255; default -1: the system's.
+    rdma_service_level: 0 to 15; default -1: the path's.
+    rdma_path_mtu: 256, 512, 1024, 2048 or 4096 bytes; default 0: the path's.
+    rdma_timeout: 1 to 31: the ACK timeout is 4.096 us x 2^N.
+    rdma_retries: 0 to 7: the retry count.
+    rdma_memory_windows: memory windows where the device has them; default True.
+    rdma_relaxed_ordering: PCIe relaxed ordering where that is safe; default True.
+    rdma_gpu_direct: "auto" (default), "off" or "required".
+    ofi_provider: libfabric provider; default "tcp;ofi_rxm".
+    ofi_address: local IP address, or a list for rails.
+    tls_ca: CA bundle (PEM) that verifies servers; turns TLS on.
+    tls_cert, tls_key: this worker's certificate and private key (PEM), for mutual TLS.
+    token_file: file with this job's token.
 
     Raises InvalidArgumentError, UnavailableError (nothing responds at `cluster`, or the named
     transport is not available), AlreadyExistsError (the rank is taken), FailedPreconditionError

@@ -44,16 +44,16 @@ class LocalCluster:
     """A coordinator and servers on the loopback interface; local_cluster() returns it.
 
     It is a context manager, whose end stops the daemons; so does the end of the interpreter.
+
+    `address` is "host:port" of the coordinator, for connect(). `coordinator` and `servers` are their
+    processes (subprocess.Popen), for tests that stop one. `directory` has their logs, as NAME.log,
+    and is removed at the end.
     """
 
     address: str
-    """"host:port" of the coordinator, for connect()."""
     coordinator: "subprocess.Popen[bytes]"
-    """The coordinator's process."""
     servers: List["subprocess.Popen[bytes]"]
-    """The servers' processes, for tests that stop one."""
     directory: str
-    """Logs of the daemons, as NAME.log; removed at the end."""
 
     def __init__(self, servers: int, shards: int, replicas: int,
                  options: Sequence[str], server_options: Sequence[str]) -> None:
@@ -147,7 +147,9 @@ def local_cluster(servers: int = 2, shards: int = 1, replicas: int = 1, *,
                   ) -> LocalCluster:
     """Starts daemons on the loopback interface with free ports.
 
-    servers: server processes. shards: executor threads of each. replicas: 1 or 2.
+    servers: number of server processes.
+    shards: executor threads of each server.
+    replicas: of each partition, 1 or 2.
     options: more options of verbenad for the coordinator, such as ("--lease-ms", "1000").
     server_options: those of the servers; default: none.
 
