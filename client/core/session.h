@@ -123,7 +123,7 @@ class Session {
   State state_ = State::kNew;
   uint64_t incarnation_ = 0;
   int rank_ = -1;
-  uint32_t lease_ms_ = 10'000;
+  uint32_t lease_ms_ = 0;  // granted when this client joins
   v1::ClusterView view_;
   bool needs_whole_view_ = false;
   std::vector<std::pair<uint64_t, int64_t>> silent_;

@@ -328,7 +328,8 @@ void ShardService::BeginCheckpoint(ControlCall* call, const v1::BeginCheckpointR
         gate_.Ended(asked.caller, asked.who, MethodOf<v1::BeginCheckpointRequest>(),
                     absl::StrCat("save ", copy.checkpoint(), " to ", copy.directory(), ", shard ",
                                  copy.shard()),
-                    begun.status());
+                    begun.status(),
+                    /*changed=*/!copy.only_look() && !(begun.ok() && begun->too_late()));
         if (!begun.ok()) {
           refusal_log_.Write(absl::StrCat("shard ", copy.shard(), ": save ", copy.checkpoint(),
                                           " refused: ", begun.status().message()));

@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
 
 #include "proto/security/token.h"
 #include "rdma/lane/lane_request.h"
@@ -144,6 +146,28 @@ TEST_CASE("calls that change nothing have no line in the audit log") {
   };
   REQUIRE(Eventually([&] { return lines("Cluster/DropTable") == 1; }));
   CHECK(lines("Cluster/CreateTable") == 1);
+  // A checkpoint of a sync table first asks each shard for the newest step.
+  v1::TableSpec spec = Spec("steps", "ours");
+  spec.set_consistency(v1::CONSISTENCY_SYNC);
+  auto table = (*client)->CreateTable(spec);
+  REQUIRE(table.status() == absl::OkStatus());
+  auto gradients = (*client)->AllocateRegion(table->bytes());
+  REQUIRE(gradients.status() == absl::OkStatus());
+  REQUIRE((*client)->Push(*table, *gradients).Wait() == absl::OkStatus());
+  Finished saved;
+  std::atomic<bool> ended = false;
+  std::thread save([&] {
+    saved = cluster.Operate({"checkpoint", "save", cluster.File("saves")});
+    ended = true;
+  });
+  while (!ended) {
+    CHECK((*client)->EndStep(*table).Wait() == absl::OkStatus());
+    CHECK((*client)->Push(*table, *gradients).Wait() == absl::OkStatus());
+  }
+  save.join();
+  INFO(saved.err);
+  CHECK(saved.status == 0);
+  CHECK(lines("Shard/BeginCheckpoint") == 1);
 }
 
 TEST_CASE("a token that is revoked ends its workers at once, and says so") {
