@@ -24,11 +24,15 @@ class Count:
         self.skipped += report.skipped
 
 
-count = Count()
-folder = os.path.dirname(os.path.abspath(__file__))
-print(f"{sys.executable}, Python {sys.version.split()[0]}")
-status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, "-rs",
-                      os.path.join(folder, sys.argv[1]), *sys.argv[2:]], [count])
-if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not count.ran and count.skipped:
-    sys.exit(77)
-sys.exit(status)
+def main():
+    count = Count()
+    folder = os.path.dirname(os.path.abspath(__file__))
+    print(f"{sys.executable}, Python {sys.version.split()[0]}")
+    status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, "-rs",
+                          os.path.join(folder, sys.argv[1]), *sys.argv[2:]], [count])
+    ended = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    return 77 if status in ended and not count.ran and count.skipped else status
+
+
+if __name__ == "__main__":  # multiprocessing imports this file in its processes
+    sys.exit(main())
