@@ -12,9 +12,11 @@ docs/python.md is the guide.
 import torch
 
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
+from .embedding import Embedding, EmbeddingBag, EmbeddingOptimizer, prefetch_batches
 from .optimizer import DistributedOptimizer
 
-__all__ = ["DistributedOptimizer", "broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["DistributedOptimizer", "Embedding", "EmbeddingBag", "EmbeddingOptimizer",
+           "broadcast_optimizer_state", "broadcast_parameters", "prefetch_batches"]
 
 if torch.distributed.is_available():
     from .ddp import DDPState, ddp_comm_hook
