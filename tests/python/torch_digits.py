@@ -129,3 +129,62 @@ def broadcast(rank, workers, cluster, job, root):
             optimizer.step()
         verbena.torch.broadcast_optimizer_state(optimizer, client=client, root_rank=root, name=job)
         return weights, exact, optimizer.state_dict()
+
+
+def work_locally(rank, workers, cluster, job, options):
+    """One of several workers of DiLoCo, or of LocalSGD without outer optimizer; its model."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers) as client:
+        net = model(seed=rank)
+        inner = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5)
+        outer = options.pop("outer", None)
+        if outer is None:
+            exchange = verbena.torch.LocalSGD(net, inner, client=client, name=job, **options)
+        else:
+            exchange = verbena.torch.DiLoCo(
+                [net[0], net[2:]], inner, torch.optim.SGD(net.parameters(), **outer), client=client,
+                name=job, **options)
+        with exchange:
+            train(net, inner, rank, workers)
+        return state(net), client.statistics()
+
+
+def simulate(workers, outer, sync_every, delay=0, alpha=0.0):
+    """What all workers of work_locally() have in the end, in one process and double precision."""
+    nets = [model().double() for _ in range(workers)]
+    fragments = [[0], [2, 4]] if outer["fragments"] == 2 else [[0, 2, 4]]
+    shared = model().double()
+    rule = torch.optim.SGD(shared.parameters(), **outer["optimizer"])
+    inners = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5) for net in nets]
+    distance = sync_every // len(fragments)
+    pulled = {}
+    steps = [0] * workers
+
+    def of(net, number):
+        return [p for layer in fragments[number] for p in net[layer].parameters()]
+
+    def exchange(rank):
+        """Called by each worker in turn, after its step."""
+        steps[rank] += 1
+        if rank + 1 < workers or steps[rank] < distance:
+            return
+        number = (steps[rank] // distance - 1) % len(fragments)
+        with torch.no_grad():
+            if steps[rank] % distance == 0:
+                rule.zero_grad(set_to_none=True)
+                for position, p in enumerate(of(shared, number)):
+                    p.grad = sum(p - of(net, number)[position] for net in nets) / workers
+                rule.step()
+                pulled[number] = [p.clone() for p in of(shared, number)]
+            if steps[rank] % distance == delay:
+                for net in nets:
+                    for p, value in zip(of(net, number), pulled[number]):
+                        p.copy_((1 - alpha) * value + alpha * p)
+
+    trainings = [train_in_turn(net, inner, rank, workers)
+                 for rank, (net, inner) in enumerate(zip(nets, inners))]
+    for _ in range(STEPS):
+        for rank, training in enumerate(trainings):
+            next(training)
+            exchange(rank)
+    return [state(net) for net in nets]

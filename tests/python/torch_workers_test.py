@@ -70,3 +70,28 @@ def test_broadcast(cluster, processes, root):
     assert len(state["state"]) == 4
     for number, values in state["state"].items():
         assert all(torch.equal(value, its["state"][number][name]) for name, value in values.items())
+
+
+@pytest.mark.parametrize("delay, alpha", [(0, 0.0), (2, 0.0), (3, 0.25)])
+def test_diloco(cluster, processes, delay, alpha):
+    outer = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+    found = processes(2, torch_digits.work_locally, cluster.address, unique("diloco"),
+                      {"outer": outer, "sync_every": 10, "fragment_sync_delay": delay,
+                       "fragment_update_alpha": alpha})
+    exact = torch_digits.simulate(2, {"fragments": 2, "optimizer": outer}, 10, delay, alpha)
+    errors = [torch_digits.error(one, other) for (one, _), other in zip(found, exact)]
+    print(f"DiLoCo, delay {delay}, alpha {alpha}: {max(errors):.2e}")
+    assert max(errors) < 1e-5
+
+
+@pytest.mark.parametrize("quantize", [False, True])
+def test_local_sgd(cluster, processes, quantize):
+    found = processes(4, torch_digits.work_locally, cluster.address, unique("local"),
+                      {"sync_every": 20, "should_quantize": quantize})
+    exact = torch_digits.simulate(4, {"fragments": 1, "optimizer": {"lr": 1.0}}, 20)
+    error = torch_digits.error(found[0][0], exact[0])
+    pushed = found[0][1]["bytes_pushed"]
+    print(f"LocalSGD, int8 {quantize}: {error:.2e}, {pushed} bytes pushed")
+    assert error < (2e-2 if quantize else 1e-5)
+    elements = sum(value.numel() for value in exact[0].values())
+    assert pushed < 6 * elements * (2 if quantize else 5)
