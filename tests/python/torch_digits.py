@@ -1,5 +1,7 @@
 """scikit-learn's digits for tests: a model, its batches, and training as one of several workers."""
 import math
+import os
+import signal
 
 import torch
 
@@ -92,6 +94,20 @@ def work(rank, workers, cluster, job, optimizer, options):
             model=net if options.pop("deferred", False) else None, **options)
         train(net, served, rank, workers)
         served.synchronize()
+        return state(net)
+
+
+def work_while_a_server_dies(rank, workers, cluster, job, optimizer, server):
+    """work(), where rank 0 kills the process `server` in the middle."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers, timeout=60) as client:
+        net = model()
+        served = verbena.torch.DistributedOptimizer(
+            net.named_parameters(), OPTIMIZERS[optimizer](net), client=client, name=job,
+            bucket_bytes=4096, chunk_bytes=1024)
+        for step, _ in enumerate(train_in_turn(net, served, rank, workers)):
+            if rank == 0 and step == STEPS // 3:
+                os.kill(server, signal.SIGKILL)
         return state(net)
 
 

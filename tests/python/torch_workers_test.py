@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
+import verbena  # noqa: E402: after the checks
 import torch_digits  # noqa: E402: it needs torch
 from torch_support import unique  # noqa: E402
 
@@ -41,6 +42,15 @@ def test_digits(cluster, processes, workers, optimizer, options):
     print(f"{workers} workers, {optimizer} {options}: {error:.2e}, accuracy {accuracy:.4f}")
     assert error < 1e-5
     assert accuracy > 0.9
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_server_dies(processes, optimizer):
+    exact, _ = reference(optimizer)
+    with verbena.local_cluster(servers=3, replicas=2) as replicated:
+        found = processes(2, torch_digits.work_while_a_server_dies, replicated.address,
+                          unique("digits"), optimizer, replicated.servers[1].pid)
+    assert torch_digits.error(found[0], exact) < 1e-5
 
 
 @pytest.mark.parametrize("workers", [2, 4])

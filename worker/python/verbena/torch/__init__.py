@@ -7,7 +7,7 @@
         optimizer = verbena.torch.DistributedOptimizer(
             model.named_parameters(), torch.optim.AdamW(model.parameters(), lr=1e-3), client=client)
 
-docs/python.md is the guide.
+docs/pytorch.md is the guide.
 """
 import torch
 
