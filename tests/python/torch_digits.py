@@ -128,6 +128,27 @@ def work_with_ddp(rank, workers, cluster, job, optimizer, rendezvous):
         dist.destroy_process_group()
 
 
+def refuse_nan_with_ddp(rank, workers, cluster, job, rendezvous):
+    """What backward() raises when a gradient of rank 0 is a NaN."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank,
+                            world_size=workers)
+    try:
+        with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers) as client:
+            net = torch.nn.parallel.DistributedDataParallel(model())
+            net.register_comm_hook(verbena.torch.DDPState(client, job), verbena.torch.ddp_comm_hook)
+            pictures, labels, _, _ = data()
+            loss = torch.nn.functional.cross_entropy(net(pictures), labels)
+            try:
+                (loss * (float("nan") if rank == 0 else 1)).backward()
+            except Exception as error:
+                return str(error)
+            return ""
+    finally:
+        dist.destroy_process_group()
+
+
 def broadcast(rank, workers, cluster, job, root):
     """One of several workers that call broadcast_parameters() twice; what it has then."""
     torch.set_num_threads(1)
@@ -204,3 +225,17 @@ def simulate(workers, outer, sync_every, delay=0, alpha=0.0):
             next(training)
             exchange(rank)
     return [state(net) for net in nets]
+
+
+def work_locally_and_die(rank, workers, cluster, job):
+    """A worker of DiLoCo; rank 1 dies after its second exchange. The accuracy."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers) as client:
+        net = model()
+        inner = torch.optim.AdamW(net.parameters(), lr=0.003)
+        with verbena.torch.DiLoCo([net], inner, "nesterov", 10, client=client, name=job, rate=0.7,
+                                  parameters={"momentum": 0.5}):
+            for step, _ in enumerate(train_in_turn(net, inner, rank, workers)):
+                if rank == 1 and step == 25:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return accuracy(net)

@@ -66,6 +66,12 @@ def test_digits_with_a_ddp_hook(cluster, processes, workers, optimizer, tmp_path
     assert error < 1e-5
 
 
+def test_a_ddp_hook_refuses_nan(cluster, processes, tmp_path):
+    raised = processes(2, torch_digits.refuse_nan_with_ddp, cluster.address, unique("ddp"),
+                       str(tmp_path / "rendezvous"))
+    assert "NaN" in raised[0]
+
+
 @pytest.mark.parametrize("root", [0, 1])
 def test_broadcast(cluster, processes, root):
     (one, exact, state), (other, also, its) = processes(
@@ -105,3 +111,16 @@ def test_local_sgd(cluster, processes, quantize):
     assert error < (2e-2 if quantize else 1e-5)
     elements = sum(value.numel() for value in exact[0].values())
     assert pushed < 6 * elements * (2 if quantize else 5)
+
+
+def test_a_worker_of_diloco_dies(cluster):
+    spawn = multiprocessing.get_context("spawn")
+    job = unique("diloco")
+    dies = spawn.Process(target=torch_digits.work_locally_and_die, args=(1, 2, cluster.address, job))
+    dies.start()
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        found = pool.submit(torch_digits.work_locally_and_die, 0, 2, cluster.address, job).result(120)
+    dies.join()
+    print(f"accuracy {found:.4f}")
+    assert dies.exitcode < 0
+    assert found > 0.85
