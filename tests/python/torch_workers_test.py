@@ -113,6 +113,14 @@ def test_local_sgd(cluster, processes, quantize):
     assert pushed < 6 * elements * (2 if quantize else 5)
 
 
+def test_a_broadcast_without_a_root(client):
+    value = torch.ones(3)
+    with pytest.raises(ValueError, match="no worker has it"):
+        verbena.torch.broadcast_parameters([("a", value)], client=client, root_rank=1,
+                                           name=unique("broadcast"))
+    assert torch.equal(value, torch.ones(3))
+
+
 def test_a_worker_of_diloco_dies(cluster):
     spawn = multiprocessing.get_context("spawn")
     job = unique("diloco")

@@ -53,20 +53,23 @@ def broadcast_parameters(tensors: Tensors, *, client: Client, root_rank: int = 0
     values: List[torch.Tensor] = [v for _, v in named if isinstance(v, torch.Tensor)]
     elements = sum(_elements(value) for value in values)
     call = _calls[client] = _calls.get(client, 0) + 1
-    if root_rank < 0:
-        raise ValueError(f"root_rank is {root_rank}; allowed: the rank of a worker")
     if elements == 0:
         return
-    table = client.table(f"{name}/{call}", shape=elements, consistency="sync", non_finite="apply")
-    flat = shared_tensor(client, elements, torch.float32)
+    # The last element is 1 if there is a root.
+    table = client.table(f"{name}/{call}", shape=elements + 1, consistency="sync",
+                         non_finite="apply")
+    flat = shared_tensor(client, elements + 1, torch.float32)
     with torch.no_grad():
         if client.rank == root_rank:
-            torch.cat([_as_floats(value) for value in values], out=flat)
+            torch.cat([_as_floats(value) for value in values] + [torch.ones(1)], out=flat)
             client.assign(table, flat)
         client.end_step(table).wait()
         client.pull(table, flat).wait()
+        if flat[-1] != 1:
+            raise ValueError(f"root_rank is {root_rank}, and no worker has it; allowed: the rank of "
+                             "a worker")
         if client.rank != root_rank:
-            for value, part in zip(values, flat.split([_elements(value) for value in values])):
+            for value, part in zip(values, flat[:-1].split([_elements(v) for v in values])):
                 value.copy_(_from_floats(part, value))
     try:
         client.end_step(table).wait()  # all have pulled
