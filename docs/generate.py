@@ -171,8 +171,12 @@ def python(programs, module):
     except FileNotFoundError:
         return None
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_reference.py")
-    return subprocess.run([interpreter, script, module], check=True, capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"}).stdout
+    printed = subprocess.run([interpreter, script, module], check=False, capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"})
+    if printed.returncode == 77:
+        return None
+    printed.check_returncode()
+    return printed.stdout
 
 
 def generated(programs, part):

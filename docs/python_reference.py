@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Prints the reference of a Python module from its docstrings; docs/generate.py calls it.
 
-    python_reference.py MODULE      the names in MODULE.__all__, as Markdown
+    python_reference.py MODULE      the names in MODULE.__all__, as Markdown; exit status 77: the
+                                    module needs one that is missing
 
 Signatures of the extension's functions are those of its stubs (_core.pyi).
 """
@@ -106,6 +107,8 @@ def own_members(value):
 def klass(name, value, stubs):
     parts = [f"## {name}\n\n{markdown(documentation(value), '')}\n"]
     properties, methods = [], []
+    if inspect.isfunction(vars(value).get("__init__")) and value.__init__.__doc__:
+        parts.append(function(3, name, value.__init__, stubs).split("\n\n", 1)[1])
     for member, found in own_members(value):
         if isinstance(found, property):
             properties.append(f"| `{member}` | {' '.join(documentation(found).split())} |")
@@ -125,7 +128,10 @@ def errors(classes):
 
 
 def main():
-    module = importlib.import_module(sys.argv[1])
+    try:
+        module = importlib.import_module(sys.argv[1])
+    except ModuleNotFoundError:  # PyTorch
+        sys.exit(77)
     stubs = stub_signatures(importlib.import_module("verbena"))
     named = [(name, getattr(module, name)) for name in module.__all__]
     failures = [(n, v) for n, v in named if inspect.isclass(v) and issubclass(v, Exception)]

@@ -61,13 +61,17 @@ def test_the_stubs_have_every_name_of_the_extension():
 
 def public():
     """(name, object) of everything that a user may call or read."""
-    for name in verbena.__all__:
-        value = getattr(verbena, name)
+    named = [(name, getattr(verbena, name)) for name in verbena.__all__]
+    if importlib.util.find_spec("torch") is not None:
+        module = importlib.import_module("verbena.torch")
+        named += [(name, getattr(module, name)) for name in module.__all__]
+    for name, value in named:
         yield name, value
         if inspect.isclass(value) and not issubclass(value, Exception):
-            for member in dir(value):
-                if not member.startswith("_"):
-                    yield f"{name}.{member}", getattr(value, member)
+            own = {member for base in value.__mro__ if base.__module__.startswith("verbena")
+                   for member in vars(base) if not member.startswith("_")}
+            for member in sorted(own):
+                yield f"{name}.{member}", getattr(value, member)
 
 
 @pytest.mark.parametrize("name, value", public(), ids=[name for name, _ in public()])

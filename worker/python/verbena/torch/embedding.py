@@ -100,6 +100,7 @@ class _Rows(torch.nn.Module):
         self._pushes: List[Handle] = []  # of the open step
 
     def extra_repr(self) -> str:
+        """Part of repr()."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}, table={self._table.name!r}"
 
@@ -375,6 +376,8 @@ def prefetch_batches(loader: Iterable[_Batch], announce: Callable[[_Batch], None
     """Iterates over a DataLoader, one batch ahead: announce(next batch), then the batch itself.
 
         for indices, labels in prefetch_batches(loader, lambda batch: items.prefetch(batch[0])):
+
+    announce: called with each batch but the first.
     """
     batches = iter(loader)
     try:
