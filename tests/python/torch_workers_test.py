@@ -44,6 +44,15 @@ def test_digits(cluster, processes, workers, optimizer, options):
     assert accuracy > 0.9
 
 
+@pytest.mark.parametrize("options", [
+    {"consistency": "async"}, {"consistency": "ssp", "staleness": 1, "deferred": True}])
+def test_digits_without_steps_in_common(cluster, processes, options):
+    for found in processes(2, torch_digits.work, cluster.address, unique("digits"), "adam", options):
+        net = torch_digits.model()
+        net.load_state_dict(found)
+        assert torch_digits.accuracy(net) > 0.8
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_server_dies(processes, optimizer):
     exact, _ = reference(optimizer)
