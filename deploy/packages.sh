@@ -29,9 +29,16 @@ VERBENA_PACKAGES_HOSTS=(iproute2 nftables openssl)
 # For bench/all_reduce, which is skipped without.
 VERBENA_PACKAGES_BENCH=(openmpi-bin libopenmpi-dev)
 
+# For the Python package and its tests; everything else is built without.
+VERBENA_PACKAGES_PYTHON=(
+  python3-dev pybind11-dev python3-pybind11 python3-setuptools python3-wheel python3-pip
+  python3-numpy python3-torch python3-sklearn python3-pytest python3-mypy python3-flake8
+)
+
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
-  python3 python3-yaml python3-numpy clang-format-14 shellcheck systemd
+  python3 python3-yaml clang-format-14 shellcheck systemd
+  "${VERBENA_PACKAGES_PYTHON[@]}"
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"
 )
@@ -46,7 +53,8 @@ package_list() {
       softroce) printf '%s\n' "${VERBENA_PACKAGES_SOFTROCE[@]}" ;;
       hosts) printf '%s\n' "${VERBENA_PACKAGES_HOSTS[@]}" ;;
       bench) printf '%s\n' "${VERBENA_PACKAGES_BENCH[@]}" ;;
-      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts, bench\n' "$group" >&2; return 2 ;;
+      python) printf '%s\n' "${VERBENA_PACKAGES_PYTHON[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts, bench, python\n' "$group" >&2; return 2 ;;
     esac
   done
 }

@@ -8,8 +8,9 @@ A page in FOLDER is written by hand, except the text between these two lines:
     <!-- generated: SOURCE -->
     <!-- end of generated text -->
 
-SOURCE is `options PROGRAM` (its --help), `commands PROGRAM` (the --help of each command below it), or
-`describe KIND` (the output of verbena_describe).
+SOURCE is `options PROGRAM` (its --help), `commands PROGRAM` (the --help of each command below it),
+`describe KIND` (the output of verbena_describe), or `python MODULE` (its docstrings; without a Python package in
+BUILD the text stays).
 """
 import difflib
 import os
@@ -17,7 +18,7 @@ import re
 import subprocess
 import sys
 
-PART = re.compile(r"(<!-- generated: (\w+) ([\w-]+) -->\n).*?(<!-- end of generated text -->\n)", re.DOTALL)
+PART = re.compile(r"(<!-- generated: (\w+) ([\w.-]+) -->\n)(.*?)(<!-- end of generated text -->\n)", re.DOTALL)
 # Titles of the first group of options, which --help calls "Options".
 FIRST_GROUP = {"verbenad": "Role and network", "verbena-train": "Data, model and training",
                "verbena": "Options of all commands"}
@@ -162,9 +163,31 @@ def describe(programs, kind):
     return text
 
 
+def python(programs, module):
+    package = os.path.join(programs.build, "python")
+    try:
+        with open(os.path.join(package, "interpreter"), encoding="utf-8") as f:
+            interpreter = f.read().strip()
+    except FileNotFoundError:
+        return None
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_reference.py")
+    printed = subprocess.run([interpreter, script, module], check=False, capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"})
+    if printed.returncode == 77:
+        return None
+    printed.check_returncode()
+    return printed.stdout
+
+
+def generated(programs, part):
+    begin, source, kind, old, end = part.groups()
+    text = SOURCES[source](programs, kind)
+    return f"{begin}\n{text}\n{end}" if text is not None else f"{begin}{old}{end}"
+
+
 # Pages that a command prints whole.
 WHOLE = {"table-options.md": ("verbena", "table", "options", "--markdown")}
-SOURCES = {"options": options, "commands": commands, "describe": describe}
+SOURCES = {"options": options, "commands": commands, "describe": describe, "python": python}
 
 
 def main():
@@ -178,8 +201,7 @@ def main():
         if name in WHOLE:
             new = programs.run(*WHOLE[name])
         else:
-            new = PART.sub(lambda part: "\n".join(
-                (part.group(1), SOURCES[part.group(2)](programs, part.group(3)), part.group(4))), old)
+            new = PART.sub(lambda part: generated(programs, part), old)
         if new == old:
             continue
         stale = True

@@ -144,6 +144,7 @@ build() {  # PART
   [ "$1" = release ] && [ "$tier" = nightly ] && unity=OFF
   cmake --preset "$1" -D VERBENA_UNITY="$unity" -D VERBENA_TIER="$tier" >"build/$1-configure.log" 2>&1 || {
     tail -n 40 "build/$1-configure.log"; failures+=("$1: configure"); return 1; }
+  sed -n 's/^-- \(Python package: .*\)/\1/p' "build/$1-configure.log"
   # A sanitizer's build has only the targets that its tests run.
   local target=all
   [ "$1" = release ] || [ "$tier" = nightly ] || target=verbena_tests

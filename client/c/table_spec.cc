@@ -1,10 +1,14 @@
 #include "client/c/table_spec.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "client/c/handles.h"
+#include "proto/spec/option_text.h"
 #include "proto/spec/option_value.h"
 #include "proto/spec/table_spec.h"
 
@@ -16,6 +20,7 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 constexpr char kCall[] = "verbena_table_create";
+constexpr char kCallWith[] = "verbena_table_create_with";
 // A nonsensical count must be refused before its elements are read.
 constexpr size_t kMostDimensions = 8;
 constexpr size_t kMostElements = 1024;
@@ -233,6 +238,38 @@ absl::Status ReadTableSpec(const verbena_table_spec& given, v1::TableSpec* to) {
     if (status = ReadList(member, from, to); !status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+absl::Status ReadSettings(const verbena_setting* settings, size_t count, v1::TableSpec* to) {
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [name, value] = settings[i];
+    const std::string place = absl::StrCat("settings[", i, "]");
+    if (name == nullptr) return NullArgument(kCallWith, absl::StrCat(place, ".name").c_str());
+    if (value == nullptr) return NullArgument(kCallWith, absl::StrCat(place, ".value").c_str());
+    const TableOption* option = FindTableOption(name);
+    if (option == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(kCallWith, ": there is no table option '",
+                                                     absl::CHexEscape(name),
+                                                     "'; 'verbena table options' lists them"));
+    }
+    if (absl::Status s = SetOption(*option, value, to); !s.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kCallWith, ": ", name, ": ", std::string(s.message())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<OptionDescription> DescribeOptions() {
+  std::vector<OptionDescription> found;
+  for (const TableOption& option : TableOptions()) {
+    const auto* const member = std::find_if(
+        std::begin(kSpecMembers), std::end(kSpecMembers),
+        [&option](const OptionMember& m) { return m.option == std::string_view(option.name); });
+    found.push_back({&option, member->name, OptionType(option), OptionAllowed(option),
+                     OptionDefault(option), OptionApplies(option)});
+  }
+  return found;
 }
 
 verbena_table_info TableInfoOf(uint32_t id, const v1::TableSpec& spec) {

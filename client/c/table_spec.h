@@ -7,9 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "proto/spec/table_options.h"
 #include "verbena/v1/table.pb.h"
 #include "verbena/verbena.h"
 
@@ -40,6 +43,17 @@ absl::Span<const OptionMember> TableInfoMembers();
 // INVALID_ARGUMENT: a size that does not fit, a pointer that is NULL, too many elements. Values are
 // checked with every specification.
 absl::Status ReadTableSpec(const verbena_table_spec& given, v1::TableSpec* to);
+
+// INVALID_ARGUMENT: a NULL, an unknown option, or a value of another type.
+absl::Status ReadSettings(const verbena_setting* settings, size_t count, v1::TableSpec* to);
+
+// An option with its texts, for verbena_table_list_options().
+struct OptionDescription {
+  const TableOption* option;
+  const char* member;
+  std::string type, allowed, default_value, applies_to;
+};
+std::vector<OptionDescription> DescribeOptions();
 
 // Points into `spec`, which is normalized.
 verbena_table_info TableInfoOf(uint32_t id, const v1::TableSpec& spec);

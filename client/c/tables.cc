@@ -57,6 +57,48 @@ verbena_status verbena_table_create(verbena_client* client, const verbena_table_
   });
 }
 
+verbena_status verbena_table_list_options(verbena_table_option_function show, void* user) {
+  return Guarded([&]() -> absl::Status {
+    if (show == nullptr) return NullArgument("verbena_table_list_options", "show");
+    // Never destroyed: its texts are valid to the end of the process.
+    static const auto* const kOptions =
+        new std::vector<verbena::c_api::OptionDescription>(verbena::c_api::DescribeOptions());
+    for (const auto& from : *kOptions) {
+      const verbena_table_option option = {sizeof(verbena_table_option),
+                                           from.option->name,
+                                           from.member,
+                                           from.type.c_str(),
+                                           from.option->unit,
+                                           from.allowed.c_str(),
+                                           from.default_value.c_str(),
+                                           from.applies_to.c_str(),
+                                           from.option->doc};
+      show(&option, user);
+    }
+    return absl::OkStatus();
+  });
+}
+
+verbena_status verbena_table_create_with(verbena_client* client, const verbena_setting* settings,
+                                         size_t count, int64_t timeout_ms, verbena_table** table) {
+  constexpr char kCall[] = "verbena_table_create_with";
+  return Guarded([&]() -> absl::Status {
+    if (table == nullptr) return NullArgument(kCall, "table");
+    *table = nullptr;
+    if (client == nullptr) return NullArgument(kCall, "client");
+    if (settings == nullptr) return NullArgument(kCall, "settings");
+    verbena::v1::TableSpec read;
+    CallOptions options;
+    absl::Status status = verbena::c_api::ReadSettings(settings, count, &read);
+    if (status.ok()) status = ReadTimeout(kCall, timeout_ms, &options.timeout);
+    if (!status.ok()) return status;
+    auto made = client->client->CreateTable(read, options);
+    if (!made.ok()) return made.status();
+    *table = new verbena_table{*std::move(made)};
+    return absl::OkStatus();
+  });
+}
+
 verbena_status verbena_table_open(verbena_client* client, const char* name, int64_t timeout_ms,
                                   verbena_table** table) {
   constexpr char kCall[] = "verbena_table_open";

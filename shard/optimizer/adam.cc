@@ -1,7 +1,7 @@
 // Adam (Kingma and Ba 2015, algorithm 1), with bias correction by the number of applies; and AdamW,
 // the same with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2). As in most
 // implementations, that decay is multiplied by the rate: weight_decay is the paper's lambda divided
-// by its alpha.
+// by its alpha. With bias_correction 0 the caller corrects by the rate of each step.
 #include <cmath>
 
 #include "shard/optimizer/optimizer.h"
@@ -35,17 +35,18 @@ VERBENA_KERNEL(AdamKernel,
 
 class Adam final : public Optimizer {
  public:
-  Adam(double beta1, double beta2, double epsilon)
+  Adam(double beta1, double beta2, double epsilon, double bias_correction)
       : beta1_(static_cast<float>(beta1)),
         beta2_(static_cast<float>(beta2)),
-        epsilon_(static_cast<float>(epsilon)) {}
+        epsilon_(static_cast<float>(epsilon)),
+        bias_correction_(bias_correction) {}
   size_t state_arrays() const override { return 2; }
 
  protected:
   ApplyScalars Scalars(double rate, uint64_t t) const override {
     const auto exponent = static_cast<double>(t);
-    const double c1 = 1 - std::pow(double{beta1_}, exponent);
-    const double c2 = 1 - std::pow(double{beta2_}, exponent);
+    const double c1 = 1 - bias_correction_ * std::pow(double{beta1_}, exponent);
+    const double c2 = 1 - bias_correction_ * std::pow(double{beta2_}, exponent);
     return {.rate = static_cast<float>(rate / c1),
             .value = {static_cast<float>(1 / std::sqrt(c2))}};
   }
@@ -60,6 +61,7 @@ class Adam final : public Optimizer {
   // Computed as f32, so that beta and 1 - beta add up to one: if rounded separately, they would
   // scale the averages, by 1e-5 for the default beta2.
   float beta1_, beta2_, epsilon_;
+  double bias_correction_;
 };
 
 OptimizerDefinition Definition(const char* name, Decay decay) {
@@ -67,9 +69,10 @@ OptimizerDefinition Definition(const char* name, Decay decay) {
           decay,
           {{"beta1", 0.9, 0, 1, false, true},
            {"beta2", 0.999, 0, 1, false, true},
-           {"epsilon", 1e-8, 1e-30, 1, false, false}},
+           {"epsilon", 1e-8, 1e-30, 1, false, false},
+           {"bias_correction", 1, 0, 1, false, false}},
           [](absl::Span<const double> v) -> std::unique_ptr<Optimizer> {
-            return std::make_unique<Adam>(v[0], v[1], v[2]);
+            return std::make_unique<Adam>(v[0], v[1], v[2], v[3]);
           }};
 }
 

@@ -146,10 +146,12 @@ Async::Replicating Async::Replicate(Queued* push) {
     return Replicating::kNobody;
   }
   const Queue& queue = queues_[c.slice];
-  const auto before =
-      static_cast<uint64_t>(std::count_if(queue.begin(), queue.end(), [&](const Queued& q) {
-        return q.chunk == push->chunk && q.record != 0;
-      }));
+  uint64_t version = c.version, applies = c.applies;  // after the pushes that are in the log
+  for (const Queued& q : queue) {
+    if (q.chunk != push->chunk || q.record == 0) continue;
+    ++version;
+    applies = AppliesAfter(applies, q.gradient.assigns);
+  }
   ReplicaLog::Append appended;
   appended.table = table_.id();
   appended.partition = partition;
@@ -161,8 +163,8 @@ Async::Replicating Async::Replicate(Queued* push) {
   push->divisor = AsyncDivisor(table_.spec(), members_);
   appended.header.divisor = static_cast<float>(push->divisor);
   appended.header.gradient_scale = appended.header.trust = 1;
-  appended.header.version = c.version + before + 1;
-  appended.header.applies = c.applies + before + 1;
+  appended.header.version = version + 1;
+  appended.header.applies = AppliesAfter(applies, push->gradient.assigns);
   appended.header.assigned = push->gradient.assigns ? push->elements : 0;
   appended.header.worker = push->worker;
   appended.header.worker_sequence = push->sequence;

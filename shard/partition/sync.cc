@@ -141,8 +141,8 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   appended.header.gradient_scale = scale.gradient;
   appended.header.trust = scale.trust;
   appended.header.version = c.version + 1;
-  appended.header.applies = c.applies + 1;
   appended.header.assigned = s.assigns ? appended.header.count : 0;
+  appended.header.applies = AppliesAfter(c.applies, appended.header.assigned > 0);
   appended.data = std::exchange(s.accumulator, {});
   appended.accumulator = true;
   appended.owner = this;

@@ -97,7 +97,9 @@ ReplyStatus CopyRecords::CopyDense(const Copied& c) {
     return ReplyStatus::kMalformed;
   }
   // Another apply was made here: this is no replica any more.
-  if (c.header.applies != chunk.applies + 1) return ReplyStatus::kDataLoss;
+  if (c.header.applies != AppliesAfter(chunk.applies, c.header.assigned > 0)) {
+    return ReplyStatus::kDataLoss;
+  }
   Source sum = reinterpret_cast<const float*>(c.data.data());
   sum.assigns = c.header.assigned > 0 && !VERBENA_FAILPOINT(shard, replicate_as_gradients);
   const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);

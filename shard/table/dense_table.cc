@@ -327,7 +327,7 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
       c.parameters = target;
     }
   }
-  ++c.applies;
+  c.applies = AppliesAfter(c.applies, Assigns(sources));
   Advance(&c);
   if (watch_ != nullptr) watch_->Changed(index);
   return true;

@@ -41,6 +41,12 @@ struct StepScale {
   float trust = 1;
 };
 
+// A chunk's count of applies after the next one. Assignments before the first gradient do not
+// count: schedules and bias corrections start with that gradient.
+constexpr uint64_t AppliesAfter(uint64_t applies, bool assigns) {
+  return assigns && applies == 0 ? 0 : applies + 1;
+}
+
 class DenseTable final : public PartitionedTable {
  public:
   static constexpr uint64_t kNoPin = UINT64_MAX;  // is none of BufferPool
@@ -99,9 +105,10 @@ class DenseTable final : public PartitionedTable {
   bool PinToPull(uint32_t index, ChunkView* view);
   // Applies sum(sources) / divisor; no source means a zero gradient. If one of them assigns, the
   // last such replaces the parameters (and the master copy), and the other state of the optimizer
-  // stays. Version and apply count grow by one. False, with nothing changed: the chunk is pinned
-  // and there is no shadow buffer, or a checkpoint needs its contents and there is no memory to
-  // keep them (force: BufferPool::WritableFor()). optimizer: null: that of the chunk's step.
+  // stays. The version grows by one, the apply count as AppliesAfter(). False, with nothing
+  // changed: the chunk is pinned and there is no shadow buffer, or a checkpoint needs its contents
+  // and there is no memory to keep them (force: BufferPool::WritableFor()). optimizer: null: that
+  // of the chunk's step.
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false, OptimizerPointer optimizer = nullptr);
 

@@ -156,6 +156,14 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_table_create(nullptr, &spec, kDefault, &made_table), "client");
   null(verbena_table_create(client, nullptr, kDefault, &made_table), "spec");
   null(verbena_table_create(client, &spec, kDefault, nullptr), "table");
+  const verbena_setting setting = {"name", "t"}, nameless = {nullptr, "t"},
+                        empty = {"name", nullptr};
+  null(verbena_table_create_with(nullptr, &setting, 1, kDefault, &made_table), "client");
+  null(verbena_table_create_with(client, nullptr, 1, kDefault, &made_table), "settings");
+  null(verbena_table_create_with(client, &setting, 1, kDefault, nullptr), "table");
+  null(verbena_table_create_with(client, &nameless, 1, kDefault, &made_table), "settings[0].name");
+  null(verbena_table_create_with(client, &empty, 1, kDefault, &made_table), "settings[0].value");
+  null(verbena_table_list_options(nullptr, nullptr), "show");
   null(verbena_table_open(nullptr, "t", kDefault, &made_table), "client");
   null(verbena_table_open(client, nullptr, kDefault, &made_table), "name");
   null(verbena_table_open(client, "t", kDefault, nullptr), "table");
@@ -425,6 +433,8 @@ TEST_CASE("closing a client ends waiting calls and refuses new ones; its handles
   const verbena_table_spec spec = Spec("t");
   verbena_table* table = nullptr;
   closed(verbena_table_create(client, &spec, kDefault, &table));
+  const verbena_setting settings[] = {{"name", "t"}, {"dim", "3"}};
+  closed(verbena_table_create_with(client, settings, 2, kDefault, &table));
   closed(verbena_table_open(client, "weights", kDefault, &table));
   closed(verbena_table_drop(client, "weights", kDefault));
   closed(verbena_table_list(

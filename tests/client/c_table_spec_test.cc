@@ -100,6 +100,42 @@ TEST_CASE("each value in C sets its own option of the specification, and no othe
   }
 }
 
+TEST_CASE("options as texts give the specification, and a wrong one names itself") {
+  const std::vector<verbena_setting> settings = {{"name", "t"},
+                                                 {"shape", "3,4"},
+                                                 {"optimizer.rate", "0.5"},
+                                                 {"optimizer.parameters", "beta1=0.9"},
+                                                 {"consistency", "async"}};
+  v1::TableSpec read;
+  REQUIRE(ReadSettings(settings.data(), settings.size(), &read).ok());
+  CHECK(read.shape_size() == 2);
+  CHECK(read.optimizer().rate() == 0.5);
+  CHECK(read.optimizer().parameters().at("beta1") == 0.9);
+  CHECK(read.consistency() == v1::CONSISTENCY_ASYNC);
+  const verbena_setting unknown = {"optimiser.rate", "1"}, wrong = {"consistency", "eventual"};
+  CHECK(ReadSettings(&unknown, 1, &read).message() ==
+        "verbena_table_create_with: there is no table option 'optimiser.rate'; 'verbena table "
+        "options' lists them");
+  CHECK(std::string(ReadSettings(&wrong, 1, &read).message())
+            .find("verbena_table_create_with: consistency: ") == 0);
+}
+
+TEST_CASE("every option is described, with its member of verbena_table_spec") {
+  std::set<std::string> described;
+  const verbena_status status = verbena_table_list_options(
+      [](const verbena_table_option* option, void* user) {
+        CHECK(option->struct_size == sizeof(*option));
+        for (const char* text : {option->member, option->type, option->allowed,
+                                 option->default_value, option->meaning}) {
+          CHECK_FALSE(std::string(text).empty());
+        }
+        static_cast<std::set<std::string>*>(user)->insert(option->name);
+      },
+      &described);
+  CHECK(status == VERBENA_OK);
+  CHECK(described.size() == TableOptions().size());
+}
+
 TEST_CASE("a specification's values are those of verbena_table_info") {
   v1::TableSpec spec;
   for (const OptionMember& member : TableInfoMembers()) {

@@ -128,6 +128,27 @@ TEST_CASE("regression: ftrl goes on from parameters that were assigned") {
   CHECK(read() > value);
 }
 
+TEST_CASE("the first gradient of an assigned chunk is its optimizer's first") {
+  FixtureOptions o;
+  o.workers = 1;
+  o.consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  o.optimizer = "adam";
+  uint64_t next = o.consistency == v1::CONSISTENCY_SYNC ? 0 : 1, fresh_next = next;
+  Fixture assigned(o), fresh(o);
+  for (int i = 0; i < 2; ++i) CHECK(Assign(&assigned, 0, 0, next++, 0).answer.status == kOk);
+  for (const float gradient : {3.0f, 1.0f}) {
+    assigned.Push(0, 0, next++, gradient);
+    fresh.Push(0, 0, fresh_next++, gradient);
+    CHECK(assigned.Read(0) == fresh.Read(0));
+  }
+  // After the first gradient an assignment counts, as a gradient would.
+  Assign(&assigned, 0, 0, next++, 0);
+  assigned.Push(0, 0, next++, 1);
+  const float without = fresh.Read(0)[0];
+  fresh.Push(0, 0, fresh_next++, 1);
+  CHECK(assigned.Read(0)[0] != fresh.Read(0)[0] - without);
+}
+
 TEST_CASE("16 bits: assigned values are pulled bit for bit, and trained on in f32") {
   FixtureOptions o;
   o.workers = 1;

@@ -161,6 +161,15 @@ TEST_CASE("adam (Kingma and Ba 2015, algorithm 1)") {
   });
 }
 
+TEST_CASE("adam without bias correction") {
+  Compare(Spec("adam", 0.01, {{"bias_correction", 0}}), [](uint64_t, auto g, auto* e) {
+    using T = decltype(g);
+    e->a = T(0.9) * e->a + (1 - T(0.9)) * g;
+    e->b = T(0.999) * e->b + (1 - T(0.999)) * g * g;
+    e->w -= T(0.01) * e->a / (std::sqrt(e->b) + T(1e-8));
+  });
+}
+
 TEST_CASE("adamw (Loshchilov and Hutter 2019, algorithm 2)") {
   Compare(Spec("adamw", 0.01),
           [](uint64_t t, auto g, auto* e) { AdamStep(t, g, 0.01, 0.9, 0.999, 1e-8, 0.01, e); });

@@ -38,7 +38,7 @@ TEST_CASE("a wrong optimizer specification is refused with its name and the allo
         "\"weight_decay\", \"decoupled_weight_decay\"");
   CHECK(message(SpecOf("adam", 1, {{"beta3", 0.9}})) ==
         "optimizer \"adam\" has no parameter \"beta3\"; known: \"beta1\", \"beta2\", "
-        "\"epsilon\", \"weight_decay\"");
+        "\"epsilon\", \"bias_correction\", \"weight_decay\"");
   CHECK(message(SpecOf("adam", 1, {{"beta1", 1}})) ==
         "optimizer \"adam\": parameter \"beta1\" is 1; allowed: [0, 1) in f32");
   CHECK_FALSE(message(SpecOf("momentum", 1, {{"momentum", std::nan("")}})).empty());

@@ -47,6 +47,8 @@ def example(root):
     for document, path, language in (
             ("README.md", "client/example/quick_example.cc", "cpp"),
             ("docs/client-guide.md", "client/example/quick_example.c", "c"),
+            ("README.md", "worker/python/examples/ten_lines.py", "python"),
+            ("docs/python.md", "worker/python/examples/ten_lines.py", "python"),
             ("ARCHITECTURE.md", "shard/optimizer/adagrad.cc", "cpp")):
         source = tree.read(root, path).strip()
         blocks = re.findall(r"```%s\n(.*?)```" % re.escape(language), tree.read(root, document),

@@ -301,8 +301,8 @@ class VERBENA_EXPORT Client {
   // Writes parameters (numbers of table.dtype()) as they are in place of those of the range, for
   // example a model's own weights to start from. Applied once, in the order of this worker's pushes
   // of the same chunks. The optimizer's state stays (ftrl, whose parameters follow from its state:
-  // the state becomes that of the new ones), and the assignment counts as one apply for schedules
-  // and bias corrections. A push_codec is not used.
+  // the state becomes that of the new ones). From the first gradient on the assignment counts as
+  // one apply for schedules and bias corrections. A push_codec is not used.
   // sync: a chunk takes one contribution of a worker in a step, a gradient or an assignment. When
   // the step is committed, the chunk has the assigned parameters, which Pull() of version step + 1
   // reads; gradients of other workers for this chunk and step have no effect. If several workers

@@ -83,6 +83,28 @@ typedef struct verbena_table_spec {
 // is NULL.
 VERBENA_EXPORT void verbena_table_spec_init(verbena_table_spec* spec, size_t struct_size);
 
+// The description of an option of a new table. Texts are valid as long as the library is loaded.
+typedef struct verbena_table_option {
+  size_t struct_size;         // as the library knows it
+  const char* name;           // "optimizer.rate"
+  const char* member;         // of verbena_table_spec: "rate"
+  const char* type;           // "word", "list of uint64", "double", ...
+  const char* unit;           // of a number: "bytes", "rows"; "": none
+  const char* allowed;        // allowed values: "f32, bf16, f16"
+  const char* default_value;  // or "required"
+  const char* applies_to;     // kinds of tables: "embedding tables"; "": all
+  const char* meaning;        // sentences in Markdown
+} verbena_table_option;
+
+// Called for each option, with the `user` of the call.
+typedef void (*verbena_table_option_function)(const verbena_table_option* option, void* user);
+// The value of an option as text, as in `verbena-train --table-option`: a word, a number, "true" or
+// "false", a text; lists "1,2"; optimizer.parameters "beta1=0.9,beta2=0.99".
+typedef struct verbena_setting {
+  const char* name;   // of a verbena_table_option: "optimizer.rate"
+  const char* value;  // "0.1"
+} verbena_setting;
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

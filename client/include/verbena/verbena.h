@@ -243,6 +243,16 @@ typedef struct verbena_table_info {
 VERBENA_EXPORT verbena_status verbena_table_create(verbena_client* client,
                                                    const verbena_table_spec* spec,
                                                    int64_t timeout_ms, verbena_table** table);
+// Calls `show` for each option of a new table, on this thread, before it returns. Needs no client.
+VERBENA_EXPORT verbena_status verbena_table_list_options(verbena_table_option_function show,
+                                                         void* user);
+// As verbena_table_create(), with options as texts, for bindings to other languages. `count`
+// options; others have their defaults. Also INVALID_ARGUMENT: there is no such option, or its value
+// has another type.
+VERBENA_EXPORT verbena_status verbena_table_create_with(verbena_client* client,
+                                                        const verbena_setting* settings,
+                                                        size_t count, int64_t timeout_ms,
+                                                        verbena_table** table);
 // Opens an existing table. NOT_FOUND: there is none. FAILED_PRECONDITION and UNAVAILABLE as in
 // verbena_table_create().
 VERBENA_EXPORT verbena_status verbena_table_open(verbena_client* client, const char* name,

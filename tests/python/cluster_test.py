@@ -1,0 +1,76 @@
+"""local_cluster(): it starts, is used, and leaves nothing."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+import verbena
+
+
+def run(code, **environment):
+    """Runs Python code; returns its output. Fails if it fails."""
+    result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, timeout=120,
+                            env={**os.environ, **environment}, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def alive(pid):
+    """Whether the process runs: a zombie does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_cluster_with_replicas_survives_a_server():
+    with verbena.local_cluster(servers=2, shards=2, replicas=2, options=("--lease-ms", "1000")) as cluster:
+        with verbena.connect(cluster, job="survives") as client:
+            table = client.table("weights", shape=5, rate=1, consistency="async")
+            gradient = client.empty(5)
+            gradient[:] = 1
+            client.push(table, gradient).wait()
+            cluster.servers[0].kill()
+            client.push(table, gradient).wait()
+            assert client.pull(table).wait().tolist() == [-2] * 5
+
+
+def test_the_end_of_the_block_stops_the_daemons():
+    with verbena.local_cluster(servers=1) as cluster:
+        assert str(cluster) == cluster.address
+        pids = [cluster.coordinator.pid, cluster.servers[0].pid]
+        assert all(alive(pid) for pid in pids)
+        assert os.path.exists(os.path.join(cluster.directory, "server-0.log"))
+    assert not any(alive(pid) for pid in pids)
+    assert not os.path.exists(cluster.directory)
+    cluster.stop()
+
+
+def test_the_end_of_the_interpreter_stops_the_daemons():
+    out = run("import verbena\n"
+              "cluster = verbena.local_cluster(servers=1)\n"
+              "client = verbena.connect(cluster)\n"
+              "print(cluster.coordinator.pid, cluster.servers[0].pid, cluster.directory)")
+    coordinator, server, directory = out.split()
+    assert not alive(coordinator) and not alive(server) and not os.path.exists(directory)
+
+
+def test_a_daemon_that_does_not_start_is_named_with_its_log():
+    with pytest.raises(RuntimeError, match="(?s)verbenad coordinator ended with status.*colour"):
+        verbena.local_cluster(options=("--colour", "red"))
+
+
+def test_a_missing_program_is_named_with_the_places():
+    out = run("import os, verbena\n"
+              "verbena._cluster._core.library_path = lambda: '/nowhere/lib/libverbena.so'\n"
+              "try: verbena.find_verbenad()\n"
+              "except FileNotFoundError as error: print(error)",
+              VERBENA_VERBENAD="/nowhere/verbenad", PATH="/nowhere")
+    assert "verbenad is not in" in out and "near /nowhere/lib" in out and "set VERBENA_VERBENAD" in out
+
+
+def test_verbenad_is_found_near_the_library():
+    out = run("import verbena; print(verbena.find_verbenad())", VERBENA_VERBENAD="")
+    assert os.path.basename(out.strip()) == "verbenad"

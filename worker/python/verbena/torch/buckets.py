@@ -1,0 +1,215 @@
+"""Buckets: parameters of one param group whose gradients travel together.
+
+A bucket is a dense table, and two flat tensors in memory that servers on this host share: the
+gradient, into which hooks copy, and the parameters, into which the servers write.
+"""
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+
+from .._client import Client
+from .._core import Handle, Table
+from .._errors import Error
+from .rules import Rule
+
+# Of a parameter: types of the table's parameters, of its gradients, and of the flat gradient.
+_TYPES: Dict[torch.dtype, Tuple[str, str, torch.dtype]] = {
+    torch.float32: ("f32", "f32", torch.float32),
+    torch.bfloat16: ("bf16", "bf16", torch.bfloat16),
+    torch.float16: ("f16", "f32", torch.float32),
+}
+
+NamedParameter = Tuple[str, torch.nn.Parameter]
+
+
+def shared_tensor(client: Client, elements: int, dtype: torch.dtype,
+                  device: "torch.device | str" = "cpu") -> torch.Tensor:
+    """A zeroed flat tensor; on a CPU in memory that servers on this host share."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(elements, dtype=dtype, device=device)
+    if dtype == torch.bfloat16:  # NumPy has none
+        bits = client.empty(elements, "uint16").view(np.int16)
+        return torch.from_numpy(bits).view(torch.bfloat16)
+    return torch.from_numpy(client.empty(elements, str(dtype).replace("torch.", "")))
+
+
+class Slot:
+    """A parameter's place in a bucket."""
+
+    def __init__(self, name: str, parameter: torch.nn.Parameter, bucket: "Bucket",
+                 first: int) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.bucket = bucket
+        self.first = first  # element of the bucket
+        self.passes = 0  # backward passes since the last step
+        self._pushed: Optional[Tuple[int, int]] = None  # the gradient that was packed
+
+    @property
+    def packed(self) -> bool:
+        """Whether the gradient of this step is in the bucket."""
+        return self._pushed is not None
+
+    def _view(self, flat: torch.Tensor) -> torch.Tensor:
+        parameter = self.parameter
+        return flat[self.first:self.first + parameter.numel()].view(parameter.shape)
+
+    def pack(self) -> None:
+        """Copies the gradient into the bucket; zeros if there is none."""
+        gradient = self.parameter.grad
+        place = self._view(self.bucket.gradient)
+        if gradient is None:
+            place.zero_()
+        elif gradient.layout != torch.strided:
+            raise TypeError(f"the gradient of {self.name!r} is sparse; allowed: dense. Use "
+                            "verbena.torch.Embedding, or sparse=False")
+        else:
+            place.copy_(gradient.detach())
+        self._pushed = self._state()
+
+    def _state(self) -> Tuple[int, int]:
+        gradient = self.parameter.grad
+        return (0, 0) if gradient is None else (gradient.data_ptr(), gradient._version)
+
+    def changed_since(self) -> bool:
+        """Whether the gradient is another one than pack() copied."""
+        return self._pushed is not None and self._pushed != self._state()
+
+    def pack_parameter(self) -> None:
+        """Copies the parameter into the bucket."""
+        self._view(self.bucket.parameters).copy_(self.parameter.detach())
+
+    def pack_movement(self) -> None:
+        """Copies what was subtracted from the parameter since it was pulled, as a gradient."""
+        torch.sub(self._view(self.bucket.parameters), self.parameter.detach(),
+                  out=self._view(self.bucket.gradient))
+
+    def unpack_parameter(self, keep: float) -> None:
+        """Copies the servers' parameter into the module, but for a share `keep` of the module's."""
+        pulled = self._view(self.bucket.parameters)
+        if keep == 0:
+            self.parameter.copy_(pulled)
+        else:
+            self.parameter.lerp_(pulled, 1 - keep)
+
+    def begin_step(self) -> None:
+        self.passes = 0
+        self._pushed = None
+
+
+class Bucket:
+    """Parameters that share a table."""
+
+    table: Table
+    gradient: torch.Tensor
+    """The flat gradient of the open step."""
+    parameters: torch.Tensor
+    """The flat parameters as last pulled."""
+
+    def __init__(self, name: str, group: int) -> None:
+        self.name = name
+        self.group = group  # index of the param group
+        self.slots: List[Slot] = []
+        self.elements = 0
+        self.rule: Optional[Rule] = None  # in force at the servers
+        self.handles: List[Handle] = []  # of the step in flight
+        self.pushed = False  # in the open step
+
+    def add(self, name: str, parameter: torch.nn.Parameter) -> None:
+        self.slots.append(Slot(name, parameter, self, self.elements))
+        self.elements += parameter.numel()
+
+    def layout(self) -> List[Tuple[str, int, Tuple[int, ...]]]:
+        """Name, first element and shape of each parameter."""
+        return [(s.name, s.first, tuple(s.parameter.shape)) for s in self.slots]
+
+    def create(self, client: Client, rule: Rule, options: Dict[str, Any]) -> None:
+        """Creates or opens the table. Workers with another layout get AlreadyExistsError."""
+        dtype = self.slots[0].parameter.dtype
+        parameter_type, gradient_type, flat = _TYPES[dtype]
+        layout = hashlib.sha256(repr(self.layout()).encode()).hexdigest()[:16]
+        self.table = client.table(
+            self.name, shape=self.elements, optimizer=rule.optimizer, rate=rule.rate,
+            parameters=dict(rule.parameters), dtype=parameter_type, gradient_dtype=gradient_type,
+            description=f"verbena.torch, parameters {layout}", **options)
+        self.rule = rule
+        device = self.slots[0].parameter.device
+        self.gradient = shared_tensor(client, self.elements, flat, device)
+        self.parameters = shared_tensor(client, self.elements, dtype, device)
+
+    def wait(self, keep: float = 0.0) -> None:
+        """Waits for the step in flight and copies its parameters into the module.
+
+        keep: share of the module's parameters that stays.
+
+        Raises the first error of the step's operations, when all have ended.
+        """
+        if not self.handles:
+            return
+        handles, self.handles = self.handles, []
+        first: Optional[Error] = None
+        for handle in handles:
+            try:
+                handle.wait()
+            except Error as error:
+                first = first or error
+        if first is not None:
+            raise first
+        with torch.no_grad():
+            for slot in self.slots:
+                slot.unpack_parameter(keep)
+
+
+def unique_parameters(named: Sequence[NamedParameter]) -> List[NamedParameter]:
+    """Trainable parameters, each once, under its first name.
+
+    Raises ValueError for a name that is used twice, TypeError for a type that tables do not have.
+    """
+    names: set[str] = set()
+    seen: set[int] = set()
+    found = []
+    for name, parameter in named:
+        if name in names:
+            raise ValueError(f"named_parameters has the name {name!r} twice; allowed: unique names")
+        names.add(name)
+        if id(parameter) in seen or not parameter.requires_grad:
+            continue  # shared or frozen
+        seen.add(id(parameter))
+        if parameter.dtype not in _TYPES:
+            allowed = ", ".join(str(kind) for kind in _TYPES)
+            raise TypeError(f"parameter {name!r} is {parameter.dtype}; allowed: {allowed}")
+        found.append((name, parameter))
+    return found
+
+
+def make_buckets(prefix: str, groups: Sequence[Sequence[NamedParameter]],
+                 bucket_bytes: int) -> List[Bucket]:
+    """Buckets in the order in which backward fills them: that of the parameters, reversed.
+
+    groups: the parameters of each param group, in the order of their modules.
+    bucket_bytes: a bucket takes parameters of a group up to this size, at least one; 0: a table for
+        each parameter, named after it.
+    """
+    buckets: List[Bucket] = []
+    for index, named in enumerate(groups):
+        number = 0
+        last: Optional[Bucket] = None
+        for name, parameter in reversed(list(named)):
+            if parameter.numel() == 0:
+                continue
+            like = last.slots[0].parameter if last is not None else None
+            fits = (last is not None and like is not None and like.dtype == parameter.dtype
+                    and like.device == parameter.device
+                    and (last.elements + parameter.numel()) * parameter.element_size()
+                    <= bucket_bytes)
+            if last is None or not fits:
+                table = f"{prefix}/{name}" if bucket_bytes == 0 else f"{prefix}/{index}.{number}"
+                last = Bucket(table, index)
+                number += 1
+                buckets.append(last)
+            last.add(name, parameter)
+    return buckets

@@ -1,0 +1,57 @@
+"""Hooks of autograd and of modules, for PyTorch 1.13 and later."""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Sequence
+
+import torch
+
+from .buckets import Bucket
+
+
+class GradientHook:
+    """Keeps a hook alive; a parameter's AccumulateGrad node lives only as long as a reference."""
+
+    def __init__(self, handle: Any, node: Any) -> None:
+        self._handle = handle
+        self._node = node
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+
+def on_gradient(parameter: torch.nn.Parameter, hook: Callable[[], None]) -> GradientHook:
+    """Calls `hook` after each backward pass has added to parameter.grad."""
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+    if register is not None:  # from 2.1 on
+        return GradientHook(register(lambda _: hook()), None)
+    with torch.enable_grad():
+        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    return GradientHook(node.register_hook(lambda *_: hook()), node)
+
+
+def wait_before_forward(model: torch.nn.Module, buckets: Sequence[Bucket]) -> List[Any]:
+    """Makes the forward of each module wait for the buckets of its own parameters.
+
+    Raises ValueError for a parameter that no module of the model has.
+    """
+    bucket_of: Dict[int, Bucket] = {id(slot.parameter): bucket
+                                    for bucket in buckets for slot in bucket.slots}
+    found = set()
+    handles = []
+    for module in model.modules():
+        own = [id(p) for p in module.parameters(recurse=False) if id(p) in bucket_of]
+        if not own:
+            continue
+        found.update(own)
+        needed = list({id(bucket_of[p]): bucket_of[p] for p in own}.values())
+
+        def wait(_: torch.nn.Module, __: Any, needed: List[Bucket] = needed) -> None:
+            for bucket in needed:
+                bucket.wait()
+        handles.append(module.register_forward_pre_hook(wait))
+    missing = [slot.name for bucket in buckets for slot in bucket.slots
+               if id(slot.parameter) not in found]
+    if missing:
+        raise ValueError(f"model has no module with the parameters {missing}; pass the model whose "
+                         "parameters are trained, or none")
+    return handles

@@ -1,0 +1,371 @@
+"""DistributedOptimizer: a model's parameters on the servers, trained by their optimizers."""
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from .._client import Client
+from .._errors import Error
+from .all_reduce import AllReduce
+from .buckets import Bucket, NamedParameter, Slot, make_buckets, unique_parameters
+from .hooks import on_gradient, wait_before_forward
+from .rules import Rule, changes, rule_of
+
+_Optimizer = Union[torch.optim.Optimizer, str]
+
+_MODES = ("sync", "async", "ssp")
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Trains parameters on the servers: workers push gradients and pull parameters.
+
+        model = Net()
+        optimizer = verbena.torch.DistributedOptimizer(
+            model.named_parameters(), torch.optim.AdamW(model.parameters(), lr=1e-3), client=client)
+        for batch, target in loader:             # this worker's share
+            optimizer.zero_grad()
+            loss(model(batch), target).backward()    # pushes gradients as they are ready
+            optimizer.step()                         # the new parameters are in the model
+
+    Every worker of the job makes the same calls. The parameters of rank 0 are the first ones. In a
+    sync table a step applies the mean of the workers' gradients, so with equal shares of a batch
+    and a mean loss the model is the one that torch.optim makes of the whole batch.
+
+    Schedulers, zero_grad() and param groups work as in torch.optim. A rate or hyperparameter may be
+    changed between step() and the next backward(), and reaches the servers before the step that
+    uses it. step() raises RuntimeError if a group or a gradient was changed after its push: for
+    that, such as torch.nn.utils.clip_grad_norm_() or an enabled GradScaler, pass overlap=False.
+
+    torch.optim leaves parameters without a gradient alone. The servers apply a zero gradient, by
+    which momentum and decay go on; so step() raises RuntimeError unless find_unused is True.
+
+    Thread safety: one thread at a time, as torch.optim.
+    """
+
+    def __init__(self, named_parameters: Iterable[NamedParameter], optimizer: _Optimizer, *,
+                 client: Client, rate: Optional[float] = None,
+                 parameters: Optional[Mapping[str, float]] = None, consistency: str = "sync",
+                 name: str = "model", bucket_bytes: int = 4 << 20,
+                 model: Optional[torch.nn.Module] = None, backward_passes_per_step: int = 1,
+                 overlap: bool = True, find_unused: bool = False, resume: bool = False,
+                 compression: Optional[str] = None, **table_options: Any) -> None:
+        """Creates the tables, or opens those of an earlier run, and sets their parameters.
+
+        named_parameters: as of Module.named_parameters(); unique names, the same on all workers.
+            Frozen parameters are left out, shared ones are there once. Types: float32, and bfloat16
+            and float16 with float32 master copies on the servers.
+        optimizer: a torch.optim instance (rules.py lists the classes), whose param groups are used
+            and whose own step() must not be called; or the name of a server's optimizer, with
+            `rate` and named `parameters`, for one param group.
+        consistency: "sync", "async" or "ssp" (with staleness=).
+        name: prefix of the tables.
+        bucket_bytes: parameters of a group share a table up to this size; 0, and always for "lamb":
+            a table for each parameter.
+        model: with it step() returns at once, and each module's forward waits for the parameters
+            of its own buckets. Call synchronize() before the parameters are used otherwise.
+        backward_passes_per_step: gradients are pushed with this backward pass after a step; they
+            are added, as in torch.optim.
+        overlap: push during backward; False: in step().
+        find_unused: parameters without a gradient take part with zeros.
+        resume: begin with the parameters of existing tables, not with those of rank 0.
+        compression: encoding of pushed gradients, such as "int8" (docs/codecs.md); push_codec of
+            the tables.
+        table_options: more options of the tables, such as clip_global_norm=1.0 (which scales by
+            norm / limit, where clip_grad_norm_() adds 1e-6 to the norm), reduction="sum".
+
+        Raises TypeError and ValueError for arguments that are refused; verbena.AlreadyExistsError
+        if tables of this name have other options or parameters.
+        """
+        if consistency not in _MODES:
+            raise ValueError(f"consistency is {consistency!r}; allowed: {', '.join(_MODES)}")
+        if backward_passes_per_step < 1:
+            raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; "
+                             "allowed: 1 and more")
+        named = unique_parameters(list(named_parameters))
+        if isinstance(optimizer, str):
+            if rate is None:
+                raise ValueError("rate is None; allowed: a number, with the name of an optimizer")
+            groups = [{"params": [p for _, p in named], "lr": rate, **(parameters or {})}]
+        elif rate is not None or parameters is not None:
+            raise ValueError("rate and parameters are for the name of a server's optimizer; "
+                             "a torch.optim optimizer has its own")
+        else:
+            groups = optimizer.param_groups
+        self._complete = False
+        super().__init__(groups, {} if isinstance(optimizer, str) else dict(optimizer.defaults))
+        self._complete = True
+        if not isinstance(optimizer, str):
+            self.param_groups = optimizer.param_groups  # the same dicts: schedulers may have either
+        self._rules_of = optimizer
+        self._client = client
+        self._consistency = consistency
+        self._passes = backward_passes_per_step
+        self._overlap = overlap
+        self._find_unused = find_unused
+        self._steps = 0
+        self._all_reduce = AllReduce(client, f"{name}/all")
+        if compression is not None:
+            table_options["push_codec"] = compression
+        self._make_tables(named, name, bucket_bytes, {"consistency": consistency, **table_options})
+        if resume:
+            self.pull_parameters()
+        else:
+            self.assign_parameters()
+        self._defer = model is not None
+        self._add_hooks(model)
+
+    # ---- tables ---------------------------------------------------------------------------------
+
+    def _make_tables(self, named: List[NamedParameter], prefix: str, bucket_bytes: int,
+                     options: Dict[str, Any]) -> None:
+        of_group = {id(p): index for index, group in enumerate(self.param_groups)
+                    for p in group["params"]}
+        by_group: List[List[NamedParameter]] = [[] for _ in self.param_groups]
+        for name, parameter in named:
+            if id(parameter) not in of_group:
+                raise ValueError(f"parameter {name!r} is in no param group of the optimizer")
+            by_group[of_group.pop(id(parameter))].append((name, parameter))
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) in of_group:
+                    raise ValueError("a param group has a parameter of shape "
+                                     f"{tuple(parameter.shape)} that named_parameters lacks")
+        if self._rules_of == "lamb":
+            bucket_bytes = 0  # its trust ratio is that of a table
+        self._buckets = make_buckets(prefix, by_group, bucket_bytes)
+        for bucket in self._buckets:
+            # Before the schedulers: a table's specification is the same in every run.
+            group = dict(self.param_groups[bucket.group])
+            group["lr"] = group.get("initial_lr", group["lr"])
+            bucket.create(self._client, rule_of(self._rules_of, group, 0), options)
+
+    def _slots(self) -> Iterator[Slot]:
+        return (slot for bucket in self._buckets for slot in bucket.slots)
+
+    def layout(self) -> Dict[str, List[Tuple[str, int, Tuple[int, ...]]]]:
+        """Of each table by name: the name, first element and shape of its parameters.
+
+        It finds the parameters in a checkpoint's tables.
+        """
+        return {bucket.name: bucket.layout() for bucket in self._buckets}
+
+    def assign_parameters(self) -> None:
+        """Writes the model's parameters of rank 0 to the servers, and then into every worker's model.
+
+        All workers call it, between steps: after a checkpoint was loaded into the model, for
+        example. The optimizer state on the servers stays. In sync tables it takes a step.
+        """
+        self.synchronize()
+        handles = []
+        with torch.no_grad():
+            for bucket in self._buckets:
+                if self._client.rank == 0:
+                    for slot in bucket.slots:
+                        slot.pack_parameter()
+                    handles.append(self._client.assign(bucket.table, bucket.parameters))
+                if self._consistency == "sync":
+                    handles.append(self._client.end_step(bucket.table))
+        for handle in handles:
+            handle.wait()
+        if self._consistency != "sync":
+            self._all_reduce.wait_for_all()
+        self.pull_parameters()
+
+    def pull_parameters(self) -> None:
+        """Writes the servers' parameters into the model; after step() has raised, for example."""
+        for bucket in self._buckets:
+            bucket.handles.append(self._client.pull(bucket.table, bucket.parameters))
+        self.synchronize()
+
+    # ---- hooks ----------------------------------------------------------------------------------
+
+    def _add_hooks(self, model: Optional[torch.nn.Module]) -> None:
+        # Hooks live as long as the parameters; they must not keep the optimizer alive.
+        self_reference = weakref.ref(self)
+
+        def hook_of(slot: Slot) -> Callable[[], None]:
+            slot_reference = weakref.ref(slot)
+
+            def hook() -> None:
+                optimizer, ready = self_reference(), slot_reference()
+                if optimizer is not None and ready is not None:
+                    optimizer._gradient_ready(ready)
+            return hook
+
+        self._hooks = [on_gradient(slot.parameter, hook_of(slot))
+                       for slot in self._slots()]
+        if model is not None:
+            self._hooks += wait_before_forward(model, self._buckets)
+
+    def _gradient_ready(self, slot: Slot) -> None:
+        bucket = slot.bucket
+        if bucket.handles and not bucket.pushed:
+            raise RuntimeError(
+                f"the gradient of {slot.name!r} was computed from parameters before the last step: "
+                "a module used it that does not own it. Call synchronize() before the forward pass, "
+                "or pass no model")
+        slot.passes += 1
+        if slot.packed:
+            raise RuntimeError(
+                f"the gradient of {slot.name!r} was pushed, and then another backward pass added "
+                "to it; call step() first, or pass backward_passes_per_step or overlap=False")
+        if not self._overlap or slot.passes < self._passes:
+            return
+        slot.pack()
+        if all(s.packed for s in bucket.slots):
+            self._push(bucket)
+
+    # ---- a step ---------------------------------------------------------------------------------
+
+    def _rule(self, bucket: Bucket) -> Rule:
+        return rule_of(self._rules_of, self.param_groups[bucket.group], self._steps)
+
+    def _push(self, bucket: Bucket) -> None:
+        client, rule = self._client, self._rule(bucket)
+        assert bucket.rule is not None
+        rate, parameters = changes(bucket.rule, rule)
+        if rate is not None or parameters:
+            bucket.handles.append(client.set_optimizer(bucket.table, rate=rate, **parameters))
+            bucket.rule = rule
+        # In a sync table it also ends the step.
+        bucket.handles.append(client.push_pull(bucket.table, bucket.gradient, bucket.parameters))
+        if self._consistency == "ssp":
+            bucket.handles.append(client.end_step(bucket.table))
+        bucket.pushed = True
+
+    def _check_pushed(self, bucket: Bucket) -> None:
+        """The push has what torch.optim would use now."""
+        for slot in bucket.slots:
+            if slot.changed_since():
+                raise RuntimeError(
+                    f"the gradient of {slot.name!r} was changed after its push, which has the old "
+                    "one. To change gradients between backward() and step(), as clip_grad_norm_() "
+                    "and GradScaler do, pass overlap=False; the servers clip by clip_global_norm=")
+        if bucket.rule != self._rule(bucket):
+            raise RuntimeError(
+                f"param_groups[{bucket.group}] was changed between backward() and step(): its "
+                "gradients were pushed with the old values. Change it before backward(), or pass "
+                "overlap=False")
+
+    def _pack_rest(self, bucket: Bucket) -> None:
+        for slot in bucket.slots:
+            if slot.packed:
+                continue
+            if slot.parameter.grad is None and not self._find_unused:
+                raise RuntimeError(
+                    f"parameter {slot.name!r} has no gradient; torch.optim would leave it alone, "
+                    "the servers apply a zero gradient with its momentum and decay. Pass "
+                    "find_unused=True for that, or freeze the parameter before the optimizer")
+            slot.pack()
+
+    # GradScaler.step() then calls step() in any case, with itself.
+    _step_supports_amp_scaling = True
+
+    def _unscale(self, scaler: Any) -> bool:
+        """Divides the gradients by the scale; false: a worker has an infinity or NaN."""
+        if self._overlap:
+            raise RuntimeError("an enabled GradScaler divides gradients after backward(), when "
+                               "they were pushed; pass overlap=False")
+        state = scaler._per_optimizer_states[id(self)]  # there is no public interface
+        if state["stage"].value == 0:  # not yet by the caller
+            scaler.unscale_(self)
+        found = torch.tensor([sum(float(value) for value in state["found_inf_per_device"].values())])
+        if self._consistency == "sync":  # all workers make the step, or none
+            self._all_reduce.start("scaler", found).wait()
+        return not bool(found.any())
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, *, grad_scaler: Any = None) -> Any:
+        """Ends the step: pushes what backward() did not, and waits for the new parameters.
+
+        closure: computes the loss and gradients, as in torch.optim; its result is returned.
+        grad_scaler: of GradScaler.step(), which passes itself if it is enabled. If the gradient of
+            a worker has an infinity or NaN, all workers skip the step.
+
+        With a `model` the next forward waits. Raises RuntimeError (see the class), or the
+        verbena.Error of a push or pull.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if grad_scaler is not None and not self._unscale(grad_scaler):
+            for slot in self._slots():
+                slot.begin_step()
+            return loss
+        for bucket in self._buckets:  # all, before anything is pushed
+            if bucket.pushed:
+                self._check_pushed(bucket)
+            else:
+                self._pack_rest(bucket)
+        for bucket in self._buckets:
+            if not bucket.pushed:
+                self._push(bucket)
+        for bucket in self._buckets:
+            bucket.pushed = False
+        for slot in self._slots():
+            slot.begin_step()
+        self._steps += 1
+        if not self._defer:
+            self.synchronize()
+        return loss
+
+    def synchronize(self) -> None:
+        """Waits until the model has the parameters of the last step.
+
+        Raises the first verbena.Error of its operations, when all have ended.
+        """
+        first: Optional[Error] = None
+        for bucket in self._buckets:
+            try:
+                bucket.wait()
+            except Error as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    # ---- torch.optim ----------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Refused after construction: tables are created before the first step."""
+        if self._complete:
+            raise NotImplementedError("DistributedOptimizer has no new param groups after its "
+                                      "construction; make a new optimizer with another name=")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The param groups' values, the steps and the parameters by name.
+
+        Moments and other state are on the servers; `verbena checkpoint` saves and restores them.
+        """
+        self.synchronize()
+        groups = [{key: value for key, value in group.items() if key != "params"}
+                  for group in self.param_groups]
+        return {"param_groups": groups, "steps": self._steps,
+                "parameters": {slot.name: slot.parameter.detach().clone() for slot in self._slots()}}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Loads a state_dict(); all workers call it. Those of rank 0 are the parameters.
+
+        The optimizer state on the servers stays. Raises ValueError, with nothing changed, if the
+        groups or parameters are not those of this optimizer.
+        """
+        slots = {slot.name: slot for slot in self._slots()}
+        given = state_dict["parameters"]
+        if set(given) != set(slots) or len(state_dict["param_groups"]) != len(self.param_groups):
+            odd = sorted(set(given) ^ set(slots))
+            raise ValueError(f"state_dict has other parameters or param groups: {odd}; allowed: "
+                             "those of this optimizer")
+        for name, value in given.items():
+            if value.shape != slots[name].parameter.shape:
+                raise ValueError(f"state_dict has {name!r} of shape {tuple(value.shape)}; allowed: "
+                                 f"{tuple(slots[name].parameter.shape)}")
+        self.synchronize()
+        with torch.no_grad():
+            for name, value in given.items():
+                slots[name].parameter.copy_(value)
+        for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update(saved)
+        self._steps = int(state_dict["steps"])
+        self.assign_parameters()
