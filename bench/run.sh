@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale input)
+all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale input python)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -29,6 +29,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   coordinator  changes of the cluster, by the number of members that watch
   scale        calls of a cluster with many tables, jobs, clients and checkpoints, by their number
   input        looking through and streaming files, beside cat
+  python       a push_pull from Python, beside the call in C; skipped without pybind11
   gpu          needs a GPU: tests/gpu/run.sh makes a file for a machine that has one
 
 One that is skipped or fails does not stop the others; the exit status is the last failure's.
@@ -47,6 +48,7 @@ quick_options() {
     failover) printf '%s\n' --kills 10 --repeats 3 ;;
     catch_up) printf '%s\n' --repeats 1 ;;
     input) printf '%s\n' --mib 128 --repeats 3 ;;
+    python) printf '%s\n' --repeats 3 ;;
     coordinator) printf '%s\n' --workers 100,1000 ;;
   esac
 }
@@ -87,6 +89,11 @@ for name in "${names[@]}"; do
     # It may have come after the build was configured.
     grep -q '^build bench_all_reduce:' "$build/build.ninja" || cmake -S "$root" --preset release >/dev/null
   fi
+  if [ "$name" = python ] && ! grep -q '^build bench_python:' "$build/build.ninja"; then
+    printf 'bench/run.sh: python: skipped, it was configured without the Python package: %s\n' \
+      "apt-get install --no-install-recommends python3-dev pybind11-dev python3-pybind11 python3-numpy" >&2
+    continue
+  fi
   targets+=("bench_$name") runnable+=("$name")
 done
 ninja -C "$build" --quiet verbenad "${targets[@]}"
@@ -98,6 +105,8 @@ for name in "${runnable[@]}"; do
   with=()
   case "$name" in
     apply|codecs|lane) ;;
+    python) with=(--verbenad "$build/verbenad" --python "$(cat "$build/python/interpreter")"
+                  --package "$build/python" --script "$root/bench/python/calls.py") ;;
     end_to_end) with=(--verbenad "$build/verbenad" --train "$build/verbena-train") ;;
     *) with=(--verbenad "$build/verbenad") ;;
   esac

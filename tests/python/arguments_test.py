@@ -173,7 +173,7 @@ def test_an_array_of_empty_outlives_its_client(cluster):
 
 def test_dlpack(client, table):
     class Array:
-        """Only what the array API standard asks for."""
+        """Only the methods of the array API standard."""
 
         def __init__(self, memory):
             self.memory = memory

@@ -3,6 +3,9 @@ import gc
 import os
 
 import numpy as np
+import pytest
+
+import verbena
 
 CYCLES = 10_000
 # A leak of 100 bytes a cycle would be a megabyte; allocators move by less than half of this.
@@ -42,6 +45,16 @@ def test_push_and_pull_of_new_arrays(client):
     flat(cycle)
     client.pull(table).wait()
     assert client.registered_regions < 10
+
+
+def test_a_dropped_client_ends_its_operations(cluster):
+    client = verbena.connect(cluster, job="dropped-client", expected_workers=2)
+    table = client.table("dropped-client", shape=1024, rate=1)
+    handle = client.push(table, np.ones(1024, np.float32))
+    del client
+    gc.collect()
+    with pytest.raises(verbena.CancelledError):
+        handle.wait()
 
 
 def test_futures_and_errors(client):

@@ -26,21 +26,26 @@ struct NewTable {
 Client::Client(const py::dict& options)
     : library_(Connect(options)), cache_(std::make_shared<RegionCache>(library_)) {}
 
-void Client::Forget() {
+Client::~Client() {
+  {
+    const ReleasedGil released;
+    verbena_close(library_->handle);  // waits for a Close() that Ctrl-C gave up
+  }
+  ReleaseAll();
+}
+
+void Client::ReleaseAll() {
   // Dropping a reference may run Python code that calls this client.
   const auto ended = std::move(in_flight_);
   in_flight_.clear();
-  for (const auto& operation : ended) {
-    if (closed_) operation->ReleaseAll();
-  }
+  for (const auto& operation : ended) operation->ReleaseAll();
+  cache_->Clear();
 }
 
 void Client::Close() {
   closed_ = true;
-  const auto library = library_;
-  Check(Interruptible([library] { return verbena_close(library->handle); }));
-  Forget();
-  cache_->Clear();
+  Check(Interruptible([library = library_] { return verbena_close(library->handle); }));
+  ReleaseAll();
 }
 
 py::dict Client::Info() const {
@@ -160,7 +165,7 @@ std::shared_ptr<Region> Client::Allocate(size_t bytes) { return cache_->Allocate
 Client::Part Client::Use(const Buffer& buffer) {
   Part part;
   part.placed = cache_->Find(buffer);
-  part.pin = {part.placed.region, buffer.pin};
+  part.pin = {buffer.pin, part.placed.region};
   part.stream = buffer.stream;
   return part;
 }

@@ -21,8 +21,8 @@ class Client {
  public:
   // Options of verbena_connect_options by name. TypeError: one is unknown or has another type.
   explicit Client(const py::dict& options);
-  // Drops the client, which the library closes.
-  ~Client() { Forget(); }
+  // Close(): memory of operations in flight may be freed afterwards.
+  ~Client();
 
   void Close();
   bool closed() const { return closed_; }
@@ -60,7 +60,8 @@ class Client {
  private:
   // Drops the pins of operations that have ended, of some each time.
   void Sweep();
-  void Forget();
+  // Drops the pins of all. Requires that the library has closed the client.
+  void ReleaseAll();
 
   const std::shared_ptr<LibraryClient> library_;
   const std::shared_ptr<RegionCache> cache_;

@@ -306,7 +306,7 @@ Pushes a gradient, then pulls parameters that include it; wait() returns `destin
 
 gradient, destination: as push() and pull(); they may be the same array if both types are equal.
 
-sync: a push_pull of the whole table also ends the step. Of a range it does not: call end_step().)")
+sync: a push_pull of the whole table also ends the step; a push_pull of a range does not.)")
       .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout, R"(
 Ends this worker's open step of the table; elements without a push count as zero.
 
@@ -327,7 +327,7 @@ A missing row is created. Also ResourceExhaustedError: no room for new rows.)")
            py::kw_only(), no_timeout, R"(
 Writes rows as they are in place of those of the keys; arguments as push_rows().
 
-Of a repeated key the last row counts. A missing row is created.)")
+The last row of a repeated key counts. A missing row is created.)")
       .def("_lookup", &Lookup, py::arg("table"), py::arg("keys"), py::arg("rows"), py::kw_only(),
            any_version, no_timeout)
       .def("_lookup_bags", &LookupBags, py::arg("table"), py::arg("keys"), py::arg("offsets"),

@@ -60,12 +60,15 @@ py::object Operation::Exception() const {
 }
 
 bool Operation::Release() {
-  if (pins_.empty()) return IsCompleted();
   if (!IsCompleted() || verbena_ticket_buffer_released(ticket_) == 0) return false;
+  ReleaseAll();
+  return true;
+}
+
+void Operation::ReleaseAll() {
   // Dropping a reference may run Python code that calls this again.
   const std::vector<Pin> last = std::move(pins_);
   pins_.clear();
-  return true;
 }
 
 void Operation::AddDoneCallback(py::object done) {

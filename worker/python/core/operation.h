@@ -20,10 +20,10 @@
 
 namespace verbena::python {
 
-// Memory in use: the region, and the storage that owns its bytes.
+// Memory in use: the region, and the storage that owns its bytes, which is dropped after it.
 struct Pin {
-  std::shared_ptr<Region> region;
   py::object storage;
+  std::shared_ptr<Region> region;
 };
 
 class Operation : public std::enable_shared_from_this<Operation> {
@@ -44,8 +44,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   py::object Exception() const;
   // Drops the pins if the library has released the memory; whether it has.
   bool Release();
-  // After the client was closed: nothing accesses the memory.
-  void ReleaseAll() { pins_.clear(); }
+  // Drops them after the library has closed the client: nothing accesses the memory.
+  void ReleaseAll();
   // Calls `done(handle)` from the thread of completions.
   void AddDoneCallback(py::object done);
   void RunDoneCallbacks();
