@@ -32,7 +32,7 @@ VERBENA_PACKAGES_BENCH=(openmpi-bin libopenmpi-dev)
 # For the Python package and its tests; everything else is built without.
 VERBENA_PACKAGES_PYTHON=(
   python3-dev pybind11-dev python3-pybind11 python3-setuptools python3-wheel python3-pip
-  python3-numpy python3-torch python3-sklearn python3-pytest python3-mypy python3-flake8
+  python3-numpy python3-torch python3-sklearn python3-pytest python3-mypy python3-flake8 python3-matplotlib
 )
 
 # For tests/run.sh beyond that.
