@@ -63,6 +63,24 @@ refused "version: $version" -DWANTED_VERSION=0.2
 refused "version: $version" -DWANTED_VERSION=1.0
 refused "no component 'python'" -DWANTED_COMPONENT=python
 
+# The Python package beside the library, and one that pip builds against it.
+if [ -e "$build_dir/python/interpreter" ]; then
+  python=$(cat "$build_dir/python/interpreter")
+  installed=$(find "$prefix/lib" -type d -path '*python3*/verbena' -prune)
+  [ -n "$installed" ] || fail "the Python package is not installed"
+  cp -r "$source_dir/worker/python" "$here/python"
+  rm -rf "$here/python/build"
+  VERBENA_PREFIX=$prefix run pip "$python" -m pip install -q --no-build-isolation --no-deps --no-index \
+    --target "$here/pip" "$here/python"
+  for package in "$installed" "$here/pip/verbena"; do
+    run python env -u VERBENA_VERBENAD PATH=/usr/bin:/bin PYTHONPATH="${package%/verbena}" "$python" -c "
+import verbena
+assert verbena.__file__.startswith('$package'), verbena.__file__
+assert verbena.find_verbenad() == '$prefix/bin/verbenad', verbena.find_verbenad()
+exec(open('$source_dir/worker/python/examples/ten_lines.py').read())"
+  done
+fi
+
 start_cluster() {
   rm -f "$here/ready"
   "$prefix/bin/verbenad" --coordinator --listen 127.0.0.1:0 --ready-file "$here/ready" \

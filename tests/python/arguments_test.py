@@ -63,6 +63,8 @@ def test_wrong_calls(client, table):
         client.push(table, ones(), timeout=-1)
     with pytest.raises(TypeError, match="timeout"):
         client.push(table, ones(), timeout="soon")
+    with pytest.raises(TypeError, match="count is -1; allowed: elements"):
+        client.push(table, ones(), count=-1)
     with pytest.raises(ValueError, match="first is 6; allowed: less than 6"):
         client.pull(table, first=6)
     with pytest.raises(ValueError, match="is an embedding table; allowed: a table with a shape"):

@@ -97,8 +97,6 @@ Storage StorageOf(const py::object& argument, const Extent& extent) {
   return storage;
 }
 
-}  // namespace
-
 Argument ReadBuffer(const py::object& argument) {
   Argument read;
   // A memoryview is a reference that also keeps the exporter from moving the memory.
@@ -113,8 +111,6 @@ Argument ReadBuffer(const py::object& argument) {
   read.read_only = view.readonly != 0;
   return read;
 }
-
-namespace {
 
 // `name`: the argument's, for errors.
 Argument Read(const py::object& argument, const char* name) {
@@ -183,17 +179,6 @@ void CheckArgument(const py::object& argument, const Argument& read, const Wante
   }
 }
 
-}  // namespace
-
-Buffer Describe(const py::object& argument, const Wanted& wanted) {
-  Argument read = Read(argument, wanted.name);
-  CheckArgument(argument, read, wanted);
-  if (read.from == Argument::From::kBuffer) read.storage = StorageOf(argument, read.extent);
-  return {read.extent, read.element, read.count, read.pin, std::move(read.storage), read.stream};
-}
-
-namespace {
-
 Numbers DescribeNumbers(py::object argument, const char* name, const char* numpy_type,
                         bool (*accepts)(Element), const char* allowed) {
   const py::handle type = py::type::handle_of(argument);
@@ -223,6 +208,13 @@ Numbers DescribeNumbers(py::object argument, const char* name, const char* numpy
 }
 
 }  // namespace
+
+Buffer Describe(const py::object& argument, const Wanted& wanted) {
+  Argument read = Read(argument, wanted.name);
+  CheckArgument(argument, read, wanted);
+  if (read.from == Argument::From::kBuffer) read.storage = StorageOf(argument, read.extent);
+  return {read.extent, read.element, read.count, read.pin, std::move(read.storage), read.stream};
+}
 
 Numbers DescribeIntegers(const py::object& argument, const char* name) {
   return DescribeNumbers(

@@ -34,7 +34,14 @@ uint64_t Table::Count(uint64_t first, const py::object& count) const {
     throw py::value_error(std::string("table '") + info_.name +
                           "' is an embedding table; allowed: a table with a shape");
   }
-  if (!count.is_none()) return count.cast<uint64_t>();
+  if (!count.is_none()) {
+    try {
+      return count.cast<uint64_t>();
+    } catch (const py::cast_error&) {
+      throw py::type_error("count is " + py::repr(count).cast<std::string>() +
+                           "; allowed: elements, 0 or more, or None: to the end");
+    }
+  }
   if (first >= info_.elements) {
     throw py::value_error("first is " + std::to_string(first) + "; allowed: less than " +
                           std::to_string(info_.elements) + ", the elements of the table");

@@ -299,7 +299,7 @@ def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = No
     transport: "auto" (default); or "shm", "verbs" or "ofi", without a fallback.
     timeout: default deadline of every call, in seconds; default 30.
     progress: "background" (default): a thread processes completions while none waits; "caller":
-        waiting threads only.
+        waiting threads only, so callbacks and futures need one that waits.
     staging_bytes: staging memory for rows and pulls without shared memory; default 16 MiB.
     rdma_device: "mlx5_0" or "mlx5_0:1" (device:port); "mlx5_0,mlx5_1": two rails.
     rdma_address: local IP address, or a list for rails; default: the first of the device.
