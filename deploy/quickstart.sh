@@ -7,6 +7,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 usage() {
   cat <<'EOF'
 usage: bash deploy/quickstart.sh [OPTIONS]
+       bash deploy/quickstart.sh --python [--help] [OPTIONS]    trains a PyTorch model
 
 Trains a byte-level language model on the licence texts of every Debian machine
 (/usr/share/common-licenses), or on your data, with a cluster on this machine.
@@ -36,6 +37,10 @@ json=0
 die() { printf 'quickstart: %s\n' "$*" >&2; exit 1; }
 wrong() { printf 'quickstart: %s (see --help)\n' "$*" >&2; exit 2; }
 
+if [ "${1:-}" = --python ]; then
+  shift
+  exec bash "$root/deploy/quickstart_python.sh" "$@"
+fi
 servers=2 shards=2 workers=2 consistency=sync transport=auto format=text
 test_file="" bin_dir="" keep=0
 data=() train_options=()
