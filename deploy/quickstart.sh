@@ -24,7 +24,7 @@ Trains a byte-level language model on the licence texts of every Debian machine
   --train-option O   one more option for verbena-train, such as --train-option=--epochs=2
   --json             standard output is exactly one JSON object; progress goes to standard error
   --bin-dir DIR      use the programs that were built in DIR; install and build nothing
-  --keep             keep the folder with logs and state, and say where it is
+  --keep             keep the folder with logs and state, and print its path
   --help             this
 
 It takes ports the system picks and a temporary folder of its own, so several may run at once.

@@ -1,6 +1,6 @@
 // Chains of incremental checkpoints of a table whose partitions change their servers, are lost and
-// reset, and whose rows are evicted: each checkpoint has row for row what the table had, and so has
-// what is restored from it or compacted.
+// reset, and whose rows are evicted: each checkpoint equals the table row by row, and so does a
+// table restored from it, and a compacted checkpoint.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -64,7 +64,7 @@ class Increments {
     });
   }
 
-  // Empty: all checkpoints had what the table had.
+  // Returns the first difference between a checkpoint and the table; empty: there was none.
   std::string Run() {
     table_ = Open("rows");
     for (int round = 0; round < 5; ++round) {
@@ -166,8 +166,8 @@ class Increments {
     return rows;
   }
 
-  // A server dies, and one of its name comes back empty: what has a copy moves, and what has none
-  // is lost and reset.
+  // A server dies, and a server of its name comes back empty: partitions with a replica move, the
+  // others are lost and reset.
   void ChangeOwners() {
     const int server = static_cast<int>(random_() % kChainServers);
     cluster_.CrashServer(server);

@@ -135,7 +135,7 @@ std::string CheckpointModel::CheckAsync(const TableLife& life, const TableValues
                                         const GroupCounts& least, bool one_moment) const {
   const std::string who = absl::StrCat(specs_[life.table].name(), " (id ", life.id, ")");
   const DenseLayout layout = rows(life.table) ? DenseLayout() : LayoutOf(specs_[life.table]);
-  // Of a chunk, or a partition's rows of a group: what was pushed to it.
+  // The pushed sum of each unit: a chunk, or a partition's rows of a group.
   std::map<uint64_t, float> units;
   for (uint64_t i = 0; i < values.size(); ++i) {
     const uint64_t key = i / kDim;

@@ -15,9 +15,10 @@ using checkpoint::CheckpointNumber;
 using checkpoint::CheckpointReader;
 using checkpoint::Join;
 
-// ---- what is there ------------------------------------------------------------------------------
+// ---- tables and checkpoints ---------------------------------------------------------------------
 
-// Tables of the cluster: what they began with, and that who restores drops none that is served.
+// Notes the initial values of new tables, and checks that a restore drops no served table without
+// a replacement.
 void CheckpointOperator::WatchTables() {
   const v1::ClusterView& view = state_->cluster->view();
   if (view.revision() == revision_) return;
@@ -143,7 +144,7 @@ void CheckpointOperator::CheckNoLeftovers(const v1::CheckpointManifest& manifest
 
 // ---- saves --------------------------------------------------------------------------------------
 
-// What comes while the next save is in progress, in the most part.
+// Plans a disk fault, most often for a time when the next save is in progress.
 void CheckpointOperator::PlantDiskFault() {
   disk_.SetCapacity(UINT64_MAX);
   switch (state_->Between(0, 9)) {
@@ -206,7 +207,7 @@ void CheckpointOperator::RunCheckpointTask() {
   LookAtDisk();
   if (state_->options.increments && state_->Chance(0.3)) Compact();
   if (!disk_.crashed() && !state_->Chance(0.2)) disk_.CrashAt(0);
-  // Or at once: what was said to be saved is there all the same.
+  // A crash may also come at once: a checkpoint that was reported complete survives it.
   const bool faults = state_->options.faults && !state_->faults_stopped;
   if (faults && state_->Chance(0.1)) disk_.CrashAt(disk_.operations() + 1);
   next_checkpoint_ = state_->now() + state_->Between(0, 400) * kMilli;
@@ -233,7 +234,7 @@ void CheckpointOperator::CheckpointEnded() {
 
 // ---- upkeep -------------------------------------------------------------------------------------
 
-// What comes while checkpoints are compacted or removed, in the most part.
+// Plans a disk fault, most often for a time when checkpoints are compacted or removed.
 void CheckpointOperator::PlantUpkeepFault() {
   if (!state_->options.faults || state_->faults_stopped) return;
   switch (state_->Between(0, 5)) {
@@ -260,7 +261,7 @@ void CheckpointOperator::Compact() {
   if (content == nullptr) return;
   const auto reader = CheckpointReader::Open(&disk_, path);
   if (!reader.ok()) return state_->Violation(reader.status().ToString());
-  // What it has is older than the last save that began.
+  // The compacted content is older than the last save that began.
   least_.clear();
   compacts_ = content;
   PlantUpkeepFault();
@@ -342,7 +343,7 @@ void CheckpointOperator::RunRestoreTask() {
   }
   restorer_.reset();
   restorer_channel_.reset();
-  // What it has sent has arrived by then.
+  // By then all requests of the restore have arrived.
   next_restore_ = state_->now() + state_->Between(10, 200) * kMilli;
 }
 

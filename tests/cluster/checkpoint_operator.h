@@ -36,7 +36,7 @@ class CheckpointOperator {
   std::string Describe() const;
 
   bool has_checkpoint() const { return !reported_.empty(); }
-  // Of the newest checkpoint, which has been looked at. Null: there is none, or no disk.
+  // Content of the newest checkpoint, which has been read. Null: there is none, or no disk.
   const CheckpointContent* Newest(std::string* path);
 
  private:

@@ -1,4 +1,4 @@
-// What once went wrong with saves and restores of a cluster, step by step.
+// Former failures of saves and restores of a cluster, reproduced step by step.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -28,7 +28,7 @@ ClusterOptions On(checkpoint::Disk* disk, uint32_t lease_ms) {
   return options;
 }
 
-// A cluster, its only worker with a sync table, and who saves and restores.
+// A cluster with one worker and one sync table, and its saves and restores.
 class Small {
  public:
   explicit Small(checkpoint::test::SimDisk* disk, uint32_t lease_ms = 2000)
@@ -100,7 +100,7 @@ class Small {
     return restorer->status();
   }
 
-  // While it trains; once it has come so far that it says this, training has stopped.
+  // Trains beside the save until the save reports the phase `doing`; then both have stopped.
   void TrainUntil(ControlChannel* channel, server::CheckpointTask* saver,
                   const std::string& doing) {
     beside_ = [=] {
@@ -114,7 +114,7 @@ class Small {
     beside_ = [] {};
   }
 
-  // That have partitions.
+  // The number of shards that have partitions.
   size_t Shards() const { return server::PrimaryShards(cluster.view()).size(); }
 
   template <typename Machine>
@@ -185,7 +185,7 @@ TEST_CASE("regression: a checkpoint has the steps that its table was restored wi
   REQUIRE(small.Save(&manifest).ok());
   CHECK(manifest.step() == 5);
   CHECK(manifest.tables(0).steps() == 5);
-  // And once more, with nothing between.
+  // A second restore and save without training between them.
   REQUIRE(small.Restore().ok());
   REQUIRE(small.Save(&manifest).ok());
   CHECK(manifest.step() == 5);
@@ -237,7 +237,7 @@ TEST_CASE("regression: a save does not wait for a step that training stopped bef
     small.RunToEnd(channel.get(), &saver);
     INFO(saver.status().ToString());
     REQUIRE(saver.status().ok());
-    // Or at a step that training was past when it stopped.
+    // If no step waited for the save, training has gone on after the save's step.
     const auto step = static_cast<float>(saver.manifest().step());
     CHECK((waits_now ? step == -small.value() : step <= -small.value()));
   }
@@ -306,7 +306,7 @@ TEST_CASE("regression: a save beside another in its directory is refused at once
   INFO(second.ToString());
   CHECK(absl::IsFailedPrecondition(second));
   CHECK(small.cluster.now() - began < kSecond);
-  // And the first goes on; then it is the next one's turn.
+  // The first save goes on; after it another one succeeds.
   small.RunToEnd(channel.get(), &first);
   CHECK(first.status().ok());
   CHECK(small.Save().ok());
@@ -370,7 +370,7 @@ TEST_CASE("regression: tables are not dropped when the answer that they are serv
   CHECK(small.value() == -5.0f);
 }
 
-TEST_CASE("regression: a table stays until what replaces it is loaded, whatever becomes of that") {
+TEST_CASE("regression: a table stays until its replacement is loaded, also if the restore fails") {
   checkpoint::test::SimDisk disk(9);
   Small small(&disk);
   small.Train(3);
@@ -436,8 +436,8 @@ TEST_CASE("regression: a restore whose files cannot be read for a while begins a
   CHECK(small.value() == -4.0f);
 }
 
-// Its first answers that shards are done say nothing of a partition, as where shards began with
-// different views.
+// Removes a partition from the first `shards` answers that a shard is done, as if the shards had
+// begun with different views.
 class ForgetfulChannel final : public ControlChannel {
  public:
   ForgetfulChannel(ControlChannel* to, size_t shards) : to_(to), left_(shards) {}

@@ -82,7 +82,8 @@ class CheckpointScenario {
     };
     process->core().Join(process->At(cluster_->now() + 2 * kSecond), joined);
   }
-  // Who is not there from the beginning is not counted, and nobody could say in which steps.
+  // Whether all workers have opened all tables. Control messages are lost only from then on: the
+  // job does not count a worker that joins late, and the model would not know in which steps.
   bool Formed() {
     if (formed_ || uses_.size() < kCheckpointWorkers * kCheckpointTables) return formed_;
     formed_ = true;
@@ -103,7 +104,7 @@ class CheckpointScenario {
     } else if (kind == 1 && operator_.has_checkpoint()) {
       operator_.RestoreSoon();
     } else if (kind == 2 && cut_.empty()) {
-      // Who saves, and a server, do not hear one another.
+      // The operator, which saves, and a server do not hear one another.
       cut_ = absl::StrCat("server-", index);
       cut_until_ = cluster_->now() + state_.Between(1, 3000) * kMilli;
       cluster_->control().Cut("operator", cut_, true);

@@ -2,9 +2,9 @@
 // the programs that save and restore, and the disk fail, all from one seed. Checked all the while:
 //
 //  1. Whenever the disk can be looked at, also after it has lost unsynced data, every committed
-//     checkpoint is whole. Of a sync table it has exactly its steps; of an async or ssp table it
-//     has each push that was acknowledged before the save began, none twice, and a prefix in each
-//     partition.
+//     checkpoint is whole. A sync table in it has exactly the checkpoint's steps; an async or ssp
+//     table has each push that was acknowledged before the save began, none twice, and a prefix in
+//     each partition.
 //  2. A checkpoint that was reported complete is there until a newer one is.
 //  3. A restored table has exactly the contents of the checkpoint; before, it cannot be read. The
 //     last checkpoint is restored onto another cluster, too, with another number of servers.

@@ -82,7 +82,7 @@ TEST_CASE("incremental checkpoints without faults: no call fails for a save") {
   CHECK(totals.unanswered == 0);
 }
 
-// Chains, their compaction, and the removal of what is old.
+// Chains, their compaction, and the removal of old checkpoints.
 TEST_CASE("incremental checkpoints under faults") {
   CheckpointOptions options;
   options.increments = true;
@@ -99,7 +99,7 @@ TEST_CASE("incremental checkpoints under faults") {
   CHECK(totals.disk_crashed > 0);
 }
 
-// What the first of `count` seeds finds that finds something.
+// The first violation that `count` seeds find; empty: they find none.
 std::string FirstFinding(CheckpointOptions options, uint64_t count) {
   for (options.seed = 1; options.seed <= count; ++options.seed) {
     const CheckpointResult result = RunCheckpointScenario(options);
@@ -122,7 +122,7 @@ TEST_CASE("failpoint: a restore that fails drops the table that has the name") {
   CHECK_THAT(FirstFinding({}, 40), Catch::Contains("none has taken its place"));
 }
 
-TEST_CASE("failpoint: a table is dropped before what replaces it is loaded") {
+TEST_CASE("failpoint: a table is dropped before its replacement is loaded") {
   Planted failpoint(&server::failpoints().replace_at_once);
   CHECK_THAT(FirstFinding({}, 20), Catch::Contains("none has taken its place"));
 }
@@ -134,8 +134,8 @@ TEST_CASE("failpoint: an apply keeps nothing for a save") {
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-// The chain lacks what was changed while the checkpoint was written that the increment is based on.
-TEST_CASE("failpoint: an increment forgets what changed during the save of its base") {
+// The chain lacks the changes that were made while the base of the increment was written.
+TEST_CASE("failpoint: an increment forgets changes that were made during the save of its base") {
   Planted failpoint(&shard::failpoints().forget_changed_rows);
   CheckpointOptions options;
   options.faults = false;
@@ -143,7 +143,7 @@ TEST_CASE("failpoint: an increment forgets what changed during the save of its b
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-TEST_CASE("failpoint: compaction leaves out what increments have") {
+TEST_CASE("failpoint: compaction leaves out the content of increments") {
   Planted failpoint(&checkpoint::failpoints().compact_oldest);
   CheckpointOptions options;
   options.faults = false;
@@ -151,7 +151,7 @@ TEST_CASE("failpoint: compaction leaves out what increments have") {
   CHECK_THAT(FirstFinding(options, 20), Catch::Contains("checkpoint-"));
 }
 
-TEST_CASE("failpoint: what a kept checkpoint is based on is removed") {
+TEST_CASE("failpoint: the base of a kept checkpoint is removed") {
   Planted failpoint(&checkpoint::failpoints().prune_bases);
   CheckpointOptions options;
   options.faults = false;

@@ -79,7 +79,7 @@ void TableUse::Open() {
   const auto opened = [this](absl::StatusOr<v1::Table> table) {
     if (End(table.status())) Adopt(*table);
   };
-  // Only the first time is it a worker who makes it.
+  // A worker creates the table only the first time; later a restore creates it.
   if (made_) return core().OpenTable(state_->model.spec(table_).name(), Begin(), opened);
   core().CreateTable(state_->model.spec(table_), Begin(), opened);
 }
@@ -162,7 +162,7 @@ void TableUse::Push() {
 void TableUse::Pull() {
   const CheckpointModel& model = state_->model;
   auto block = Block();
-  // What was acknowledged to anybody.
+  // Pushes that were acknowledged to any worker.
   const GroupCounts least = life().acknowledged;
   const auto ended = [this, block, least](absl::Status status) {
     if (!End(status)) return;

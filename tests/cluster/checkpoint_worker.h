@@ -1,4 +1,4 @@
-// One worker's use of one table of a checkpoint scenario: it pushes and pulls, checks what it gets,
+// One worker's use of one table of a checkpoint scenario: it pushes and pulls, checks the values,
 // and goes on with the table that takes the place of one that was lost or dropped.
 //
 // **Thread safety**: one thread.
@@ -44,7 +44,7 @@ class TableUse {
 
   // Advances it; call between turns of the cluster.
   void Run();
-  // So often it was read, as the table that it is now, since the faults stopped.
+  // The number of reads of the present table since the faults stopped.
   int proved() const { return proved_; }
   std::string Describe() const;
 

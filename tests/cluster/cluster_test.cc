@@ -83,7 +83,7 @@ TEST_CASE("rows of an embedding table under faults") {
   }
 }
 
-// Two lanes to each shard, which stall, die and come back: what is pinned to one goes to the other.
+// Two lanes to each shard, which stall, die and come back: pinned operations move to the other one.
 TEST_CASE("rails under faults") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
@@ -116,7 +116,7 @@ TEST_CASE("a table of 16 bits under faults") {
   }
 }
 
-TEST_CASE("encoded gradients under faults: what is sent again is what was encoded first") {
+TEST_CASE("encoded gradients under faults: a repeated push sends its first encoding") {
   const v1::Consistency consistency =
       GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   ScenarioOptions options;
@@ -130,8 +130,8 @@ TEST_CASE("encoded gradients under faults: what is sent again is what was encode
   }
 }
 
-// Sync alone: what it counts to has a place in f16.
-TEST_CASE("encoded parameters under faults: what is pulled is the step's, whoever is asked") {
+// Sync alone: only its values are small enough to be exact in f16.
+TEST_CASE("encoded parameters under faults: any server answers a pull with its step's values") {
   ScenarioOptions options;
   options.pull_codec = v1::CODEC_F16;
   options.push_codec = v1::CODEC_BF16;
@@ -201,7 +201,7 @@ TEST_CASE("failpoint: send records again before their old lane is dead") {
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   options.connection_loss = 0.03;
-  // What the old lane still had in progress lands where the new one's answer was taken already.
+  // A write that the old lane has in flight lands in a buffer that the new lane's answer released.
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("settled buffer"));
 }
 

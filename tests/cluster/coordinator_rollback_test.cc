@@ -1,5 +1,5 @@
-// An older state of the coordinator under live servers: what they hold is neither lost nor taken
-// for something else.
+// An older state of the coordinator under live servers: their tables are neither lost nor mistaken
+// for other tables.
 #include <catch2/catch.hpp>
 #include <string>
 
@@ -19,8 +19,8 @@ SimMember Worker(SimCluster* cluster, const std::string& name, uint64_t seed) {
   return SimMember(cluster, name, {.expected_workers = kWorkers, .seed = seed});
 }
 
-// What a worker that comes under the older state gets of a new table of its own, and then an older
-// one of what it pushed, with the newer state back.
+// `new_table`: pulled by a worker that joins under the older state, from a new table of its own.
+// `old_table`: pulled from a table with earlier pushes when the newer state is back.
 struct Outcome {
   absl::StatusOr<float> new_table = absl::UnknownError("");
   absl::StatusOr<float> old_table = absl::UnknownError("");
@@ -140,7 +140,7 @@ TEST_CASE("a coordinator state whose age goes unnoticed is found") {
   server::failpoints().reuse_ids = false;
   INFO(outcome.new_table.status().ToString());
   REQUIRE(outcome.new_table.ok());
-  CHECK(*outcome.new_table == kTrained);  // what was pushed to another table
+  CHECK(*outcome.new_table == kTrained);  // the values of another table
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ class Members {
 
 const double kStalls[] = {0.3, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 3, 20};
 
-// In leases. Twice, with a short time between them: the second finds what the first has left.
+// Stalls the coordinator for the duration of so many leases. Two stalls follow each other after a
+// short time: the second one meets the state that the first one has left.
 bool StallEndsLease(uint64_t seed, double leases) {
   Members members(seed);
   const auto stall = static_cast<int64_t>(leases * kLeaseMs * kMilli);

@@ -1,4 +1,4 @@
-// Pulls that wait for what does not come do not keep others from being answered.
+// Pulls that wait for a step that does not come do not keep others from being answered.
 #include <catch2/catch.hpp>
 #include <memory>
 #include <optional>
@@ -38,7 +38,7 @@ class Member {
     REQUIRE(made->ok());
     return (*made)->id();
   }
-  // Both begin an operation, and `ended` tells how it went.
+  // Both begin an operation, and set `ended` to its result.
   void Step(uint32_t table, int64_t within) {
     ended.reset();
     const client::ClientCore::Slice gradient{block_, 0, 0, kElements};
@@ -90,7 +90,7 @@ TEST_CASE("regression: pulls of a step that does not come do not block pulls of 
   one.Step(a, 2 * kSecond);
   two.Step(b, 2 * kSecond);
   both(absl::StatusCode::kDeadlineExceeded);
-  // What there is already can be had.
+  // Parameters that exist already can be pulled.
   one.Pull(b, 20 * kSecond);
   two.Pull(a, 20 * kSecond);
   both(absl::StatusCode::kOk);

@@ -17,12 +17,12 @@ constexpr int64_t kLossFaultsEnd = 8 * kSecond;
 constexpr int64_t kLossLimit = 60 * kSecond;
 constexpr uint64_t kElements = 100;
 
-// What all have in common.
+// State that all workers share.
 struct SharedByLossWorkers {
   LossResult result;
   std::mt19937_64 random;
   SimCluster* cluster = nullptr;
-  // Of each partition: when it was last taken from a server that was gone for good.
+  // By partition: when it was last taken from a server that was gone for good.
   std::vector<int64_t> lost_at = std::vector<int64_t>(kSimPartitions, -1);
   bool faults_stopped = false;
 
@@ -65,7 +65,7 @@ class LossTable {
     deadline_ = shared_->cluster->now() + shared_->Between(1 * kMilli, longest);
     return process_->At(deadline_);
   }
-  // Of any call. Whether its result says something of the table.
+  // Ends a call of any kind. Returns whether its result shows the state of the table.
   bool End(const absl::Status& status) {
     busy_ = false;
     last_ = status;
@@ -283,8 +283,8 @@ class LossScenario {
     }
   }
 
-  // Who has what: a partition is taken only from a server that is gone, as long as there are
-  // tables.
+  // Checks the placement: a partition is taken only from a server that is gone, as long as there
+  // are tables.
   void Watch() {
     const v1::ClusterView& view = cluster_->view();
     if (view.revision() == revision_) return;

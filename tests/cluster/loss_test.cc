@@ -1,4 +1,4 @@
-// What is lost with its only copy is said to be lost, and nothing else is (loss_scenario.h).
+// Partitions whose only copy is lost are reported as lost, and no others are (loss_scenario.h).
 // Seeds: seeds.h.
 #include <catch2/catch.hpp>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// The tables of a global norm as a worker sees them: which of its calls are refused, what an error
-// says, and that a step goes on without what is gone.
+// The tables of a global norm as a worker sees them: calls that are refused, the text of errors,
+// and steps that go on without tables and partitions that are gone.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <optional>
@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// One worker, who is the job, without faults.
+// A job of one worker, without faults.
 class Single {
  public:
   Single() : cluster_(ClusterOptions{}), worker_(cluster_.AddWorker("worker", {})) {
@@ -106,7 +106,7 @@ TEST_CASE("one norm spans the tables that set it, and no others") {
   CHECK(*s.Pull(other, 1) == -5);
 }
 
-TEST_CASE("what a step waits for is said: a table of the norm on which it has not ended") {
+TEST_CASE("a step that times out names the table of its norm on which it has not ended") {
   Single s;
   const uint32_t a = s.Create("a", 1);
   s.Create("forgotten", 1);
@@ -192,7 +192,7 @@ TEST_CASE(
   REQUIRE(s.cluster().RunUntil(lost, s.cluster().now() + 10 * kSecond));
   const absl::Status status = s.Result(s.Step(a, 1));
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  // What is left of the table commits the step.
+  // The remaining partitions of the table commit the step.
   const auto& partitions = s.cluster().view().partitions();
   const auto& gone = s.cluster().view().tables(0).lost_partitions();
   uint32_t left = 0;

@@ -228,7 +228,7 @@ class NormWorker {
     phase_ = Phase::kStep;
   }
 
-  // Pulls what is neither here nor in progress.
+  // Pulls the tables whose values have not arrived and whose pull is not in flight.
   void PullMissing() {
     if (missing_.empty()) {
       ++step_;
@@ -288,7 +288,7 @@ class NormScenario {
       cluster.network.max_death_delay_ns = 20 * kMilli;
       cluster.control.loss = 0.02;
     }
-    // Who runs ahead needs room for what others hold, and for what they wait for.
+    // A worker that runs ahead needs room for the operations that others hold or wait for.
     const bool ahead = options.run_ahead;
     cluster.small_slots = std::uniform_int_distribution<uint32_t>(ahead ? 4 : 1, 8)(random_);
     cluster.large_slots = std::uniform_int_distribution<uint32_t>(1, 2)(random_);

@@ -26,7 +26,7 @@ TEST_CASE("regression: an observer reads any job's tables, live or ended, and no
   const uint32_t of_a = a.Create("a/w", consistency).value();
   const uint32_t of_b = b.Create("b/w").value();
   const bool async = consistency != v1::CONSISTENCY_SYNC;
-  const float expected = async ? -1.0f : 0.0f;  // of a sync table, what the last step has left
+  const float expected = async ? -1.0f : 0.0f;  // a sync table: the values after the last step
   if (async) REQUIRE(a.Push(of_a).ok());
 
   const absl::StatusOr<uint32_t> opened = reader.Open("a/w");

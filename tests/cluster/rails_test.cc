@@ -1,5 +1,5 @@
-// One worker with two rails, step by step: what a rail that is not there, goes or comes means for
-// calls. (Many seeds with everything at once: cluster_test.cc.)
+// One worker with two rails, step by step: the effect of a missing, lost or new rail on calls.
+// (Many seeds with everything at once: cluster_test.cc.)
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <functional>
@@ -50,7 +50,7 @@ struct World {
     });
     REQUIRE(Until([&] { return created; }));
   }
-  // One step: a push of ones, its end, a pull of what comes of it.
+  // One step: a push of ones, its end, a pull of the result.
   void Step(int64_t timeout = kSecond) {
     const int64_t deadline = cluster->now() + timeout;
     auto* values = reinterpret_cast<float*>(block->data());
@@ -162,7 +162,7 @@ TEST_CASE("where one side has more rails, those are used that both have") {
 
 TEST_CASE("regression: a push over a lane whose writes neither end nor fail is sent over another") {
   World w(1, 1, GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC));
-  // Whose device loses track: what the server does not send is answers and credits.
+  // The host whose device hangs. A server whose device hangs sends no answers and no credits.
   const std::string whose = GENERATE(std::string("worker"), std::string("server-0"));
   w.Join();
   w.Step();

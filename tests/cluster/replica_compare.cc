@@ -68,7 +68,7 @@ struct EngineInspector {
         (*all)[e.catches_up ? 1 : 0].Add(kind, e.bytes, before);
       }
     }
-    // Of replicas that were: it counts for the shard alone.
+    // Records of former replicas count for the shard alone.
     for (const ReplicaLog::Retired& r : log.retired_) {
       (*all)[r.catches_up ? 1 : 0].Add(ReplicaKind::kBegin, r.bytes);
     }
@@ -195,7 +195,7 @@ std::string CompareTable(uint32_t partition, const TableState& p, const TableSta
   const auto has = Sequences(known);
   for (const auto& [worker, sequence] : wanted) {
     const auto it = has.find(worker);
-    // Of a worker that is gone the copy may know what the primary has forgotten, not the reverse.
+    // The copy may know a departed worker that the primary has forgotten, not the reverse.
     if (it != has.end() && it->second == sequence) continue;
     return absl::StrCat("worker ", worker, " is at sequence ", sequence, ", the copy knows ",
                         it == has.end() ? 0 : it->second);

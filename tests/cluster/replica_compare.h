@@ -22,19 +22,20 @@ struct ReplicaComparison {
 ReplicaComparison CompareReplicas(const shard::Engine& primary, const shard::Engine& copy,
                                   uint32_t partition);
 
-// Where the two are, for a message: views, and records of the partition.
+// The views of both and their records of the partition, as text for a message.
 std::string DescribeReplicas(const shard::Engine& primary, const shard::Engine& copy,
                              uint32_t partition);
 
-// Where the logs for replicas of this engine's partitions have more than their limits and one
-// record, of those with contents that applies made and of those that catch learners up. Empty:
-// nowhere.
+// Names a log for replicas of this engine's partitions that exceeds its limit by more than one
+// record; records with contents of applies and records of the catch-up have separate limits. Empty:
+// there is none.
 std::string ReplicaLogExcess(const shard::Engine& engine);
 
-// One that the engine leads, and whose reads wait until its copy has what a new run has applied.
+// A partition that the engine leads and whose reads wait until its replica has the applies of a new
+// run.
 std::optional<uint32_t> PartitionWithHeldReads(const shard::Engine& engine);
 
-// Of the view that the engine has.
+// The revision of the view that the engine has.
 uint64_t RevisionOf(const shard::Engine& engine);
 
 // Rows of an embedding table that a push has changed, by view `revision`; none where the engine has

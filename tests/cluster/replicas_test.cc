@@ -1,4 +1,4 @@
-// Training goes on where servers die, stall and are cut off, on the copies of what they had.
+// Training goes on with the replicas when servers die, stall and are cut off.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
@@ -62,7 +62,8 @@ TEST_CASE("failpoint: take requests of any epoch") {
   CHECK_FALSE(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 100).empty());
 }
 
-// The old primary wakes with a pull in its inbox, and answers what its copy's pushes have outdated.
+// The old primary wakes with a pull in its inbox, and answers it with values that lack pushes to
+// the new primary.
 TEST_CASE("failpoint: answer pulls without a lease") {
   Planted failpoint(&shard::failpoints().read_without_lease);
   CHECK_THAT(FirstFinding(ReplicaOptions(v1::CONSISTENCY_ASYNC, 0), 300),

@@ -190,8 +190,8 @@ class Scenario {
     }
   }
 
-  // Of a worker or a server: it dies, or nothing moves on it, for a while. Another one of the same
-  // process may be hurt already: then there is none left.
+  // A rail of a worker or a server dies for a while, or nothing moves on it. If the other rail of
+  // the process is hurt already, the process has none left.
   void HurtRail() {
     const std::string host = AnyRail();
     const int64_t until = cluster_->now() + Millis(1, 2000);
@@ -280,8 +280,8 @@ class Scenario {
     cluster_->control().Cut(from, to, true);
   }
 
-  // A server stands for longer than its lease; it and a worker hear of what follows only after they
-  // have met again.
+  // A server stalls for longer than its lease; it and a worker hear of its replacement only after
+  // they have exchanged messages again.
   void Outlive() {
     SimServer* server =
         cluster_->server(static_cast<int>(Pick(static_cast<size_t>(cluster_->servers()))));
@@ -417,12 +417,12 @@ class Scenario {
   std::mt19937_64 random_;
   std::unique_ptr<SimCluster> cluster_;
   std::map<uint64_t, int> ranks_;  // by incarnation
-  // Of a chunk in an epoch: whoever changes it.
+  // The primary that changes a chunk, by chunk and epoch.
   std::map<std::pair<uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_fault_ = 0;
   std::map<std::string, int64_t> cut_;  // rails, until when
   std::map<std::pair<std::string, std::string>, int64_t>
-      partitions_;                                       // of calls, from whom to whom
+      partitions_;                                       // of calls: from and to, until when
   std::map<int, int64_t> down_;                          // servers, until when
   std::multimap<int64_t, std::function<void()>> later_;  // the rest of faults, when it comes
   bool recovered_ = true;                                // from the last one that died

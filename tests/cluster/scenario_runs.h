@@ -16,7 +16,7 @@
 
 namespace verbena::test {
 
-// Of all seeds of a test.
+// Sums over all seeds of a test.
 struct Totals {
   uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, partitioned = 0, resumed = 0;
   uint64_t joined = 0;
@@ -48,9 +48,9 @@ inline Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count
   return totals;
 }
 
-// What the first seed that finds a violation says; empty when none of `count` does. Options that
-// make what it takes frequent find it in a few seeds, whichever random numbers a change of the
-// scenario brings along.
+// The first violation that `count` seeds find; empty: they find none. Options that make the
+// necessary events frequent find it in a few seeds, also after a change of the scenario that
+// changes its random numbers.
 inline std::string FirstFinding(ScenarioOptions options, uint64_t count) {
   for (uint64_t seed = 1; seed <= count; ++seed) {
     options.seed = seed;

@@ -1,6 +1,6 @@
 // The table a scenario trains, as one array of numbers: a dense table's elements, or the rows of
-// some keys, which stand in the order of their partitions. A partition of an embedding table is
-// what a chunk of a dense one is: contributions are counted, and steps committed, by it.
+// some keys, which stand in the order of their partitions. Contributions are counted, and steps
+// committed, by chunk of a dense table, and by partition of an embedding table.
 //
 // **Thread safety**: immutable once made.
 #ifndef VERBENA_TESTS_CLUSTER_SCENARIO_TABLE_H_
@@ -22,7 +22,7 @@ namespace verbena::test {
 
 class ScenarioTable {
  public:
-  // Of a dense table.
+  // Makes a dense table.
   explicit ScenarioTable(const v1::TableSpec& spec) : spec_(spec) {
     const DenseLayout layout = LayoutOf(spec);
     for (uint32_t c = 0; c < layout.chunks(); ++c) starts_.push_back(layout.first_element(c));
@@ -65,7 +65,7 @@ class ScenarioTable {
   }
   uint32_t gradient_bytes() const { return ElementBytes(GradientType(spec_)); }
   uint32_t parameter_bytes() const { return ElementBytes(ParameterType(spec_)); }
-  // Of the elements [first, end), which begin and end with rows.
+  // Keys of the elements [first, end), which begin and end with rows.
   absl::Span<const uint64_t> keys(uint64_t first, uint64_t end) const {
     return absl::MakeConstSpan(keys_).subspan(first / spec_.dim(), (end - first) / spec_.dim());
   }

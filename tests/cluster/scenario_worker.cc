@@ -24,7 +24,7 @@ int64_t ScenarioWorker::RandomDeadline() {
          std::uniform_int_distribution<int64_t>(1 * kMilli, 1500 * kMilli)(random_);
 }
 
-// Every operation gets memory of its own, so that a late access is seen whoever makes it.
+// Every operation gets memory of its own, so that every late access is seen.
 std::shared_ptr<ScenarioWorker::Use> ScenarioWorker::NewUse(bool is_push) {
   auto use = std::make_shared<Use>();
   auto block = rdma::MemoryBlock::Allocate(state_->table->elements() * sizeof(float), "scenario");
@@ -104,7 +104,7 @@ void ScenarioWorker::PushStep() {
     gradient[e] = sync ? SyncGradient(rank_, step_, e) : late() ? 0 : AsyncGradient(rank_);
   }
   state_->table->PutGradients(gradient, use->block->data());
-  // Some sync steps leave chunks out: they count as zero, and only the end of the step says so.
+  // Some sync steps leave chunks out: they count as zero, and only the end of the step reports it.
   const ScenarioTable& table = *state_->table;
   uint32_t first = 0, chunks = table.chunks();
   if (sync && std::bernoulli_distribution(0.3)(random_)) {
@@ -244,8 +244,8 @@ void ScenarioWorker::CheckPull(const Use& use) {
   if (spec_.consistency() == v1::CONSISTENCY_SSP) CheckStaleness();
 }
 
-// A pull that is answered holds every push that was acknowledged, to whomever, before it began:
-// whoever answers it is the primary.
+// A pull that is answered holds every push that was acknowledged to any worker before it began:
+// only the primary answers it.
 void ScenarioWorker::CheckCounts(absl::Span<const float> data) {
   const ScenarioTable& table = *state_->table;
   for (uint32_t chunk = 0; chunk < table.chunks(); ++chunk) {
@@ -282,7 +282,7 @@ void ScenarioWorker::CheckStaleness() {
   }
 }
 
-// Who stays without going on would hold up the others of an ssp table.
+// A worker that stays without making steps would block the other workers on an ssp table.
 void ScenarioWorker::Leave() {
   int64_t& fast = state_->result->fast_ns;
   if (rank_ != 0) fast = std::max(fast, state_->cluster->now());

@@ -1,5 +1,5 @@
-// A simulated training worker: joins, opens the table, then pushes, ends and pulls step after step,
-// trying again what ends by its deadline; checks what it gets.
+// A simulated training worker: joins, opens the table, then pushes, ends and pulls step after step.
+// It repeats calls that end by their deadline, and checks the values that it pulls.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SCENARIO_WORKER_H_
@@ -80,7 +80,7 @@ class ScenarioWorker {
   void Join();
   void Open();
   void PushStep();
-  // Of the elements [begin, end) of the table, which lie where they do in the table.
+  // Pushes the elements [begin, end) of the table, which have the same place in the buffer.
   absl::StatusOr<client::OperationId> Push(const std::shared_ptr<Use>& use, uint64_t begin,
                                            uint64_t end);
   void StartPull();

@@ -163,7 +163,7 @@ void SimCluster::ServeCoordinator() {
 }
 
 void SimCluster::Wait(absl::AnyInvocable<void()> what) {
-  // How long the coordinator is busy with what came before.
+  // The longest time that earlier calls keep the coordinator busy.
   constexpr int64_t kBusy = 2 * kMilli;
   if (options_.group_calls > 0 && coordinator_waiting_.empty()) {
     group_at_ = now() + std::uniform_int_distribution<int64_t>(0, kBusy)(group_random_);
@@ -302,7 +302,7 @@ int64_t SimCluster::NextTimerNanos() const {
   for (const auto& worker : workers_) {
     const int64_t timer = worker->NextTimerNanos();
     next = std::min(next, std::max(timer, worker->stalled_until()));
-    // What runs in the process goes on then, too.
+    // All parts of the process go on then.
     if (worker->stalled(now())) next = std::min(next, worker->stalled_until());
   }
   return next;

@@ -94,7 +94,7 @@ class SimServer {
   void StallUntil(int64_t ns) { stalled_until_ = ns; }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
-  // Its machine was suspended until now, for so long.
+  // The machine of the process was suspended until now, for `ns`.
   void Resume(int64_t ns);
   // As at SIGTERM: it leaves the cluster, and has ended when it has, or after `timeout_ns`.
   void Leave(int64_t timeout_ns);
@@ -103,7 +103,7 @@ class SimServer {
   // A slow process: after each turn in which it did something it pauses that long.
   void SetPace(int64_t ns) { pace_ns_ = ns; }
   int64_t pace() const { return pace_ns_; }
-  // Of the disk of its cold stores: nothing is written; how often they do something.
+  // The disk of its cold stores is full, so that nothing is written; the pause between its I/O.
   void SetColdFull(bool full);
   void SetColdIo(int64_t ns) { cold_io_ns_ = ns; }
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
@@ -216,7 +216,7 @@ class SimCluster {
   // Stops and starts the coordinator on its store, whose faults end.
   void RestartCoordinator();
   // The coordinator does nothing until then: requests to it wait, its answers leave afterwards. Its
-  // timers run before what has waited, as after SIGCONT.
+  // timers run before waiting requests, as after SIGCONT.
   void StallCoordinatorUntil(int64_t ns);
   bool coordinator_stalled() const { return now() < coordinator_stalled_until_; }
   SimStore& store() { return store_; }
@@ -255,8 +255,8 @@ class SimCluster {
   std::deque<absl::AnyInvocable<void()>> coordinator_waiting_;  // requests to it and its answers
   std::mt19937_64 group_random_;
   double group_crashes_ = 0;
-  int64_t group_at_ = 0;       // when what waits is taken up
-  bool answers_lost_ = false;  // what the coordinator answers now reaches nobody
+  int64_t group_at_ = 0;       // when waiting calls are taken up
+  bool answers_lost_ = false;  // answers of the coordinator reach nobody now
   std::mt19937_64 coordinator_random_;
   SimStore store_;
   std::unique_ptr<server::Coordinator> coordinator_;

@@ -45,7 +45,7 @@ class SimControl {
 
   void Serve(const std::string& address, Handler handler) { handlers_[address] = handler; }
   void Stop(const std::string& address) { handlers_.erase(address); }
-  // Of the process of that name.
+  // A channel of the process of that name.
   std::unique_ptr<SimChannel> NewChannel(const std::string& host);
   // Nothing that `from` sends reaches `to` any more (or again): requests and answers alike, also of
   // calls in flight. Callers that wait are not notified.

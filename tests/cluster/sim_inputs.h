@@ -58,7 +58,7 @@ class SimInputs {
     }
     return worked;
   }
-  // Its turn did nothing; its next timer.
+  // The turn of the process did nothing; its next timer is `timer`.
   void Idle(int64_t timer) { touched_ = false, timer_ = timer; }
   int64_t NextTimerNanos() const { return touched_ ? 0 : timer_; }
 

@@ -56,7 +56,7 @@ run() {  # PROGRAM FIRST LAST
       break
     fi
     failed=1
-    # The seed that it says how to replay; where it says none, it has crashed, in a seed not known.
+    # The seed that its replay command names; without one it has crashed, in an unknown seed.
     seed=$(grep -o 'VERBENA_SEED=[0-9]*' <<<"$output" | tail -1 | cut -d= -f2)
     if [ -z "$seed" ]; then
       printf 'FAILED  %-18s seeds %d to %d\n%s\n' "$program" "$first" "$3" "$(tail -20 <<<"$output")"

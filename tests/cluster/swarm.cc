@@ -115,7 +115,7 @@ class Swarm {
   }
 
  private:
-  // Where a client process belongs.
+  // The job and the slot of a client process.
   struct Place {
     const SwarmJob* job;
     uint32_t slot;
@@ -193,8 +193,8 @@ class Swarm {
   void Recover() {
     faults_->Stop();
     if (disks_ != nullptr) disks_->Stop();
-    // Nobody promises that a step with a norm ends when a server that had committed its part died
-    // with all workers that had told the totals: a new run of the job does.
+    // A step with a norm need not end if a server that had committed its part died with all workers
+    // that had sent the total norms. A new run of the job repairs this.
     const bool norms = world_.has(SwarmFeature::kNorms);
     for (SwarmJob& job : world_.jobs) {
       job.restart |= job.plan.steps && (norms || world_.Chance(0.5));
@@ -230,7 +230,7 @@ class Swarm {
     return true;
   }
 
-  // What waits for a step that others do not end any more may wait on when its call is over.
+  // An operation that waits for a step that others never end may still wait when its call is over.
   bool Quiet(const SwarmClient& client) const {
     const SimWorker& process = *client.process();
     const bool may_wait = world_.has(SwarmFeature::kSsp) || world_.plan.has_steps();

@@ -15,8 +15,8 @@
 //     nothing is lost, and each worker pushes and pulls each table, within a bound of virtual time.
 //  8. Evictions by number leave as many rows as they should.
 //  9. Every answer wakes a client that sleeps, unless it has one operation and it is not the last.
-//  10. A checkpoint has what its shards had, stays whole until it is removed, and what is restored
-//      is what it has (swarm_saved.h).
+//  10. A checkpoint equals the state of its shards, stays whole until it is removed, and restored
+//      tables equal it (swarm_saved.h).
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_H_
@@ -36,8 +36,8 @@ struct SwarmResult {
   uint64_t compared = 0;           // partitions of two servers at the same sequence
   int created = 0, dropped = 0, reset = 0;
   int servers_crashed = 0, servers_stalled = 0, workers_crashed = 0, coordinator_stalled = 0;
-  int saved = 0, compacted = 0, pruned = 0, restored = 0;  // checkpoints, as was said
-  int checkpoints = 0;          // whose content was compared with what shards had
+  int saved = 0, compacted = 0, pruned = 0, restored = 0;  // checkpoints, as reported
+  int checkpoints = 0;          // whose content was compared with the state of shards
   int restored_partitions = 0;  // that were compared with their checkpoint
   int64_t recovered_ns = 0;     // from the end of the faults to full redundancy
 };

@@ -94,9 +94,9 @@ void SwarmAims::FollowLearner() {
   }
 }
 
-// The learner has all that its primary has, and the coordinator does not hear so. Then the primary
-// dies, and what it alone had is lost and reset before the learner hears anything; or it has the
-// learner admitted, which does not hear that, and leaves.
+// The learner has all data of its primary, and the coordinator does not hear so. Then the primary
+// dies, and its partition is lost and reset before the learner hears anything; or the primary has
+// the learner admitted, which does not hear that, and leaves.
 void SwarmAims::ContinueCut() {
   const int index = faults_->ServerOf(cut_.learner.server());
   const shard::Engine* engine =
@@ -123,7 +123,7 @@ void SwarmAims::Cut(int server, bool cut) {
   world_->cluster->control().Cut(absl::StrCat("server-", server), "coordinator", cut);
 }
 
-// A table was loaded everywhere: that the restorer says so is lost for a while, and a primary
+// A table was loaded everywhere: the report of the restore is lost for a while, and a primary
 // leaves or dies meanwhile.
 void SwarmAims::HoldRestore() {
   if (world_->stage != SwarmStage::kFaults || world_->old_state || Chance(0.4)) return;
@@ -138,7 +138,7 @@ void SwarmAims::HoldRestore() {
   });
 }
 
-// Its logs are full of pushes, and stay so, while a table is made that is restored.
+// Slow rails of all servers: logs for replicas stay full of pushes while a restore makes a table.
 void SwarmAims::SlowRestore() {
   if (world_->stage != SwarmStage::kFaults || Chance(0.4)) return;
   const int64_t delay = Between(5, 30) * kMilli, time = Leases(10, 100);
@@ -282,8 +282,7 @@ void SwarmAims::MissRun() {
   const int primary = faults_->ServerOf(run_.primary);
   if (primary < 0) return EndMissedRun();
   faults_->LeaveServer(primary);
-  // The follower hears of the run and of its promotion together. Another run would hide what comes
-  // of that.
+  // The follower hears of the run and of its promotion together. Another run would hide the effect.
   run_.leaves_at_ns = run_.until_ns;
   next_run_at_ = world_->plan.faults_end_ns;
 }
@@ -433,7 +432,7 @@ void SwarmAims::SlowFollower() {
                                 [&](const v1::Job& j) { return j.name() == late_.job; });
   if (job == view.jobs().end() || job->generation() == late_.generation) return;
   if (late_.dies_at_ns == 0) {
-    // What is in progress to the follower does not come.
+    // Messages in flight to the follower do not arrive.
     CutRails(late_.slow, true);
     late_.dies_at_ns = world_->now() + Leases(1, 50);
   }

@@ -35,15 +35,15 @@ class SwarmAims {
   void Cut(int server, bool cut);
   void OnRequest(const std::string& method, const google::protobuf::Message& request);
   // The rails of a follower are cut for a while, so that it and its primary ask for each other's
-  // roles. Who asks first dies, and the coordinator reads the request when it has stalled.
+  // roles. The first one to ask dies, and the coordinator reads the request after a stall.
   void PartFollower();
   void OnReconfigure(const v1::ReconfigureRequest& request);
-  // What a follower is sent takes long while a job begins anew, and is lost when its primary dies
+  // Messages to a follower take long while a job begins anew, and are lost when its primary dies
   // soon after that.
   void SlowFollower();
   void BeginSlowFollower();
   void EndSlowFollower();
-  // The follower never has what a new run of a job has applied, and for which its reads wait.
+  // The follower never gets the applies of a new run of a job, for which reads wait.
   void CrashHolder();
   void SlowRails(const std::string& host, int64_t delay);
   // A job with steps that has workers, as the view has it; null: there is none to begin anew.
@@ -52,7 +52,7 @@ class SwarmAims {
   void SlowRestore();
   // A table was loaded everywhere: before the coordinator hears so, a server dies and is back.
   void LoseRestored();
-  // The servers that have what a restored table has lost do not hear for a while.
+  // The servers that have the lost partitions of a restored table hear nothing for a while.
   void DeafenRestored();
   void CutOperator(int64_t time);
   void LeaveLate();

@@ -22,11 +22,11 @@ constexpr char kSharedRoot[] = "/shared";  // of all jobs
 constexpr int64_t kNotSoon = std::numeric_limits<int64_t>::max();
 // Restored tables come on top of those that the operator makes.
 constexpr size_t kRestoredAtMost = 3;
-// Where workers wait for one another on each of them.
+// The same if workers wait for one another on each table.
 constexpr size_t kRestoredWithSteps = 1;
 constexpr uint32_t kLongChain = 6;
 
-// Notes what is acknowledged whenever a saver asks for the view: that has to be in what it saves.
+// Notes the acknowledged values whenever a save asks for the view: its checkpoint must have them.
 class NotingChannel final : public ControlChannel {
  public:
   NotingChannel(std::unique_ptr<ControlChannel> channel, SwarmSaved* saved)
@@ -232,9 +232,9 @@ void SwarmCheckpoints::DrawInterrupt(bool again) {
   checkpoint_interrupted_ = false;
   slow_files_ns_ = 0;
   const uint64_t draw = interrupts_();
-  // The save that follows an interrupted one shows what late writers do to it.
+  // The save that follows an interrupted one shows the effect of late writers.
   if (again || !faults() || !world_->has(SwarmFeature::kDiskFaults) || draw % 8 == 0) return;
-  // Shards are late: they still write what they have taken when the next save begins.
+  // Shards are late: they still write the interrupted save when the next one begins.
   slow_files_ns_ = static_cast<int64_t>(draw / 8 % 40) * kMilli;
   interrupt_at_ = world_->now() + static_cast<int64_t>(draw / 320 % 60) * kMilli;
 }
@@ -256,7 +256,7 @@ void SwarmCheckpoints::RunOneCheckpoint() {
     }
     if (!checkpoint_task_->done()) return;
     Judge("a save", checkpoint_task_->status());
-    // Its directory is its own.
+    // No other save uses this directory.
     if (absl::IsAlreadyExists(checkpoint_task_->status())) {
       world_->Violation(absl::StrCat("a save found files of another: ", last_.ToString()));
     }

@@ -1,12 +1,10 @@
-// Who makes checkpoints of the swarm's tables, and tables of its checkpoints: saves every so often,
-// as beside a coordinator, and an operator who saves, restores, compacts and removes. Each may die
-// at any moment.
+// Saves and restores of the swarm's tables: periodic saves, as beside a coordinator, and an
+// operator that saves, restores, compacts and removes checkpoints. Each may die at any moment.
 //
 // Invariants, beside those of swarm_saved.h:
 //  1. A save or restore fails only for a reason, and leaves the earlier checkpoints whole.
 //  2. From the end of the faults on a save of every job succeeds within a bound of virtual time,
-//  and
-//     so does a restore.
+//     and so does a restore.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_CHECKPOINTS_H_
@@ -38,7 +36,7 @@ class SwarmCheckpoints {
   // Between turns of the cluster, after `checks`.
   void Run(const SwarmChecks& checks);
   void StopFaults();
-  // Whoever saves or restores is gone; before the cluster is.
+  // Destroys the save and the restore in progress. To be called before the cluster is destroyed.
   void Stop();
   // Since the faults stopped every job with tables was saved, and something was restored.
   bool Proved(std::string* missing) const;
@@ -73,7 +71,8 @@ class SwarmCheckpoints {
   void RunPeriodic();
   void OnPeriodic(const std::string& line);
   void StartCheckpoint();
-  // Where an operator has interrupted one, the next is of the same job and directory.
+  // Draws whether the operator interrupts the save. `again`: the save follows an interrupted one of
+  // the same job and directory.
   void DrawInterrupt(bool again);
   void RunOneCheckpoint();
   std::string AnyJob(const SavedTable& table);
@@ -83,7 +82,7 @@ class SwarmCheckpoints {
   void Compact(const std::string& root);
   void Prune(const std::string& root, bool all_but_newest);
   void RunDisk();
-  // Whether a call of a saver or restorer may end so.
+  // Checks that a save or restore may end with this status.
   void Judge(const char* what, const absl::Status& status);
 
   SwarmWorld* const world_;

@@ -182,7 +182,7 @@ void SwarmChecks::CheckLoss(const SwarmTable& table, uint32_t partition) {
     if (process == processes_.end()) continue;
     const auto [index, life] = process->second;
     if (world_->lives[static_cast<size_t>(index)] != life) continue;
-    // The operator said that it is gone.
+    // The operator has declared the server gone.
     if (world_->removed.contains(absl::StrCat("server-", index)) && !Known(holder)) continue;
     world_->Violation(absl::StrCat("partition ", partition, " of table ", table.id(),
                                    " was declared lost, though server-", index, " (incarnation ",
@@ -213,8 +213,8 @@ void SwarmChecks::CheckHandovers(const v1::ClusterView& view) {
   }
 }
 
-// Who drops a follower, or takes the place of a primary, while the other one lives and is heard,
-// has had an answer of the coordinator an eighth of a lease ago at most.
+// A server that drops a follower, or takes the place of a primary, while the other one lives and is
+// heard, has had an answer of the coordinator an eighth of a lease ago at most.
 void SwarmChecks::CheckChanges(const v1::ClusterView& view) {
   // A change that is being written for long was decided before.
   if (world_->has(SwarmFeature::kSlowStore)) return;
@@ -308,7 +308,7 @@ void SwarmChecks::CheckEvictions(const shard::Engine& primary, const v1::Partiti
   }
 }
 
-// Where the proof of admission or the audit heals a fault, the count shows it.
+// A mismatch that the proof of admission or the audit repairs shows only in the counter.
 void SwarmChecks::CountMismatches() {
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     const SimServer* process = world_->cluster->server(i);
@@ -322,7 +322,7 @@ void SwarmChecks::CountMismatches() {
   }
 }
 
-// Else what it has lost is not known yet.
+// Until all servers have joined, their losses are not known.
 bool SwarmChecks::AllJoined(std::string* missing) const {
   const v1::ClusterView& view = world_->cluster->view();
   for (int i = 0; i < world_->cluster->servers(); ++i) {
@@ -340,7 +340,7 @@ bool SwarmChecks::AllJoined(std::string* missing) const {
   return true;
 }
 
-// A poll may be lost, and waits on for longer than this; heartbeats say that there is a newer view.
+// A poll may be lost, and waits on for longer than this; heartbeats announce a newer view.
 void SwarmChecks::CheckViews() {
   if (world_->stage == SwarmStage::kFaults || world_->old_state) return;
   const int64_t latest = world_->now() - 3 * world_->plan.lease_ns() - 2 * kSecond;
@@ -374,13 +374,13 @@ bool SwarmChecks::LacksMemory(const v1::Partition& partition) const {
     for (uint32_t s = 0; s < process->shards(); ++s) {
       full |= process->shard(s).Snapshot().memory_full;
     }
-    // What is sent to a learner takes memory of the primary's server, too.
+    // Messages to a learner take memory of the primary's server, too.
     if (full == primary) return primary;
   }
   return true;
 }
 
-// A follower's server has room for what its primary logs: none is dropped for want of it.
+// A follower's server has memory for the records of its primary: none is dropped for lack of it.
 void SwarmChecks::CheckMemory() {
   if (!world_->has(SwarmFeature::kShortMemory)) return;
   for (int i = 0; i < world_->cluster->servers(); ++i) {

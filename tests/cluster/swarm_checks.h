@@ -1,6 +1,6 @@
-// What must hold in every swarm seed whatever the clients see: the models follow the coordinator's
-// view, nothing is lost without a cause, replicas are equal, buffers are bounded, redundancy
-// returns.
+// Invariants of every swarm seed beside those of the clients' reads: the models follow the
+// coordinator's view, nothing is lost without a cause, replicas are equal, buffers are bounded,
+// redundancy returns.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_CHECKS_H_
@@ -28,12 +28,12 @@ class SwarmChecks {
   void ViewChanged();
   // Between turns of the cluster.
   void Run();
-  // All that the plan wants is there, every process included: else *missing says what is not.
+  // Whether all processes and replicas of the plan are there; else *missing names one that is not.
   bool Redundant(std::string* missing) const;
   // Every follower was compared with its primary, at one sequence, and is equal. Called when no
   // client pushes any more.
   bool AllEqual(std::string* missing);
-  // Of the shard of the server with that incarnation; null: none runs.
+  // The engine of the shard of the server with that incarnation; null: none runs.
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
 
  private:

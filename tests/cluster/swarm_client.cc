@@ -164,7 +164,8 @@ void SwarmClient::OpenTables() {
   }
 }
 
-// What that state has is not what the models have. It ends when it hears of the newer one.
+// Whether the client follows an older state of the coordinator, which differs from the models. The
+// client ends when it hears of the newer state.
 bool SwarmClient::FollowsOlder() const {
   const auto& terms = std::as_const(*process_).core().view().terms();
   return !terms.empty() && !world_->terms.contains(terms.rbegin()->id());
@@ -236,7 +237,7 @@ std::string SwarmClient::Describe() const {
 // ---- operations ---------------------------------------------------------------------------------
 
 void SwarmClient::Begin() {
-  // Whoever let steps of one table wait for those of another would hold up all.
+  // A worker that let steps of one table wait for those of another would block all workers.
   if (operations_ - waiting_ >= world_->plan.operations || world_->now() < next_at_) return;
   next_at_ = world_->now() + world_->Between(0, world_->plan.think_ns);
   const bool recovery = world_->stage == SwarmStage::kRecovery;
@@ -477,7 +478,7 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
   return core.Pull(table.id(), values, std::nullopt, deadline, done);
 }
 
-// Of rows, or of bags that are the rows: each has one of them, and another one times zero.
+// Looks up rows, or bags that equal the rows: each bag has one of them, and another one times zero.
 absl::StatusOr<client::OperationId> SwarmClient::Lookup(const SwarmTable& table,
                                                         const std::shared_ptr<Operation>& operation,
                                                         absl::Span<const uint64_t> keys) {
@@ -586,7 +587,7 @@ void SwarmClient::Ended(const std::shared_ptr<Operation>& operation, const absl:
                                ": ", status.ToString()));
     // New rows are refused for as long as nobody makes room.
     if (RefusesRows(status) && Proves(*operation)) used_[operation->table].pushed = true;
-    // What fails at once is not tried again at once: time would stand still.
+    // A call that fails at once is not repeated at once: time would stand still.
     next_at_ = std::max(next_at_, world_->now() + world_->Between(1, 5) * kMilli);
     return;
   }
@@ -703,11 +704,11 @@ bool SwarmClient::MayBeRefused(const SwarmTable& table, const Operation& operati
   return false;
 }
 
-// A reset ends what is known of the loss, for all who have seen it.
+// A reset ends the loss for every client that has seen the reset.
 bool SwarmClient::MayBeLost(const SwarmTable& table, uint32_t partition,
                             const Operation& operation) const {
   if (table.lost(partition)) return true;
-  // Revisions of an older state that was put back say nothing.
+  // Revisions cannot be compared after an older state was put back.
   if (world_->has(SwarmFeature::kOldStates)) return table.ever_lost(partition);
   return table.reset_revision(partition) > operation.revision;
 }

@@ -33,9 +33,9 @@ class SwarmClient {
 
   // Advances the program; called between turns of the cluster.
   void Run();
-  // Its part is over: another process takes the slot.
+  // Whether the process has ended: another one takes the slot.
   bool ended() const { return phase_ == Phase::kEnded; }
-  // Ends what it has begun, leaves, and ends.
+  // Ends its operations, leaves the job, and ends.
   void Leave() { leaving_ = true; }
   // Reads every unit of the job's tables once, in the stage kFinish.
   void ReadAll() { reads_all_ = true; }
@@ -45,7 +45,7 @@ class SwarmClient {
   bool joining() const { return phase_ == Phase::kJoining; }
   bool observer() const { return observer_; }
   bool idle() const { return calls_ == 0 && operations_ == 0; }
-  // Since the recovery began it has used every table that it should; else *missing says which not.
+  // Since the recovery began it has used every table that it should; else *missing names another.
   bool Proved(std::string* missing) const;
   std::string Describe() const;
 
@@ -56,7 +56,7 @@ class SwarmClient {
     client::OperationId id = 0;
     uint32_t table = 0;
     bool pushes = false, pulls = false;
-    bool assigns = false;  // what it pushes is new parameters
+    bool assigns = false;  // it pushes new parameters
     bool ends = false;     // the step of a sync table
     bool whole = false;    // all units
     bool bags = false;     // a lookup of bags of one row each
@@ -93,9 +93,9 @@ class SwarmClient {
   bool WaitsForOthers(const SwarmTable& table) const {
     return table.steps() != nullptr && !observer_;
   }
-  // Counts what the operation pushes, and issues it. False: nothing of it was begun.
+  // Counts the pushes of the operation, and issues it. False: nothing of it was begun.
   bool Start(SwarmTable* table, const std::shared_ptr<Operation>& operation);
-  // Counts what it pushes to the unit.
+  // Counts the operation's push to the unit.
   void Attempt(SwarmTable* table, Operation* operation, uint32_t unit);
   // Whether this push is an assignment of its units.
   bool Assigns(const SwarmTable& table, const Operation& operation);
@@ -164,7 +164,7 @@ class SwarmClient {
   uint32_t waiting_ = 0;  // of them, those that wait for steps of other workers
   // Changes of rates that were not acknowledged, by table.
   std::set<std::pair<uint32_t, uint64_t>> unsure_rates_;
-  std::mt19937_64 own_;  // what it draws changes nothing in seeds that do not use it
+  std::mt19937_64 own_;  // its draws change nothing in seeds that do not use it
   std::set<uint32_t> opened_;
   std::set<std::string> opening_;
   uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open

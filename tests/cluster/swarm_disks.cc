@@ -40,7 +40,7 @@ void SwarmDisks::Stop() {
   file_io_ns_ = 0;
 }
 
-// Of a server's process: that of its next life has a new store.
+// A fault of the cold store of a server's process: the server's next process has a new store.
 void SwarmDisks::ColdFault() {
   const int index = static_cast<int>(Pick(static_cast<size_t>(world_->cluster->servers())));
   SimServer* server = world_->cluster->server(index);
@@ -150,8 +150,8 @@ void SwarmDisks::Flip(const std::string& path, const std::string& file, uint64_t
   checkpoints_->saved().Damage(path, true);
   checkpoints_->saved().Look(checkpoint::ParentOf(path), true);
   Later([this, path, file, bit, damage = ++damage_] {
-    // A crash has put the right one back, perhaps before another one went wrong; what was removed
-    // is not there any more.
+    // A crash has put the right bit back, perhaps before another one went wrong; a removed file is
+    // not there any more.
     checkpoint::test::SimDisk& device = checkpoints_->disk();
     if (damage != damage_ || !checkpoints_->saved().damaged(path)) return;
     checkpoints_->saved().Damage(path, false);

@@ -38,7 +38,7 @@ class SwarmDisks {
   void ColdFault();
   void Fill();
   void WrongBit();
-  // One that is in the middle of a chain cannot be read while what it is based on may be removed.
+  // A checkpoint in the middle of a chain cannot be read while its base may be removed.
   void BreakChain();
   // The machine with the checkpoints crashes while shards read one.
   void CrashRestore();

@@ -1,5 +1,5 @@
-// Failpoints that the swarm has to find: which are planted together, the seed that finds them, and
-// what shows them.
+// Failpoints that the swarm has to find: those that are planted together, the seed that finds them,
+// and the violation that shows them.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_FAILPOINTS_H_
@@ -15,7 +15,7 @@
 
 namespace verbena::test {
 
-// So many seeds have to find each.
+// Each failpoint must be found within so many seeds.
 constexpr uint64_t kFailpointSeeds = 2500;
 
 struct PlantedFault {

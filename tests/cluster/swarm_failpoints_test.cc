@@ -1,13 +1,13 @@
-// Failpoints that the swarm finds: what it draws has them in reach, and its invariants show them.
+// Failpoints that the swarm finds: its random plans reach them, and its invariants show them.
 //
 // By hand, in seeds VERBENA_FAILPOINTS_FROM (1) to VERBENA_FAILPOINTS_SEEDS (2500), of those that
 // have the features VERBENA_FAILPOINTS_WITH (comma-separated):
 //  - VERBENA_FAILPOINTS=NAME,NAME or `all` searches these failpoints, those without a known seed
-//    included, and says which seeds reach one and do not show it. A seed that reaches none of
+//    included, and prints the seeds that reach one and do not show it. A seed that reaches none of
 //    several is run once for all of them. VERBENA_FAILPOINTS_TRIES (100): seeds that are tried with
 //    a failpoint of several.
-//  - VERBENA_FAILPOINTS_REACH=1 plants nothing. It says for each failpoint how many seeds reach it,
-//    the first ones, and the features that all of them have.
+//  - VERBENA_FAILPOINTS_REACH=1 plants nothing. For each failpoint it prints the number of seeds
+//    that reach it, the first ones, and the features that all of them have.
 #include "tests/cluster/swarm_failpoints.h"
 
 #include <algorithm>
@@ -27,8 +27,8 @@
 namespace verbena::test {
 namespace {
 
-// For every change: after one that moves seeds, so many runs look for those that find what
-// found_by does not find any more.
+// Limit for the run that tests a change. If the change moves seeds, so many runs look for other
+// seeds for the failpoints that found_by does not find any more.
 constexpr uint64_t kRunsAtMost = 300;
 constexpr uint64_t kRunsOfOne = 40;
 
@@ -37,7 +37,7 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return value == nullptr ? otherwise : std::strtoull(value, nullptr, 10);
 }
 
-// A fault, and what seeds have shown of it.
+// A fault, and the results of its seeds.
 struct Search {
   PlantedFault fault;
   bool found = false;

@@ -326,7 +326,7 @@ void SwarmFaults::Suspend() {
       SimServer* resumed = world_->cluster->server(index);
       if (resumed != nullptr && resumed->incarnation() == incarnation) resumed->Resume(time);
     });
-    // Who hears that another is the primary reads there.
+    // A client that hears of the new primary reads there; a deaf one still reads here.
     SwarmClient* deaf = world_->Chance(0.5) ? AnyClient() : nullptr;
     if (deaf != nullptr) {
       deaf->Excuse();

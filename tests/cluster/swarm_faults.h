@@ -1,5 +1,5 @@
 // The swarm's faults, of every process: crash, restart, stall, partition, lost lanes and rails. The
-// plan says which kinds a seed has.
+// plan lists the kinds of a seed.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_FAULTS_H_
@@ -59,11 +59,11 @@ class SwarmFaults {
   void Suspend();
   // Processes that have ended by themselves are started again.
   void RestartEnded();
-  // What a learner that catches up gives cause for.
+  // Begins stalls and handovers when a learner catches up.
   void FollowLearners();
   void BeginHandover(const v1::Partition& partition);
   void ContinueHandover();
-  // Whatever that server has, another one has, too, and will say so.
+  // Whether another server has all data of that server, too, and will report it.
   bool MayCrash(int index) const;
   void RestartServer(int index);
   SwarmClient* AnyClient();

@@ -128,8 +128,8 @@ bool SwarmOperator::Runs(const v1::Server& server) const {
 }
 
 void SwarmOperator::Remove() {
-  // None that still runs: while it does not hear of its removal, readers that do not either may
-  // read from it what is lost.
+  // No server that still runs: until it and its readers hear of its removal, they may read lost
+  // values from it.
   std::vector<std::string> silent;
   for (const v1::Server& server : world_->cluster->view().servers()) {
     if (server.state() == v1::Server::SILENT && !Runs(server)) silent.push_back(server.name());
@@ -164,7 +164,7 @@ void SwarmOperator::CheckAcknowledged() {
 void SwarmOperator::Run() {
   channel_->RunOnce();
   CheckAcknowledged();
-  // Before servers have said that the state is an old one.
+  // Before servers have proved that the state is an old one.
   const bool first = world_->old_state && !tried_old_state_;
   tried_old_state_ = world_->old_state;
   if (first && calls_ == 0 && world_->has(SwarmFeature::kOldRequests)) return Create();
@@ -184,7 +184,7 @@ void SwarmOperator::Run() {
   const uint32_t most = world_->plan.max_tables - (eager && !learner ? 1 : 0);
   if (faults ? tables < most : tables == 0) return Create();
   SwarmTable* table = AnyTable();
-  // Numbers of tables are to be without a gap between what a learner has and what is made then.
+  // Table ids must have no gap between the tables that a learner has and those that are made then.
   if (eager && table != nullptr && table->id() == world_->tables.rbegin()->first) return;
   const bool drops = world_->has(SwarmFeature::kDrops) ? !learner : eager && tables > most;
   if (faults && drops && table != nullptr) Drop(*table);

@@ -36,7 +36,7 @@ class SwarmOperator {
   void Drop(const SwarmTable& table);
   void Remove();
   bool Runs(const v1::Server& server) const;  // its process
-  // What was acknowledged is so, also where an older state of the coordinator said so.
+  // Acknowledged changes are in effect, also those that an older coordinator state acknowledged.
   void CheckAcknowledged();
   // kEagerTables: one that catches up.
   bool AnyLearner() const;

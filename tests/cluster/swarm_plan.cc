@@ -127,7 +127,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
   if (plan->has(SwarmFeature::kMissedLosses)) cluster.network.missed_loss = 0.9;
   PlanDraw own(plan->seed * 31 + 7);  // changes no other draw of a seed
   if (own.Chance(0.5)) {
-    // Of a partition one chunk or a few, so that pushes wait for room.
+    // A log has room for one chunk of a partition or a few, so that pushes wait for room.
     cluster.replica_log.partition_bytes = static_cast<uint64_t>(own.Between(4, 64)) << 10;
     cluster.replica_log.shard_bytes =
         cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 4));
@@ -165,8 +165,8 @@ void DrawSteps(SwarmPlan* plan) {
     plan->cluster.small_slots = std::max(plan->cluster.small_slots, 6u);
     plan->cluster.operations = std::max(plan->cluster.operations, 16u);
   }
-  // Workers that run ahead, or wait for one another on ssp tables, too, need room for what others
-  // hold, and for what they wait for.
+  // Workers that run ahead, or wait for one another on ssp tables, too, need room for the
+  // operations that others hold or wait for.
   if (runs_ahead) plan->ahead = 3;
   if (!runs_ahead && !plan->has(SwarmFeature::kSsp)) return;
   plan->cluster.small_slots = std::max(plan->cluster.small_slots, 4u);
@@ -209,15 +209,15 @@ void DrawRecords(SwarmPlan* plan) {
   plan->cluster.replica_log.rows_bytes = static_cast<uint64_t>(own.Between(1, 2048));
   plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
   if (own.Chance(0.5)) return;
-  // What views change is then as much as a push.
+  // The changes of a view then take as much room as a push.
   plan->cluster.replica_log.partition_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
   plan->cluster.replica_log.shard_bytes =
       plan->cluster.replica_log.partition_bytes * static_cast<uint64_t>(own.Between(1, 8));
 }
 
 // Rows of two or three tables fill the servers, each of which has also copies of others'
-// partitions. Requests have a few rows each (SwarmClient::DrawUnits()): what is in progress is to
-// be small beside the limit, as on a real server.
+// partitions. Requests have a few rows each (SwarmClient::DrawUnits()): requests in flight must be
+// small beside the limit, as on a real server.
 void DrawMemory(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 53 + 29);  // changes no other draw of a seed
   plan->cluster.memory_limit = static_cast<uint64_t>(own.Between(384, 1024)) << 10;
@@ -320,7 +320,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLostFollowers, plan.cluster.replicas > 1);
-  // Chunks, and what checkpoints and disks are about, want memory that is there.
+  // Features with chunks, checkpoints or disks need free memory.
   drop_unless(
       SwarmFeature::kShortMemory,
       plan.cluster.replicas > 1 &&
@@ -337,7 +337,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   need(SwarmFeature::kFewOperations, {SwarmFeature::kSync});
   drop_unless(SwarmFeature::kLateRequests, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateFollowers, plan.cluster.replicas > 1);
-  // Where something aims at a moment, which other faults seldom let come.
+  // For features that need a certain moment, which other faults often prevent.
   drop_unless(SwarmFeature::kRareFaults,
               any({SwarmFeature::kCutLearners, SwarmFeature::kLateLeaves, SwarmFeature::kMissedRuns,
                    SwarmFeature::kLostFollowers, SwarmFeature::kLateRequests,
@@ -383,12 +383,12 @@ SwarmPlan DrawPlan(uint64_t seed) {
     plan.features[static_cast<size_t>(SwarmFeature::kOldStates)] = true;
     plan.features[static_cast<size_t>(SwarmFeature::kCoordinatorRestarts)] = true;
   }
-  // A server that is given up is not waited for: what it had goes to others.
+  // Nothing waits for a server that is given up: its partitions go to others.
   if (plan.has(SwarmFeature::kCutLearners)) {
     plan.features[static_cast<size_t>(SwarmFeature::kRemovals)] = true;
   }
   if (plan.has(SwarmFeature::kCutLearners) || plan.has(SwarmFeature::kLateLeaves)) {
-    // What dies with the primary is lost, and reset.
+    // Partitions that die with the primary are lost, and reset.
     for (const SwarmFeature feature :
          {SwarmFeature::kServerCrashes, SwarmFeature::kLosses, SwarmFeature::kHandovers}) {
       plan.features[static_cast<size_t>(feature)] = true;

@@ -1,6 +1,6 @@
-// What one seed of the swarm draws before anything runs: the cluster, the features that take part,
-// and how often things happen. Features are chosen one by one, so that a rare one is not always
-// hidden behind a frequent one.
+// The plan that one seed of the swarm draws before anything runs: the cluster, the features that
+// take part, and how often things happen. Features are chosen one by one, so that a rare one is not
+// always hidden behind a frequent one.
 //
 // A new feature is a line in SwarmFeature, its chance in DrawPlan(), and its use in one actor.
 //
@@ -58,7 +58,7 @@ enum class SwarmFeature : uint32_t {
   kLongCalls,      // a client's thread is in a long call; the one that keeps its lease runs
   kSleeps,         // clients sleep while there is nothing to do
   kSuspends,       // a machine is suspended: its process, its rails and calls to it stand still
-  kSlowLinks,      // what a rail sends and is sent takes long
+  kSlowLinks,      // messages from and to a rail take long
   kServerLeaves,   // a server is stopped in order
   kHandovers,      // one leaves as soon as its learner, which does not hear so, is a follower
   kRemovals,       // the operator removes servers that are silent
@@ -80,11 +80,11 @@ enum class SwarmFeature : uint32_t {
   kChainFaults,    // the middle of a chain of checkpoints cannot be read while old ones are removed
   kRestoreCrashes,  // the disk with checkpoints crashes while a restore reads it
   kShortMemory,     // wide rows fill the memory limits of servers
-  kLostFollowers,   // one that was dropped is the primary of what is lost and reset before it hears
+  kLostFollowers,   // a dropped follower leads a lost and reset partition before it hears of either
   kLateRequests,    // a server asks for another's role and dies, and the coordinator stalls
   kLateFollowers,   // a follower is late with records when a job begins anew; its primary dies
-  kRestoredLosses,  // what is lost while it is restored is reset before its primary hears of either
-  kGroups,          // the coordinator saves what waits together, and crashes before or after
+  kRestoredLosses,  // a partition is lost in a restore and reset before its primary hears of either
+  kGroups,          // the coordinator saves waiting calls at once, and crashes before or after
   kRates,           // workers change the rates of tables that are sums
   kFewOperations,   // lanes take fewer operations than workers wait for
   kRareFaults,      // faults at random times are rare

@@ -1,5 +1,5 @@
-// What the swarm knows of the rate of one table's optimizer, by partition: what it began with, and
-// the changes by workers.
+// The swarm's model of the rate of one table's optimizer, by partition: the initial rate, and the
+// changes by workers.
 //
 // A change that was acknowledged is in force in all partitions; one that was attempted is in each
 // or not. Changes are in force in the order of their steps, and in a step of the workers' ranks. In
@@ -35,7 +35,7 @@ class SwarmRates {
   // All of it is made from a checkpoint of a table with these.
   void Restore(const SwarmRates& saved);
 
-  // What the partition may have in the apply of a step.
+  // The rates that the partition may have in the apply of a step.
   SwarmBounds At(uint32_t partition, uint64_t step) const;
   uint64_t changes() const { return changes_; }
 

@@ -35,7 +35,7 @@ TEST_CASE("in a step the change by the greatest rank counts, and of a rank the l
   CHECK(Is(rates.At(0, 0), 3, 4));
 }
 
-TEST_CASE("what a process that died has sent may be in force after later changes") {
+TEST_CASE("a change from a process that died may be in force after later changes") {
   SwarmRates rates(1, 1);
   rates.Orphan(rates.Attempt(1, 0, 4));
   rates.Acknowledge(rates.Attempt(2, 0, 2));

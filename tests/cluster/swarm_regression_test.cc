@@ -1,4 +1,4 @@
-// What the swarm found, each shown without the rest of a cluster.
+// Former findings of the swarm, each reproduced without the rest of a cluster.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -54,8 +54,8 @@ struct Pair {
   std::vector<ReplicaRecord> records;
 };
 
-// Whether the copy is what the primary is after a push to a table that is made when the learner was
-// sent all of the tables that there were, and has not answered.
+// Whether the copy equals the primary after a push to a new table. The table is created when all
+// earlier tables were sent to the learner, which has not answered yet.
 bool NewTableReachesLearner() {
   FixtureOptions options;
   options.workers = options.partitions = options.chunks = 1;
@@ -147,8 +147,8 @@ TEST_CASE("failpoint: a push that a learner is sent is answered before it is app
   CHECK_FALSE(applied);
 }
 
-// What the swarm's check says of a primary's log with that limit while a learner catches up and
-// chunks are pushed to.
+// Result of the swarm's check of a primary's log with that limit, while a learner catches up and
+// workers push to chunks.
 std::string ExcessOfCatchUp(uint64_t limit) {
   FixtureOptions options;
   options.workers = options.partitions = 1;
@@ -210,8 +210,8 @@ TEST_CASE("simulator: a process that is not due has nothing to do") {
   check.on = was_on;
 }
 
-// What a copy that has all of its primary serves, where it next hears that it is the primary itself
-// of a partition that was lost and reset meanwhile.
+// The values that a copy with all data of its primary serves after its next view, in which it is
+// the primary itself, `epochs` later. With 2 the partition was lost and reset meanwhile.
 std::vector<float> ServedAfterReset(uint64_t epochs) {
   FixtureOptions options;
   options.workers = options.partitions = options.chunks = 1;
@@ -240,7 +240,7 @@ std::vector<float> ServedAfterReset(uint64_t epochs) {
 }
 
 TEST_CASE("regression: a copy that missed that its partition was lost and reset starts anew") {
-  // Promoted, it goes on with what it has.
+  // A promoted copy goes on with its data.
   CHECK(ServedAfterReset(1).front() == -1);
   CHECK(ServedAfterReset(2).front() == 0);
   failpoints().keep_lost = true;
@@ -249,8 +249,8 @@ TEST_CASE("regression: a copy that missed that its partition was lost and reset 
   CHECK(kept.front() == -1);
 }
 
-// Whether a copy that becomes the primary after its table was loaded, and before that is said, has
-// what was loaded.
+// Whether a copy serves the loaded values if it becomes the primary when its table was loaded and
+// the view does not show this yet.
 bool CopyKeepsWhatWasRestored() {
   FixtureOptions options;
   options.workers = options.partitions = options.chunks = 1;
@@ -293,7 +293,7 @@ bool CopyKeepsWhatWasRestored() {
   return pair.copy.Read(0) == values;
 }
 
-TEST_CASE("regression: a copy that becomes the primary during a restore has what was loaded") {
+TEST_CASE("regression: a copy that becomes the primary during a restore has the loaded values") {
   CHECK(CopyKeepsWhatWasRestored());
   failpoints().forget_inherited = true;
   const bool keeps = CopyKeepsWhatWasRestored();

@@ -105,7 +105,7 @@ std::string Difference(const TableContent& is, const TableContent& wanted) {
   return "";
 }
 
-// Of the job, and of a run that neither continues nor is continued by `newest`.
+// Whether it is of a run of the job that neither continues nor is continued by the run of `newest`.
 bool OfFormerRun(const v1::CheckpointManifest& one, const v1::CheckpointManifest& newest) {
   if (one.cluster_id() != newest.cluster_id()) return true;
   for (const v1::CheckpointTable& table : one.tables()) {
@@ -170,8 +170,8 @@ void SwarmSaved::RestoreBegun(const v1::BeginRestoreRequest& request) {
   }
 }
 
-// Which have to stay, worked out anew: the last ones of the job, the first of each interval, what
-// reached the greatest step, the last one of the run before, and what they are based on.
+// Computes independently which checkpoints have to stay: the last ones of the job, the first of
+// each interval, the one with the greatest step, the last one of the run before, and their bases.
 void SwarmSaved::Prunes(const std::string& root, const checkpoint::Retention& retention) {
   const auto listed = checkpoint::ListCheckpoints(&disk_, root);
   if (!listed.ok()) return;
@@ -180,7 +180,7 @@ void SwarmSaved::Prunes(const std::string& root, const checkpoint::Retention& re
   uint32_t kept = 0;
   for (auto one = listed->rbegin(); one != listed->rend(); ++one) {
     if (!one->manifest.ok()) {
-      // What it is based on is not known.
+      // Its base is not known.
       for (const Listed& older : *listed) {
         if (older.number <= one->number) stay.insert(older.name);
       }

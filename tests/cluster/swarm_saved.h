@@ -1,10 +1,10 @@
-// What the swarm knows of checkpoints: which were said to be complete, what each has to hold, and
-// which tables were made from them.
+// The swarm's model of checkpoints: those that were reported complete, the content that each must
+// have, and the tables that were made from them.
 //
 // A shard's cut of a table is read out of its engine at the moment when the shard begins the save.
-// The checkpoint has to have that, byte for byte. Of a sync table it has to have the step that its
-// manifest says, by the model: shards begin such a save before they come to the step. And a table
-// that is restored has to have what the checkpoint has, before anybody uses it.
+// The checkpoint must equal this cut, byte for byte. A sync table must have the values of the
+// manifest's step, by the model: shards begin such a save before they come to the step. A restored
+// table must equal the checkpoint before anybody uses it.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_SAVED_H_
@@ -30,7 +30,7 @@
 
 namespace verbena::test {
 
-// By unit of a table: what has to be in a checkpoint at least, and the life that this is of.
+// By unit of a table: the least value that a checkpoint must have, and the life that it is of.
 struct SavedUnits {
   uint32_t generation = 0;  // of the steps of a sync table
   std::vector<std::pair<double, uint32_t>> units;
@@ -55,15 +55,16 @@ class SwarmSaved {
   SwarmSaved(SwarmWorld* world, checkpoint::test::SimDisk* disk) : world_(world), disk_(*disk) {}
 
   // ---- as it happens ----
-  // What is acknowledged now.
+  // The values that are acknowledged now.
   std::shared_ptr<const SavedLeast> Acknowledged() const;
-  // A saver that asked for the view at `least` has sent requests with this id.
+  // A save that asked for the view at `least` has sent requests with this id.
   void CheckpointSent(uint64_t save, std::shared_ptr<const SavedLeast> least);
   void CheckpointBegun(const v1::BeginCheckpointRequest& request, const shard::Engine& engine);
   void RestoreBegun(const v1::BeginRestoreRequest& request);
-  // It was said to be complete.
+  // The checkpoint was reported complete.
   void Reported(const std::string& path) { reported_.insert(path); }
-  // What is new in its directory from now on, and no save's, has what it has. Null: nothing may be.
+  // From now on a new checkpoint in the directory of `from` must be a save's or equal `from`. Null:
+  // it must be a save's.
   void Compacts(std::shared_ptr<const SavedCheckpoint> from) { compacts_ = std::move(from); }
   // A removal of old checkpoints begins: those that it may take.
   void Prunes(const std::string& root, const checkpoint::Retention& retention);
@@ -74,7 +75,7 @@ class SwarmSaved {
   void ForgetDamage() { damaged_.clear(); }
 
   // ---- checks ----
-  // Compares tables that are served since the last call with what they were made from.
+  // Compares tables that are served since the last call with the checkpoints of their restores.
   void FollowRestores(const SwarmChecks& checks);
   // Looks at all checkpoints of a directory: at each new one's content, and with `verify` at every
   // byte of the others, too.
@@ -84,7 +85,7 @@ class SwarmSaved {
   const std::set<std::string>& roots() const { return roots_; }
   // Complete ones of a directory whose content is known, oldest first.
   std::vector<std::shared_ptr<const SavedCheckpoint>> Known(const std::string& root) const;
-  // Whether a bit is wrong of it, or of what it may be based on.
+  // Whether a bit is wrong of the checkpoint, or of one that it may be based on.
   bool Doubtful(const std::string& path) const;
   // How often a shard was asked to begin one.
   uint64_t restores_begun() const { return restores_begun_; }
@@ -97,7 +98,7 @@ class SwarmSaved {
     uint64_t id = 0;
     std::string directory;
     std::shared_ptr<const SavedLeast> least;
-    // By table and partition what it had. Two shards may both take themselves for its primary.
+    // Content by table and partition. Two shards may both take themselves for its primary.
     std::map<uint32_t, std::map<uint32_t, std::vector<TableContent>>> cut;
   };
 
@@ -125,7 +126,7 @@ class SwarmSaved {
   std::set<std::string> reported_, may_go_, damaged_;  // paths
   // By path, and the manifest's checksum: names that a crash took away are used again.
   std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> known_;
-  // By path: the manifest's checksum, and what was being compacted when it was first seen.
+  // By path: the manifest's checksum, and the source of a compaction when it was first seen.
   std::map<std::string, std::pair<std::string, std::shared_ptr<const SavedCheckpoint>>> sources_;
   // By the id of a table that is being restored: the checkpoint, and the table's name there.
   std::map<uint32_t, std::pair<std::shared_ptr<const SavedCheckpoint>, std::string>> restores_;

@@ -30,7 +30,8 @@ bool SwarmStepper::MayEnd(const SwarmTable& table, const v1::ClusterView& view) 
   const auto takes_part = [&](uint32_t id) {
     return step(id) == step(table.id()) || step(id) == step(table.id()) + 1;
   };
-  // What the client still knows counts there, and what it does not know yet would be left out.
+  // The client counts tables that it still knows, and would leave out tables that it does not know
+  // yet.
   for (const v1::Table& other : view.tables()) {
     const bool spanned = !other.restoring() && other.spec().job() == job_->plan.name &&
                          other.spec().optimizer().clip_global_norm() > 0;

@@ -1,5 +1,5 @@
-// A worker's part in the steps of sync tables: which step of each table it is in, what it has
-// pushed to it, and what it does next.
+// A worker's part in the steps of sync tables: its step of each table, the units that it has pushed
+// in this step, and its next operation.
 //
 // Tables that one norm spans are stepped together: a step is ended on each of them before the next
 // one is on any, and on none while one of them cannot take part (SwarmNorm::Apart()).
@@ -19,7 +19,7 @@ namespace verbena::test {
 
 class SwarmStepper {
  public:
-  // What to do next on a table: in the order of the fields, as far as they are set.
+  // The next operations on a table, in the order of the fields that are set.
   struct Turn {
     bool read = false, whole = false;  // units of the open version; all of them
     bool push = false;                 // some that were not pushed in this step
@@ -32,7 +32,7 @@ class SwarmStepper {
   // The run that the worker has joined.
   void Join(uint32_t generation) { generation_ = generation; }
   uint32_t generation() const { return generation_; }
-  // `view`: the client's, which refuses to end steps by what it knows.
+  // `view`: the client's, by which it refuses to end steps.
   Turn Draw(const SwarmTable& table, const v1::ClusterView& view);
   uint64_t step(uint32_t table) const;
   // The first step that nothing was pushed to.
@@ -40,11 +40,11 @@ class SwarmStepper {
   // Whether nothing but `version`, which a read has asked for, can have been shown: a later one
   // would take this worker, too.
   bool Shows(const SwarmTable& table, uint32_t unit, uint64_t version) const;
-  // Of `units`, the first run (dense) or all (rows) that may be pushed in this step.
+  // The first run (dense) or all (rows) of `units` that may be pushed in this step.
   std::vector<uint32_t> Unpushed(const SwarmTable& table, const std::vector<uint32_t>& units) const;
 
   // A pull may wait for others, and holds an operation of its lane meanwhile: one at a time, so
-  // that what the others wait for has room.
+  // that the operations that the others wait for have room.
   void Reads(bool reads) { reads_ = reads; }
   void Pushed(uint32_t table, const std::vector<uint32_t>& units);
   void End(uint32_t table);

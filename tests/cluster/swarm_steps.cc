@@ -9,7 +9,7 @@
 namespace verbena::test {
 namespace {
 
-// Of the f32 arithmetic of one clipped step.
+// Rounding error of the f32 arithmetic of one clipped step.
 constexpr double kRounding = 2.5e-7;
 
 }  // namespace
@@ -81,8 +81,8 @@ std::string SwarmSteps::Acknowledge(uint32_t generation, uint64_t step, uint32_t
 }
 
 int64_t SwarmSteps::AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit) {
-  // More than workers that are behind may still push to steps before this one, also when it is
-  // rounded to what readers see.
+  // More than workers that are behind may still push to steps before this one, also after the
+  // rounding for readers.
   constexpr double kMore = 20'000;
   const auto value = static_cast<int64_t>(shown_(std::floor(High(unit)) + kMore));
   if (generation != generation_) return value;
@@ -244,8 +244,8 @@ SwarmBounds SwarmSteps::SquaresOf(const Unit& unit, uint64_t step) const {
 void SwarmNorm::Add(const SwarmSteps* steps) {
   const auto same = [steps](const Table& table) { return table.steps == steps; };
   if (std::any_of(tables_.begin(), tables_.end(), same)) return;
-  // Whoever ends a step from now on knows it; steps that were ended may have it in their norm, or
-  // not.
+  // Workers that end a step from now on know the table; steps that were ended may have it in their
+  // norm, or not.
   for (const Table& table : tables_) {
     if (table.dropped || table.steps->newest() == 0) continue;
     disturbed_ = std::max(disturbed_, table.steps->generation());

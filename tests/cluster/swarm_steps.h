@@ -1,5 +1,5 @@
-// What the swarm knows of the steps of a sync table: for each unit (a chunk, or a row) and step the
-// least and the most that the step can have added, and so what each version can be.
+// The swarm's model of the steps of a sync table: for each unit (a chunk, or a row) and step, the
+// least and the most that the step can have added, and so the bounds of each version.
 //
 // Readers of a table with narrow numbers see them rounded, but for bags, which servers sum in f32.
 //
@@ -35,8 +35,8 @@ class SwarmNorm;
 
 class SwarmSteps {
  public:
-  // `elements`: numbers of each unit. `shown`: what a reader sees of an exact value; it is
-  // monotone. `reads_exactly`: a reader sees the value itself.
+  // `elements`: numbers of each unit. `shown`: the number that a reader sees for an exact value; it
+  // is monotone. `reads_exactly`: a reader sees the value itself.
   SwarmSteps(std::vector<uint64_t> elements, bool mean, std::function<double(double)> shown,
              bool reads_exactly);
   // Its steps are clipped so that the norm over all tables of `norm` is at most `limit`.
@@ -46,21 +46,21 @@ class SwarmSteps {
   void Scale(const SwarmRates* rates, std::vector<uint32_t> partitions);
 
   // The job's next generation is `generation`. Called for all tables of a norm before FollowJob()
-  // is for any: what they are left with depends on the steps of all.
+  // is for any: their last values depend on the steps of all.
   void Leave(uint32_t generation);
   // The job as the coordinator has it. `departed`: of the expected workers.
   void FollowJob(uint32_t generation, uint32_t expected, uint32_t departed);
   uint32_t generation() const { return generation_; }
   // Steps that some worker of this generation has pushed to, or ended.
   uint64_t newest() const { return newest_; }
-  // That some worker has ended.
+  // Steps that some worker has ended.
   uint64_t ended() const { return ended_; }
   // The unit's partition was lost, and begins again.
   void Reset(uint32_t unit);
   // It was restored: version 0 of this generation, whichever it is, is `value`.
   void Restore(uint32_t unit, double value);
 
-  // ---- what workers of `generation` do; what others do no longer counts ----
+  // ---- actions of workers of `generation`; those of other generations no longer count ----
   void Attempt(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
   // Whether a worker may assign the unit in this step: not below a greater assignment of a later
   // one, after which values would fall.
@@ -70,22 +70,22 @@ class SwarmSteps {
   int64_t AttemptAssign(uint32_t generation, uint64_t step, uint32_t unit);
   // The rate of steps from `step` on is another, or is known better.
   std::string RateChanged(uint64_t step);
-  // Both return what is wrong with a version that was read before; else an empty string.
+  // Both return the problem with a version that was read before, or an empty string.
   std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
   void End(uint32_t generation, uint64_t step);
   // The unit is known to have been at `version` or later.
   void Commit(uint32_t generation, uint32_t unit, uint64_t version);
 
-  // ---- what reads show ----
+  // ---- reads ----
   // The least of any read that begins now, and the most of any read that ends now.
   double Low(uint32_t unit) { return At(unit, units_[unit].known).low; }
   double High(uint32_t unit);
-  // A read showed `value` as `version` of the generation. What is wrong with it, or an empty
+  // A read showed `value` as `version` of the generation. Returns the problem with it, or an empty
   // string. `exact`: it is not rounded (a bag, a checkpoint).
   std::string Check(uint32_t generation, uint32_t unit, uint64_t version, double value, bool exact);
 
-  // The sum of squares of what a step applies, before it is clipped.
+  // The sum of squares of the numbers that a step applies, before it is clipped.
   SwarmBounds Squares(uint64_t step) const;
 
  private:
@@ -110,12 +110,12 @@ class SwarmSteps {
   SwarmBounds RateOf(const Unit& unit, uint64_t step) const;
   SwarmBounds Mean(const Sum& sum) const;
   SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
-  // What a step adds.
+  // The amount that a step adds.
   SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;
-  // What a step makes of a value within `before`.
+  // A value after a step, if it is within `before` at first.
   SwarmBounds After(const Unit& unit, uint64_t step, const SwarmBounds& before,
                     bool committed) const;
-  // What is wrong with versions that were read, now that more is known of a step before them.
+  // The problem with versions that were read, now that more is known of a step before them.
   std::string Changed(uint32_t unit, uint64_t step);
   SwarmBounds& At(uint32_t unit, uint64_t version) { return Extend(unit, version, nullptr); }
   SwarmBounds& Extend(uint32_t unit, uint64_t version, std::string* wrong);
@@ -143,14 +143,14 @@ class SwarmNorm {
  public:
   // A table is there; it outlives this object. Again: nothing changes.
   void Add(const SwarmSteps* steps);
-  // It was dropped, or has lost something: what it adds to norms is not known any more.
+  // The table was dropped, or has lost units: its part of norms is not known any more.
   void Disturb(const SwarmSteps* steps, bool dropped);
   // Tables whose steps cannot be ended together: one was created when others had made steps.
   bool Apart() const;
-  // By what a step of a generation is scaled at least and at most, so that its norm is `limit` at
-  // most.
+  // The least and the greatest factor of a step of a generation that keep its norm at `limit` or
+  // below.
   SwarmBounds Scale(uint32_t generation, uint64_t step, double limit) const;
-  // What each table adds to the square of a step's norm.
+  // Lists each table's part of the square of a step's norm.
   std::string Describe(uint32_t generation, uint64_t step) const;
 
  private:

@@ -1,4 +1,4 @@
-// The swarm's model of steps: bounds that hold, and that tell a wrong norm from a right one.
+// The swarm's model of steps: bounds that hold, and that distinguish a wrong norm from a right one.
 #include "tests/cluster/swarm_steps.h"
 
 #include <catch2/catch.hpp>
@@ -24,10 +24,10 @@ void MakeStep(SwarmSteps* steps, uint32_t units) {
   steps->End(1, 0);
 }
 
-// What is added to each number by a step whose norm spans so many units.
+// The amount that a step whose norm spans so many units adds to each number.
 double Clipped(uint32_t units) { return kLimit / std::sqrt(double{kElements} * units); }
 
-TEST_CASE("regression: a generation begins with what the whole norm of the one before gives") {
+TEST_CASE("regression: a generation begins with values clipped by the whole norm of the last one") {
   SwarmNorm norm;
   SwarmSteps first = MakeSteps(2), second = MakeSteps(1);
   for (SwarmSteps* steps : {&first, &second}) {
@@ -54,7 +54,7 @@ TEST_CASE("regression: a generation begins with what the whole norm of the one b
   }
 }
 
-TEST_CASE("regression: what a lost unit had is in the norm of the steps that it was in") {
+TEST_CASE("regression: a lost unit stays in the norm of the steps that it was in") {
   SwarmNorm norm;
   SwarmSteps steps = MakeSteps(2);
   steps.Clip(&norm, kLimit);
@@ -66,7 +66,7 @@ TEST_CASE("regression: what a lost unit had is in the norm of the steps that it 
   CHECK(steps.Check(1, 1, 1, Clipped(2), false).empty());
 }
 
-TEST_CASE("a restored unit begins with what it was restored with, in any generation") {
+TEST_CASE("a restored unit begins with its restored value, in any generation") {
   SwarmSteps steps = MakeSteps(1);
   steps.FollowJob(3, 1, 0);
   steps.Restore(0, 7);

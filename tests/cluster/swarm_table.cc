@@ -169,7 +169,7 @@ void SwarmTable::Restored(const std::vector<float>& values, const SwarmRates& ra
     if (steps_ != nullptr)
       steps_->Restore(static_cast<uint32_t>(i), static_cast<double>(values[i]));
     if (!exact_) continue;
-    // What was pushed before it was there may be applied now.
+    // Pushes that were made before the restore ended may be applied now.
     unit.attempted += static_cast<int64_t>(values[i]);
     unit.acknowledged += static_cast<int64_t>(values[i]);
     unit.seen = narrow_ ? 0 : static_cast<int64_t>(values[i]);
@@ -281,7 +281,7 @@ std::string SwarmTable::Check(uint32_t unit, absl::Span<const float> values, dou
     const float start = Shown(static_cast<double>(u.start), bag);
     // The moments that it was restored with go on in steps to which nobody pushes.
     const bool moves = u.start != 0 && NeedsTrustRatio(spec_.optimizer());
-    // What was evicted begins again: from nothing, and with pushes alone.
+    // An evicted row begins again: from zero, and with pushes alone.
     if (!moves && value < start && (keeps_rows_ || (value > 0 && u.attempted == 0))) {
       return wrong("less than what it was restored with");
     }

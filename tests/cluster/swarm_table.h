@@ -1,5 +1,5 @@
-// What the swarm knows of one table: for each unit (a chunk, or a row) how much was pushed to it
-// and how much of that was acknowledged.
+// The swarm's model of one table: for each unit (a chunk, or a row) the amount that was pushed to
+// it, and the part of the amount that was acknowledged.
 //
 // Every push adds a small integer, times the rate (swarm_rates.h), to all numbers of a unit, so
 // that the unit's value is a sum that f32 holds exactly. A unit has one writer at a time: its
@@ -45,7 +45,7 @@ class SwarmTable {
     uint32_t partition = 0;
     int64_t acknowledged = 0, attempted = 0;
     int64_t seen = 0;  // the greatest value that a read has shown
-    float start = 0;   // what it began with
+    float start = 0;   // the initial value
   };
 
   // `revision`: of the first view that has it.
@@ -65,20 +65,21 @@ class SwarmTable {
   uint32_t gradient_bytes() const { return gradient_bytes_; }
   // Null: it has no steps.
   SwarmSteps* steps() const { return steps_.get(); }
-  // That were in the checkpoint that it was made from.
+  // Steps in the checkpoint that the table was made from.
   uint64_t restored_steps() const { return restored_steps_; }
   bool clipped() const { return spec_.optimizer().clip_global_norm() > 0; }
-  // What a worker of a job with so many pushes: a mean of it is exact, too.
+  // The amount that a worker of a job with `workers` pushes: the mean over them is exact, too.
   int64_t PushedAmount(int64_t drawn, uint32_t workers) const;
   // The units that worker slot `slot` of `slots` pushes to: [first, second).
   std::pair<uint32_t, uint32_t> OwnedBy(uint32_t slot, uint32_t slots) const;
 
   // ---- the view ----
-  // Of the same table in a later view. Partitions that it has newly lost.
+  // Follows the same table in a later view. Returns the partitions that it has newly lost.
   std::vector<uint32_t> Follow(const v1::Table& table, uint64_t revision);
   // It is made from a checkpoint, and read by nobody before it has all of that.
   bool restoring() const { return restoring_; }
-  // All of it is there: by unit what each began with, and the rates that the checkpoint may have.
+  // The table is restored: the initial value of each unit, and the rates that the checkpoint may
+  // have.
   void Restored(const std::vector<float>& values, const SwarmRates& rates);
   void Drop(int64_t now_ns) { dropped_ns_ = now_ns; }
   bool dropped() const { return dropped_ns_.has_value(); }
@@ -99,15 +100,15 @@ class SwarmTable {
   // ---- pushes and reads ----
   void Attempt(uint32_t unit, int64_t amount) { units_[unit].attempted += amount; }
   void Acknowledge(uint32_t unit, int64_t amount, uint32_t life);
-  // Of a push that comes after so many changes of the rate: by how much it may change the unit.
+  // The change of the unit by a push that comes after so many changes of the rate.
   SwarmBounds Gain(uint32_t unit, int64_t amount, uint64_t changes) const;
   // A push that was counted so may have no more than that after all.
   void Reconsider(uint32_t unit, int64_t counted, int64_t most, uint32_t life);
   // Whether a unit may be assigned: all numbers that it may have then are exact.
   bool MayAssign(uint32_t unit) const;
-  // Not of a sync table: a worker assigns it all that was attempted, and `amount`. Returns this
-  // value, and by how much more than before is acknowledged with it. What others have attempted may
-  // still be added to it.
+  // Not for a sync table: a worker assigns the unit the sum of all attempted pushes and `amount`.
+  // Returns this value, and the increase of the acknowledged amount. Pushes that others have
+  // attempted may still be added.
   std::pair<int64_t, int64_t> AttemptAssign(uint32_t unit, int64_t amount);
   // Whether workers may change the rate, and every sum stays exact.
   bool MayChangeRate() const;
@@ -115,19 +116,19 @@ class SwarmTable {
   const SwarmRates& rates() const { return rates_; }
   // Whether every acknowledged push shows in reads, exactly.
   bool exact() const { return exact_ && complete_; }
-  // Whether what was acknowledged stays.
+  // Whether acknowledged pushes stay.
   bool complete() const { return complete_; }
   // Whether another push can be counted exactly.
   bool MayPush(uint32_t unit) const { return units_[unit].attempted < most_; }
-  // What a read that begins now has to show at least.
+  // The least value that a read which begins now must show.
   double Least(uint32_t unit) const;
   // `values`: the unit's numbers; `bag`: as a bag of one row shows them, which servers sum in f32.
-  // What is wrong with them, or an empty string.
+  // Returns the problem with them, or an empty string.
   std::string Check(uint32_t unit, absl::Span<const float> values, double least, uint32_t life,
                     bool bag);
-  // The same of what a checkpoint has, whose numbers are not rounded to what readers see.
+  // The same for the values of a checkpoint, which are not rounded as for readers.
   std::string CheckSaved(uint32_t unit, float value, double least, uint32_t life) const;
-  // Of a sync table, whose saved numbers are those after so many steps of a generation.
+  // The same for a sync table, whose saved values are those after so many steps of a generation.
   std::string CheckSavedStep(uint32_t unit, float value, uint64_t steps, uint32_t generation,
                              uint32_t life) const;
 

@@ -1,4 +1,4 @@
-// The swarm's model of a table: what a read may show of it.
+// The swarm's model of a table: the values that a read may show.
 #include "tests/cluster/swarm_table.h"
 
 #include <catch2/catch.hpp>

@@ -1,5 +1,5 @@
-// What the actors of one swarm seed share: the plan, the cluster, the models of its tables, and
-// what was found wrong.
+// The state that the actors of one swarm seed share: the plan, the cluster, the models of its
+// tables, and the violations.
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_WORLD_H_
@@ -27,7 +27,7 @@ namespace verbena::test {
 enum class SwarmStage : uint8_t {
   kFaults,    // everything happens
   kRecovery,  // no more faults, drops and crashes; clients go on at the same rate
-  kFinish,    // clients end what they have begun
+  kFinish,    // clients end their operations
 };
 
 struct SwarmJob {
@@ -45,7 +45,7 @@ struct SwarmWorld {
   const bool trace = std::getenv("VERBENA_SWARM_TRACE") != nullptr;
   SwarmStage stage = SwarmStage::kFaults;
   int64_t recovery_began_ns = 0;
-  bool old_state = false;    // the coordinator has an older state: what it says now does not count
+  bool old_state = false;    // the coordinator has an older state: its answers do not count now
   std::set<uint64_t> terms;  // ids of those that the coordinator had with the newest state
   std::vector<SwarmJob> jobs;
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
@@ -60,7 +60,7 @@ struct SwarmWorld {
   void Violation(const std::string& text) {
     result->violations.push_back(absl::StrCat("at ", now() / kMilli, " ms: ", text));
   }
-  // With VERBENA_SWARM_TRACE set: a line of what happens, to stderr.
+  // With VERBENA_SWARM_TRACE set: prints an event as a line to stderr.
   void Trace(const std::string& text) const {
     if (trace) std::fprintf(stderr, "%8.3f  %s\n", static_cast<double>(now()) / 1e9, text.c_str());
   }

@@ -129,7 +129,7 @@ def work_with_ddp(rank, workers, cluster, job, optimizer, rendezvous):
 
 
 def refuse_nan_with_ddp(rank, workers, cluster, job, rendezvous):
-    """What backward() raises when a gradient of rank 0 is a NaN."""
+    """Returns the error that backward() raises when a gradient of rank 0 is a NaN."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank,
@@ -150,7 +150,7 @@ def refuse_nan_with_ddp(rank, workers, cluster, job, rendezvous):
 
 
 def broadcast(rank, workers, cluster, job, root):
-    """One of several workers that call broadcast_parameters() twice; what it has then."""
+    """One of several workers that call broadcast_parameters() twice; returns its values."""
     torch.set_num_threads(1)
     with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers) as client:
         torch.manual_seed(rank)
@@ -187,7 +187,7 @@ def work_locally(rank, workers, cluster, job, options):
 
 
 def simulate(workers, outer, sync_every, delay=0, alpha=0.0):
-    """What all workers of work_locally() have in the end, in one process and double precision."""
+    """Computes the result of all workers of work_locally() in one process and double precision."""
     nets = [model().double() for _ in range(workers)]
     fragments = [[0], [2, 4]] if outer["fragments"] == 2 else [[0, 2, 4]]
     shared = model().double()

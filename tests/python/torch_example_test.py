@@ -1,4 +1,4 @@
-"""The examples train what they say."""
+"""The examples reach the results that they announce."""
 import json
 import os
 import re

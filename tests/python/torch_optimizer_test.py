@@ -308,7 +308,7 @@ def test_a_nan_is_refused_and_training_goes_on(make, pair):
     served.pull_parameters()
     train(net, served, 10)
     local = torch.optim.SGD(groups(exact))
-    for p in exact.parameters():  # what was refused counts as zero
+    for p in exact.parameters():  # a refused gradient counts as zero
         p.grad = torch.zeros_like(p)
     local.step()
     train(exact, local, 10)

@@ -1,4 +1,4 @@
-"""The servers' optimizers compute what torch.optim does in double precision, or refuse."""
+"""The servers' optimizers compute the results of torch.optim in double precision, or refuse."""
 import math
 
 import pytest

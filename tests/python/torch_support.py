@@ -1,4 +1,4 @@
-"""What the tests of verbena.torch share."""
+"""Helpers that the tests of verbena.torch share."""
 import itertools
 import os
 

@@ -41,7 +41,7 @@ TEST_CASE("tables wait for the expected servers") {
   REQUIRE(c.CreateTable(c.Spec("t", 64)).ok());
 }
 
-// A copy of a restored table's specification says so.
+// A copied specification of a restored table has `changed` set.
 TEST_CASE("regression: values of a table that no restore has made are compared") {
   TestCoordinator c;
   c.JoinServer("a");

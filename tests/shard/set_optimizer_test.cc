@@ -163,7 +163,7 @@ TEST_CASE("regression: set optimizer: a change that an observer sends again coun
 }
 
 TEST_CASE(
-    "regression: set optimizer: an observer's value is in force from the step that it is told") {
+    "regression: set optimizer: an observer's value is in force from the step in its answer") {
   FixtureOptions o = OneChunk(v1::CONSISTENCY_SYNC);
   o.optimizer = "momentum";
   o.observers = 1;

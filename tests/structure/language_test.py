@@ -24,8 +24,7 @@ import sys
 
 import tree
 
-LIMITS = {"documents": 1.5, "strings": 1.5, "headers": 1.5, "sources": 1.5,
-          "tests": 4.0}  # as of today: lower it whenever the rate is lower
+LIMITS = {"documents": 1.5, "strings": 1.5, "headers": 1.5, "sources": 1.5, "tests": 1.5}
 WORST = 4
 
 # Whole words and phrases. A pattern that has a good use in this project is not listed.

@@ -296,7 +296,7 @@ expect 0 "--log /dev/full: cannot write: No space left on device; the log ends h
 expect 1 "--log /nowhere/log: cannot open it: No such file or directory" \
   --local --format text --data "$work/text" --steps 1 --log /nowhere/log
 
-# A result that cannot be written is said, and is no success.
+# A result that cannot be written is reported, and is no success.
 for options in "--local" "--local --json" "--count-models"; do
   # shellcheck disable=SC2086
   "$train" $options --format text --data "$work/text" --steps 1 > /dev/full 2> "$work/err"

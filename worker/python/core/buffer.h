@@ -63,7 +63,7 @@ struct Buffer {
   void* stream = nullptr;  // of a GPU: the work that comes before a transfer
 };
 
-// What an operation needs of an argument.
+// The requirements of an operation on an argument.
 struct Wanted {
   const char* name;  // of the argument, for errors
   Element element;   // kFloat32, kFloat16 or kBFloat16

@@ -64,7 +64,7 @@ class Operation : public std::enable_shared_from_this<Operation> {
 // put an operation here, and the Python thread of verbena._completions takes it.
 class CompletionQueue {
  public:
-  // Of this process: a forked child has an empty one.
+  // The queue of this process: a forked child has an empty one.
   static CompletionQueue& Get();
   static void StartAfterFork();
 

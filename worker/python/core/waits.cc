@@ -31,7 +31,7 @@ struct LongCall {
     Outcome result;
     result.code = call();
     if (result.code != VERBENA_OK) result.text = verbena_last_error();
-    call = nullptr;  // what it owns is freed on this thread
+    call = nullptr;  // the objects that it owns are freed on this thread
     const std::lock_guard<std::mutex> lock(mutex);
     if (abandoned) given_up.fetch_sub(1);
     outcome = std::move(result);

@@ -1,6 +1,6 @@
 """The part of the extension's access to PyTorch that differs between its versions.
 
-PyTorch is not imported here: whoever passes a tensor has imported it.
+PyTorch is not imported here: a caller that passes a tensor has imported it.
 """
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .._core import Handle, Table
 from .._errors import Error
 from .rules import Rule
 
-# Of a parameter: types of the table's parameters, of its gradients, and of the flat gradient.
+# By a parameter's type: types of the table's parameters, its gradients and the flat gradient.
 _TYPES: Dict[torch.dtype, Tuple[str, str, torch.dtype]] = {
     torch.float32: ("f32", "f32", torch.float32),
     torch.bfloat16: ("bf16", "bf16", torch.bfloat16),
@@ -84,7 +84,7 @@ class Slot:
         self._view(self.bucket.parameters).copy_(self.parameter.detach())
 
     def pack_movement(self) -> None:
-        """Copies what was subtracted from the parameter since it was pulled, as a gradient."""
+        """Copies the negative change of the parameter since it was pulled, as a gradient."""
         torch.sub(self._view(self.bucket.parameters), self.parameter.detach(),
                   out=self._view(self.bucket.gradient))
 

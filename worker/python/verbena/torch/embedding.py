@@ -61,7 +61,7 @@ class _LookUpBags(torch.autograd.Function):
 
 
 class _Rows(torch.nn.Module):
-    """What Embedding and EmbeddingBag share: a table of rows, and the pushes of a step."""
+    """The common part of Embedding and EmbeddingBag: a table of rows, and the pushes of a step."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, *, client: Client, name: str,
                  optimizer: str, rate: float, parameters: Optional[Mapping[str, float]],
@@ -238,7 +238,7 @@ class Embedding(_Rows):
         name: of the table.
         optimizer, rate, parameters: "sgd", "adagrad", "sparse_adam", "rowwise_adagrad", ... of the
             servers (docs/optimizers.md), with its learning rate and named parameters. sgd, adagrad
-            and sparse_adam compute what SGD, Adagrad and SparseAdam of torch.optim do.
+            and sparse_adam compute the same as SGD, Adagrad and SparseAdam of torch.optim.
         consistency, init, options: of Client.table(); the default of `init` is torch.nn's.
 
         Raises ValueError for arguments that are refused; verbena.AlreadyExistsError if the table

@@ -25,7 +25,7 @@ class DiLoCo:
                 loss(model, batch).backward()
                 inner.step()             # every 100th step also exchanges parameters
 
-    Each `sync_every` steps a worker pushes what a fragment has moved since its last exchange. The
+    Each `sync_every` steps a worker pushes the change of a fragment since its last exchange. The
     servers take the mean over the workers as the gradient of the outer optimizer, and the worker
     continues with the parameters that this makes. Workers make the same number of steps.
     """

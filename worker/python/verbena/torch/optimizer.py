@@ -145,7 +145,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return (slot for bucket in self._buckets for slot in bucket.slots)
 
     def layout(self) -> Dict[str, List[Tuple[str, int, Tuple[int, ...]]]]:
-        """Of each table by name: the name, first element and shape of its parameters.
+        """Returns by name of each table the name, first element and shape of its parameters.
 
         It finds the parameters in a checkpoint's tables.
         """
@@ -236,7 +236,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         bucket.pushed = True
 
     def _check_pushed(self, bucket: Bucket) -> None:
-        """The push has what torch.optim would use now."""
+        """Checks that the push has the gradients that torch.optim would use now."""
         for slot in bucket.slots:
             if slot.changed_since():
                 raise RuntimeError(
@@ -277,7 +277,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return not bool(found.any())
 
     def step(self, closure: Optional[Callable[[], Any]] = None, *, grad_scaler: Any = None) -> Any:
-        """Ends the step: pushes what backward() did not, and waits for the new parameters.
+        """Ends the step: pushes the remaining gradients, and waits for the new parameters.
 
         closure: computes the loss and gradients, as in torch.optim; its result is returned.
         grad_scaler: of GradScaler.step(), which passes itself if it is enabled. If the gradient of
