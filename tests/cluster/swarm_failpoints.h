@@ -16,7 +16,7 @@
 namespace verbena::test {
 
 // Each failpoint must be found within so many seeds.
-constexpr uint64_t kFailpointSeeds = 2500;
+constexpr uint64_t kFailpointSeeds = 3000;
 
 struct PlantedFault {
   std::string name;

@@ -1,6 +1,6 @@
 // Failpoints that the swarm finds: its random plans reach them, and its invariants show them.
 //
-// By hand, in seeds VERBENA_FAILPOINTS_FROM (1) to VERBENA_FAILPOINTS_SEEDS (2500), of those that
+// By hand, in seeds VERBENA_FAILPOINTS_FROM (1) to VERBENA_FAILPOINTS_SEEDS (3000), of those that
 // have the features VERBENA_FAILPOINTS_WITH (comma-separated):
 //  - VERBENA_FAILPOINTS=NAME,NAME or `all` searches these failpoints, those without a known seed
 //    included, and prints the seeds that reach one and do not show it. A seed that reaches none of
