@@ -262,8 +262,8 @@ class VERBENA_EXPORT Client {
   // coordinator does not respond.
   absl::StatusOr<std::vector<v1::Table>> ListTables(const CallOptions& options = {});
   // Drops the table of this name and its parameters. Operations of all workers on it end with
-  // NOT_FOUND, and so do later ones of this client. NOT_FOUND: there is none. UNAVAILABLE: the
-  // coordinator does not respond.
+  // NOT_FOUND, and so do later ones of this client, for which the call waits until its deadline.
+  // NOT_FOUND: there is none. UNAVAILABLE: the coordinator does not respond.
   absl::Status DropTable(std::string_view name, const CallOptions& options = {});
   // Drops this table, but not a later table of the same name.
   absl::Status DropTable(const Table& table, const CallOptions& options = {});
