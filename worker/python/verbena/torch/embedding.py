@@ -261,8 +261,9 @@ class Embedding(_Rows):
 
 
 class EmbeddingBag(_Rows):
-    """torch.nn.EmbeddingBag(sparse=True) with rows on the servers, which also sum them by bag.
+    """torch.nn.EmbeddingBag with rows on the servers, which also sum them by bag.
 
+    Its gradients are sparse in each mode, also in "max", where torch.nn has dense ones only.
     Otherwise as Embedding.
     """
 
@@ -275,10 +276,11 @@ class EmbeddingBag(_Rows):
                  init: Any = ("normal", 0.0, 1.0), **options: Any) -> None:
         """Creates the table, or opens it; arguments as of torch.nn and Embedding.
 
-        mode: "sum" or "mean"; "max" is refused. padding_idx: indices that are left out of the bags.
+        mode: "sum", "mean" or "max". The servers compute sums and means; for "max" all rows of the
+            bags are pulled. padding_idx: indices that are left out of the bags.
         """
-        if mode not in ("sum", "mean"):
-            raise ValueError(f"EmbeddingBag: mode is {mode!r}; allowed: 'sum', 'mean'")
+        if mode not in ("sum", "mean", "max"):
+            raise ValueError(f"EmbeddingBag: mode is {mode!r}; allowed: 'sum', 'mean', 'max'")
         super().__init__(num_embeddings, embedding_dim, client=client, name=name,
                          optimizer=optimizer, rate=rate, parameters=parameters,
                          consistency=consistency, init=init, padding_idx=padding_idx,
@@ -312,7 +314,7 @@ class EmbeddingBag(_Rows):
 
     def forward(self, input: torch.Tensor, offsets: Optional[torch.Tensor] = None,
                 per_sample_weights: Optional[torch.Tensor] = None) -> torch.Tensor:
-        """The sum or mean of each bag: float32 [bags, embedding_dim]; an empty bag is zero.
+        """The sum, mean or maximum of each bag: float32 [bags, embedding_dim]; an empty bag is zero.
 
         input: int64 or int32; [bags, length], or [indices] with `offsets` [bags].
         per_sample_weights: float32, the shape of `input`; for mode "sum". It may need gradients.
@@ -331,9 +333,10 @@ class EmbeddingBag(_Rows):
             before = F.pad(kept.cumsum(0), (1, 0))
             starts, keys = before[starts], keys[kept]
             weights = None if weights is None else weights[kept]
-        if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+        if self.mode == "max" or (weights is not None and weights.requires_grad
+                                  and torch.is_grad_enabled()):
             rows = _LookUp.apply(self._anchor, self, keys)
-            bags = F.embedding_bag(torch.arange(keys.numel()), rows, starts, mode="sum",
+            bags = F.embedding_bag(torch.arange(keys.numel()), rows, starts, mode=self.mode,
                                    per_sample_weights=weights)
         else:
             weights = None if weights is None else weights.detach().contiguous()
