@@ -18,8 +18,7 @@ verbena_objects(objects ${modules})
 # Dependencies of the objects and of the public headers.
 set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
           absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor
-          absl::str_format absl::strings absl::time PkgConfig::HWLOC PkgConfig::IBVERBS
-          PkgConfig::RDMACM Threads::Threads)
+          absl::str_format absl::strings absl::time PkgConfig::HWLOC Threads::Threads)
 set(shows protobuf::libprotobuf absl::status absl::statusor absl::time)
 
 function(verbena_library name type)
