@@ -59,6 +59,10 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/verbena-config-version.cmak
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/verbena-config.cmake
               ${CMAKE_BINARY_DIR}/verbena-config-version.cmake DESTINATION ${package})
+file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/verbena.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/verbena.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # ---- the programs of README.md, which tests/deploy runs ----
 add_executable(verbena_example example/quick_example.cc)
