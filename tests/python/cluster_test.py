@@ -25,6 +25,18 @@ def alive(pid):
         return False
 
 
+def test_the_module_prints_versions_and_places():
+    def says(*arguments):
+        return subprocess.run([sys.executable, "-m", "verbena", *arguments], text=True, capture_output=True,
+                              timeout=120, check=True).stdout
+    assert says("--version") == f"verbena {verbena.__version__}\n"
+    lines = dict(line.split(None, 1) for line in says().splitlines())
+    assert lines["verbena"] == verbena.__version__
+    assert lines["verbenad"] == verbena.find_verbenad()
+    assert os.path.samefile(lines["package"], os.path.dirname(verbena.__file__))
+    assert os.path.samefile(lines["library"], verbena._core.library_path())
+
+
 def test_a_cluster_with_replicas_survives_a_server():
     with verbena.local_cluster(servers=2, shards=2, replicas=2, options=("--lease-ms", "1000")) as cluster:
         with verbena.connect(cluster, job="survives") as client:
