@@ -144,6 +144,7 @@ def add_libraries(package, bin_dir):
     extension, = package.glob("_core*.so")
     copy_stripped(extension, extension.with_suffix(".stripped"))
     extension.with_suffix(".stripped").rename(extension)
+    weaken_unique(extension)
     targets = [(extension, "$ORIGIN/libs"), *((package / "bin" / name, "$ORIGIN/../libs") for name in PROGRAMS),
                *((package / "libs" / name, "$ORIGIN") for name in private.values())]
     for path, folder in targets:

@@ -79,8 +79,16 @@ def test_a_missing_program_is_named_with_the_places():
               "verbena._cluster._core.library_path = lambda: '/nowhere/lib/libverbena.so'\n"
               "try: verbena.find_verbenad()\n"
               "except FileNotFoundError as error: print(error)",
-              VERBENA_VERBENAD="/nowhere/verbenad", PATH="/nowhere")
+              VERBENA_VERBENAD="", PATH="/nowhere")
     assert "verbenad is not in" in out and "near /nowhere/lib" in out and "set VERBENA_VERBENAD" in out
+
+
+def test_the_variable_comes_before_all_places_and_has_no_fallback(monkeypatch):
+    monkeypatch.setenv("VERBENA_VERBENAD", "/bin/false")
+    assert verbena.find_verbenad() == "/bin/false"
+    monkeypatch.setenv("VERBENA_VERBENAD", "/nowhere/verbenad")
+    with pytest.raises(FileNotFoundError, match="VERBENA_VERBENAD is /nowhere/verbenad, which is not a program"):
+        verbena.local_cluster()
 
 
 def test_verbenad_is_found_near_the_library():
