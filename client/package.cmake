@@ -18,8 +18,7 @@ verbena_objects(objects ${modules})
 # Dependencies of the objects and of the public headers.
 set(needs gRPC::grpc++ OpenSSL::SSL OpenSSL::Crypto protobuf::libprotobuf absl::any_invocable
           absl::flat_hash_map absl::random_random absl::span absl::status absl::statusor
-          absl::str_format absl::strings absl::time PkgConfig::HWLOC PkgConfig::IBVERBS
-          PkgConfig::RDMACM Threads::Threads)
+          absl::str_format absl::strings absl::time PkgConfig::HWLOC Threads::Threads)
 set(shows protobuf::libprotobuf absl::status absl::statusor absl::time)
 
 function(verbena_library name type)
@@ -60,6 +59,10 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/verbena-config-version.cmak
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/verbena-config.cmake
               ${CMAKE_BINARY_DIR}/verbena-config-version.cmake DESTINATION ${package})
+file(RELATIVE_PATH to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" to_prefix ${to_prefix})
+configure_file(${CMAKE_SOURCE_DIR}/cmake/verbena.pc.in ${CMAKE_BINARY_DIR}/verbena.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/verbena.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 # ---- the programs of README.md, which tests/deploy runs ----
 add_executable(verbena_example example/quick_example.cc)

@@ -6,7 +6,11 @@ find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
-pkg_check_modules(RDMACM REQUIRED IMPORTED_TARGET librdmacm)
+pkg_check_modules(RDMACM REQUIRED librdmacm)
+# The libraries are found at run time (rdma/verbs/rdma_core.h).
+add_library(verbena_rdma_core_headers INTERFACE)
+target_include_directories(verbena_rdma_core_headers SYSTEM INTERFACE
+                           ${IBVERBS_INCLUDE_DIRS} ${RDMACM_INCLUDE_DIRS})
 # The ofi transport; without it everything else is built, and the transport reports why it is missing.
 option(VERBENA_OFI "Build the ofi transport where libfabric is found" ON)
 if(VERBENA_OFI)

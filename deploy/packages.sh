@@ -29,9 +29,14 @@ VERBENA_PACKAGES_HOSTS=(iproute2 nftables openssl)
 # For bench/all_reduce, which is skipped without.
 VERBENA_PACKAGES_BENCH=(openmpi-bin libopenmpi-dev)
 
+# For deploy/wheel.sh.
+VERBENA_PACKAGES_WHEEL=(
+  python3-dev pybind11-dev python3-pybind11 python3-setuptools python3-wheel python3-pip patchelf binutils
+)
+
 # For the Python package and its tests; everything else is built without.
 VERBENA_PACKAGES_PYTHON=(
-  python3-dev pybind11-dev python3-pybind11 python3-setuptools python3-wheel python3-pip
+  "${VERBENA_PACKAGES_WHEEL[@]}"
   python3-numpy python3-torch python3-sklearn python3-pytest python3-mypy python3-flake8 python3-matplotlib
 )
 
@@ -54,7 +59,8 @@ package_list() {
       hosts) printf '%s\n' "${VERBENA_PACKAGES_HOSTS[@]}" ;;
       bench) printf '%s\n' "${VERBENA_PACKAGES_BENCH[@]}" ;;
       python) printf '%s\n' "${VERBENA_PACKAGES_PYTHON[@]}" ;;
-      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts, bench, python\n' "$group" >&2; return 2 ;;
+      wheel) printf '%s\n' "${VERBENA_PACKAGES_WHEEL[@]}" ;;
+      *) printf 'packages.sh: unknown group "%s"; allowed: build, test, softroce, hosts, bench, python, wheel\n' "$group" >&2; return 2 ;;
     esac
   done
 }

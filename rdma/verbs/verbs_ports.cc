@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "rdma/memory/topology.h"
+#include "rdma/verbs/rdma_core.h"
 #include "rdma/verbs/verbs_endpoint.h"
 #include "rdma/verbs/verbs_errors.h"
 #include "rdma/verbs/verbs_handles.h"
@@ -29,6 +30,10 @@ bool AnyDevice(std::string* why) {
   ibv_device** list = ibv_get_device_list(&count);
   if (list != nullptr) ibv_free_device_list(list);
   if (list != nullptr && count > 0) return true;
+  if (const absl::Status loaded = LoadRdmaCore(); list == nullptr && !loaded.ok()) {
+    *why = std::string(loaded.message());
+    return false;
+  }
   *why =
       "no RDMA device: ibv_get_device_list() is empty. Check `rdma link`, that the driver and "
       "ib_uverbs are loaded, and in a container that /dev/infiniband is passed in";

@@ -63,15 +63,31 @@ refused "version: $version" -DWANTED_VERSION=0.2
 refused "version: $version" -DWANTED_VERSION=1.0
 refused "no component 'python'" -DWANTED_COMPONENT=python
 
+# pkg-config, for C.
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name verbena.pc)")
+export PKG_CONFIG_PATH
+[ "$(pkg-config --modversion verbena)" = "$version" ] || fail "pkg-config: $(pkg-config --modversion verbena 2>&1)"
+read -ra flags <<<"$(pkg-config --cflags --libs verbena)"
+mkdir "$here/pkg_config"
+run pkg_config cc -std=c99 -o "$here/pkg_config/c_shared" "$source_dir/client/example/quick_example.c" "${flags[@]}" \
+  -Wl,-rpath,"$(dirname "$library")"
+
 # The Python package beside the library, and one that pip builds against it.
 if [ -e "$build_dir/python/interpreter" ]; then
   python=$(cat "$build_dir/python/interpreter")
   installed=$(find "$prefix/lib" -type d -path '*python3*/verbena' -prune)
   [ -n "$installed" ] || fail "the Python package is not installed"
   cp -r "$source_dir/worker/python" "$here/python"
-  rm -rf "$here/python/build"
   VERBENA_PREFIX=$prefix run pip "$python" -m pip install -q --no-build-isolation --no-deps --no-index \
     --target "$here/pip" "$here/python"
+  # The other ways to name the library, and the errors where there is none.
+  found() { (cd "$here/python" && env -u PKG_CONFIG_PATH -u VERBENA_PREFIX "$@" "$python" -W ignore setup.py --version 2>&1 | tail -n 1); }
+  for place in PKG_CONFIG_PATH="$PKG_CONFIG_PATH" CMAKE_PREFIX_PATH="/nowhere:$prefix" VERBENA_PREFIX="$prefix"; do
+    [ "$(found "$place")" = "$version" ] || fail "with $place: $(found "$place")"
+  done
+  grep -q "libverbena was not found .*cmake --install .*VERBENA_PREFIX" <<<"$(found)" || fail "without libverbena: $(found)"
+  grep -q "VERBENA_PREFIX is /nowhere, which has no libverbena" <<<"$(found VERBENA_PREFIX=/nowhere)" ||
+    fail "VERBENA_PREFIX=/nowhere: $(found VERBENA_PREFIX=/nowhere)"
   for package in "$installed" "$here/pip/verbena"; do
     run python env -u VERBENA_VERBENAD PATH=/usr/bin:/bin PYTHONPATH="${package%/verbena}" "$python" -c "
 import verbena
@@ -102,14 +118,14 @@ stop_cluster() {
 
 # Each trains a table from its first step, so each has a cluster of its own.
 for program in outside/cpp_shared outside/cpp_static outside/c_shared outside/c_static \
-  c_only/c_only; do
+  c_only/c_only pkg_config/c_shared; do
   start_cluster
   said=$(timeout 60 "$here/$program" "$address" 2>&1) || fail "$program: status $?: $said"
   [ "$said" = "weights[0] = 0.6513 after 10 steps" ] || fail "$program: $said"
   stop_cluster
   linked=$(ldd "$here/$program")
-  # Found at run time, when ofi is used: loading it takes 0.2 s and signals.
-  case "$linked" in *libfabric*) fail "$program starts with libfabric: $linked" ;; esac
+  # Found at run time, when they are used.
+  case "$linked" in *libfabric* | *libibverbs*) fail "$program starts with libfabric or rdma-core: $linked" ;; esac
   case "$program" in
     *_static) case "$linked" in *libverbena*) fail "$program needs the shared library" ;; esac ;;
     *) case "$linked" in *"$prefix"/*libverbena.so.*) ;; *) fail "$program: $linked" ;; esac ;;

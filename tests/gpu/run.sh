@@ -78,8 +78,8 @@ cp "$client" "$folder/client/libverbena.so"
 strip --strip-debug "$folder/client/libverbena.so" 2>/dev/null || true
 libraries_of "$client" >>"$work/libraries"
 cp "$root/tests/gpu/trace.py" "$folder/"
-# Loaded at run time, not linked. So are cuBLAS and NCCL, too large to carry along, and providers of
-# libibverbs, which these tests do not use.
+# Loaded at run time, not linked. So are cuBLAS and NCCL, too large to carry along, and rdma-core,
+# which these tests do not use.
 fabric=$(ldconfig -p | sed -nE 's/.*=> (.*\/libfabric\.so\.1)$/\1/p' | head -n 1)
 [ -n "$fabric" ] || die "there is no libfabric.so.1 here, which the tests of ofi need: install libfabric1"
 { echo "$fabric"; libraries_of "$fabric"; } >>"$work/libraries"

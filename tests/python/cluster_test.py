@@ -25,6 +25,18 @@ def alive(pid):
         return False
 
 
+def test_the_module_prints_versions_and_places():
+    def says(*arguments):
+        return subprocess.run([sys.executable, "-m", "verbena", *arguments], text=True, capture_output=True,
+                              timeout=120, check=True).stdout
+    assert says("--version") == f"verbena {verbena.__version__}\n"
+    lines = dict(line.split(None, 1) for line in says().splitlines())
+    assert lines["verbena"] == verbena.__version__
+    assert lines["verbenad"] == verbena.find_verbenad()
+    assert os.path.samefile(lines["package"], os.path.dirname(verbena.__file__))
+    assert os.path.samefile(lines["library"], verbena._core.library_path())
+
+
 def test_a_cluster_with_replicas_survives_a_server():
     with verbena.local_cluster(servers=2, shards=2, replicas=2, options=("--lease-ms", "1000")) as cluster:
         with verbena.connect(cluster, job="survives") as client:
@@ -67,8 +79,16 @@ def test_a_missing_program_is_named_with_the_places():
               "verbena._cluster._core.library_path = lambda: '/nowhere/lib/libverbena.so'\n"
               "try: verbena.find_verbenad()\n"
               "except FileNotFoundError as error: print(error)",
-              VERBENA_VERBENAD="/nowhere/verbenad", PATH="/nowhere")
+              VERBENA_VERBENAD="", PATH="/nowhere")
     assert "verbenad is not in" in out and "near /nowhere/lib" in out and "set VERBENA_VERBENAD" in out
+
+
+def test_the_variable_comes_before_all_places_and_has_no_fallback(monkeypatch):
+    monkeypatch.setenv("VERBENA_VERBENAD", "/bin/false")
+    assert verbena.find_verbenad() == "/bin/false"
+    monkeypatch.setenv("VERBENA_VERBENAD", "/nowhere/verbenad")
+    with pytest.raises(FileNotFoundError, match="VERBENA_VERBENAD is /nowhere/verbenad, which is not a program"):
+        verbena.local_cluster()
 
 
 def test_verbenad_is_found_near_the_library():

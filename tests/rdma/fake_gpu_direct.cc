@@ -14,7 +14,8 @@ namespace {
 // The library's own.
 template <typename Function>
 Function* Real(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  static void* const library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
 ibv_mr* Refused(int error) {

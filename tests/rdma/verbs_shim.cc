@@ -13,7 +13,8 @@ PostSend real_post_send = nullptr;
 // The library's own.
 template <typename Function>
 Function* Real(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+  static void* const library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
 int ShimPostSend(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {

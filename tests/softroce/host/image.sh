@@ -36,8 +36,8 @@ overlay_fill() {
   for name in "${softroce_tools[@]}"; do
     if path=$(command -v "$name") && [ -f "$path" ]; then files+=("$path"); fi
   done
-  # Loaded by name at run time: the provider of soft-RoCE.
-  for path in /usr/lib/*/libibverbs/librxe-*.so; do [ ! -e "$path" ] || files+=("$path"); done
+  # Loaded by name at run time: rdma-core, and the provider of soft-RoCE.
+  for path in /usr/lib/*/{libibverbs.so.1,librdmacm.so.1,libibverbs/librxe-*.so}; do [ ! -e "$path" ] || files+=("$path"); done
   files+=("$@")
   mapfile -t files < <(
     {

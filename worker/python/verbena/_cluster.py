@@ -24,20 +24,27 @@ _LOG_LINES = 15
 def find_verbenad() -> str:
     """The path of verbenad.
 
-    Looks into the package, at $VERBENA_VERBENAD, near the library, and into $PATH. Raises
-    FileNotFoundError with these places.
+    $VERBENA_VERBENAD names it; otherwise looks into the package, near the library, and into $PATH.
+    Raises FileNotFoundError with these places.
     """
+    named = os.environ.get("VERBENA_VERBENAD")
+    if named:
+        program = shutil.which(named)
+        if program is None:
+            raise FileNotFoundError(f"VERBENA_VERBENAD is {named}, which is not a program; set it to the "
+                                    "path of verbenad, or unset it")
+        return os.path.abspath(program)
     package = os.path.join(os.path.dirname(__file__), "bin", "verbenad")
     library = os.path.dirname(os.path.realpath(_core.library_path()))
-    places = [package, os.environ.get("VERBENA_VERBENAD", "")]
+    places = [package]
     places += [os.path.join(library, path, "verbenad")
                for path in ("../bin", "../../bin", "..")]  # lib, lib/x86_64-linux-gnu, a build folder
     places.append(shutil.which("verbenad") or "")
     for place in places:
         if place and os.access(place, os.X_OK) and os.path.isfile(place):
             return os.path.normpath(place)
-    raise FileNotFoundError(f"verbenad is not in {os.path.dirname(package)}, $VERBENA_VERBENAD, "
-                            f"near {library}, or in $PATH; set VERBENA_VERBENAD to its path")
+    raise FileNotFoundError(f"verbenad is not in {os.path.dirname(package)}, near {library}, or in "
+                            "$PATH; set VERBENA_VERBENAD to its path")
 
 
 class LocalCluster:
