@@ -251,7 +251,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _pack_rest(self, bucket: Bucket) -> None:
         for slot in bucket.slots:
-            if slot.packed:
+            if slot.packed and not slot.changed_since():
                 continue
             if slot.parameter.grad is None and not self._find_unused:
                 raise RuntimeError(
@@ -271,7 +271,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         state = scaler._per_optimizer_states[id(self)]  # there is no public interface
         if state["stage"].value == 0:  # not yet by the caller
             scaler.unscale_(self)
-        found = torch.tensor([sum(float(value) for value in state["found_inf_per_device"].values())])
+        found = torch.tensor([sum(float(value) for value in state["found_inf_per_device"].values())],
+                             dtype=torch.float32)
         if self._consistency == "sync":  # all workers make the step, or none
             self._all_reduce.start("scaler", found).wait()
         return not bool(found.any())
@@ -326,6 +327,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise first
 
     # ---- torch.optim ----------------------------------------------------------------------------
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As torch.optim. A backward pass that was not pushed, or that raised, no longer counts."""
+        super().zero_grad(*args, **kwargs)
+        for slot in self._slots():
+            if not slot.bucket.pushed:
+                slot.begin_step()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Refused after construction: tables are created before the first step."""
