@@ -1,6 +1,8 @@
 """What a program changes between the calls of a step: gradients, groups, batches and interrupts."""
+import gc
 import signal
 import threading
+import weakref
 
 import pytest
 
@@ -113,6 +115,31 @@ def test_an_interrupted_step_is_finished_by_synchronize(connect):
     optimizers[1].step()
     optimizers[0].synchronize()
     assert models[0].tolist() == models[1].tolist() == [-1, -1]
+
+
+def test_a_parameter_that_was_frozen_at_first_is_refused(make):
+    named, (a, b) = two_parameters()
+    b.requires_grad_(False)
+    optimizer = make(named, torch.optim.SGD([a, b], lr=1))
+    b.requires_grad_(True)
+    (a.sum() + b.sum()).backward()
+    with pytest.raises(RuntimeError, match="'b' has a gradient and was frozen"):
+        optimizer.step()
+
+
+def test_a_model_keeps_no_optimizer_alive(make):
+    net = torch.nn.Linear(2, 2)
+    optimizer = make(net.named_parameters(), torch.optim.SGD(net.parameters(), lr=1), model=net)
+    memory = weakref.ref(optimizer._buckets[0])
+    before = net.weight.detach().clone()
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    del optimizer
+    gc.collect()
+    net(torch.ones(1, 2))  # it still waits for the step
+    assert torch.equal(net.weight, before - 1)
+    gc.collect()
+    assert memory() is None
 
 
 # ---- the forward that waits ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Hooks of autograd and of modules, for PyTorch 1.13 and later."""
 from __future__ import annotations
 
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Sequence
 
 import torch
@@ -44,13 +45,21 @@ def _parameters_of(module: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
             yield from _parameters_of(child)
 
 
-def wait_before_forward(model: torch.nn.Module, buckets: Sequence[Bucket]) -> List[Any]:
+def _keep_in_flight(buckets: List[Bucket]) -> None:
+    buckets[:] = [bucket for bucket in buckets if bucket.handles]
+
+
+def wait_before_forward(model: torch.nn.Module, buckets: Sequence[Bucket],
+                        owner: object) -> List[Any]:
     """Makes the forward of each module wait for the buckets of its own parameters.
+
+    owner: the buckets are kept as long as it lives, or their step is in flight.
 
     Raises ValueError for a parameter that no module of the model has.
     """
     bucket_of: Dict[int, Bucket] = {id(slot.parameter): bucket
                                     for bucket in buckets for slot in bucket.slots}
+    alive = weakref.ref(owner)
     found = set()
     handles = []
     for module in model.modules():
@@ -60,9 +69,13 @@ def wait_before_forward(model: torch.nn.Module, buckets: Sequence[Bucket]) -> Li
         found.update(own)
         needed = list({id(bucket_of[p]): bucket_of[p] for p in own}.values())
 
+        # It lives as long as the model; of an owner that is gone it keeps steps in flight alone.
         def wait(_: torch.nn.Module, __: Any, needed: List[Bucket] = needed) -> None:
             for bucket in needed:
                 bucket.wait()
+            if alive() is None:
+                needed.clear()
+        weakref.finalize(owner, _keep_in_flight, needed).atexit = False
         handles.append(module.register_forward_pre_hook(wait))
         # First: that of weight_norm() computes with the parameters.
         module._forward_pre_hooks.move_to_end(handles[-1].id, last=False)
