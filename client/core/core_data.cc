@@ -29,15 +29,15 @@ std::string ElementWord(const TableState& table, bool push) {
 absl::Status CheckInPlace(const TableState& table, const ClientCore::Slice& gradient,
                           const ClientCore::Slice& destination) {
   const DenseLayout& layout = table.layout;
-  if (layout.gradient_bytes == layout.parameter_bytes) return absl::OkStatus();
   const std::byte* from = gradient.block->data() + gradient.offset;
   const std::byte* to = destination.block->data() + destination.offset;
+  if (from == to && layout.gradient_bytes == layout.parameter_bytes) return absl::OkStatus();
   const bool apart = from + gradient.count * layout.gradient_bytes <= to ||
                      to + destination.count * layout.parameter_bytes <= from;
   if (apart) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "push-pull: the destination overlaps the gradient, which is allowed where both have as many "
-      "bytes; one ",
+      "push-pull: the destination overlaps the gradient, which is allowed where both start at the "
+      "same byte and have as many; one ",
       ElementWord(table, true), " has ", layout.gradient_bytes, ", one ", ElementWord(table, false),
       " ", layout.parameter_bytes));
 }

@@ -196,3 +196,17 @@ def test_dlpack(client, table):
         client.pull(table, Array(np.ones((2, 3))))
     with pytest.raises(ValueError, match="destination is not contiguous"):
         client.pull(table, Array(np.ones((3, 2), np.float32).T))
+
+
+def test_a_destination_overlaps_its_gradient_only_where_they_are_the_same(client, table):
+    memory = np.ones(7, np.float32)
+    with pytest.raises(verbena.InvalidArgumentError, match="overlaps the gradient"):
+        client.push_pull(table, memory[:6], memory[1:]).wait()
+    client.push_pull(table, memory[:6], memory[:6]).wait()
+    assert memory.tolist() == [-1] * 6 + [1]
+
+
+def test_a_shape_may_be_a_number_of_numpy(client):
+    assert client.empty(np.prod((2, 3))).shape == (6,)
+    name = f"shape-{client.info()['incarnation']}"
+    assert client.table(name, shape=np.int64(3)).shape == (3,)

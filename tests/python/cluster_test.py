@@ -1,7 +1,9 @@
 """local_cluster(): it starts, is used, and leaves nothing."""
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -67,6 +69,29 @@ def test_the_end_of_the_interpreter_stops_the_daemons():
               "print(cluster.coordinator.pid, cluster.servers[0].pid, cluster.directory)")
     coordinator, server, directory = out.split()
     assert not alive(coordinator) and not alive(server) and not os.path.exists(directory)
+
+
+def test_the_end_of_the_interpreter_stops_a_cluster_that_was_dropped():
+    out = run("import verbena\n"
+              "client = verbena.connect(verbena.local_cluster(servers=1))\n"
+              "cluster, = verbena._cluster._running\n"
+              "print(cluster.coordinator.pid, cluster.servers[0].pid)\n"
+              "del cluster")
+    assert not any(alive(pid) for pid in out.split())
+
+
+def test_an_interrupted_stop_is_finished_by_the_next():
+    cluster = verbena.local_cluster(servers=1)
+    pids = [cluster.coordinator.pid, cluster.servers[0].pid]
+    os.kill(pids[1], signal.SIGSTOP)  # it does not end on request
+    interrupt = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        cluster.stop()
+    interrupt.join()
+    os.kill(pids[1], signal.SIGCONT)
+    cluster.stop()
+    assert not any(alive(pid) for pid in pids)
 
 
 def test_a_daemon_that_does_not_start_is_named_with_its_log():

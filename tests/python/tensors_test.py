@@ -116,6 +116,7 @@ def test_a_parameter_is_not_written_behind_autograd(client, table):
     (lambda: torch.ones(2, 3, device="meta"), ValueError,
      "gradient: .*device 'meta'; allowed: cpu, cuda"),
     (lambda: torch.ones(2, 3).to_sparse(), ValueError, "gradient: .*(storage|[Ss]parse)"),
+    (lambda: torch._neg_view(torch.ones(2, 3)), ValueError, "gradient: .*opposite.*resolve_neg"),
 ])
 def test_wrong_tensors_name_the_argument(client, table, make, error, text):
     with pytest.raises(error, match=text):

@@ -57,7 +57,12 @@ std::shared_ptr<Region> Region::Part(const Extent& part) {
     if (known->extent_.data == part.data && known->extent_.bytes == part.bytes) return known;
   }
   auto made = Register(client_, part);
-  if (parts_.size() == kMostParts) parts_.erase(parts_.begin());
+  // Freeing a region lets other threads run, which see this list.
+  std::shared_ptr<Region> oldest;
+  if (parts_.size() >= kMostParts) {
+    oldest = std::move(parts_.front());
+    parts_.erase(parts_.begin());
+  }
   parts_.push_back(made);
   return made;
 }
@@ -93,6 +98,7 @@ Placed RegionCache::FindRegistered(const Buffer& buffer) {
         known.Contains(buffer.extent)) {
       return {found->second.region, static_cast<uint64_t>(buffer.extent.data - known.data)};
     }
+    const Entry last = std::move(found->second);  // freed after it has left the map
     registered_.erase(found);
   }
   if (storage.watched == Storage::Watched::kNever) {

@@ -68,6 +68,7 @@ struct Names {
   PyObject* numel = PyUnicode_InternFromString("numel");
   PyObject* dtype = PyUnicode_InternFromString("dtype");
   PyObject* is_contiguous = PyUnicode_InternFromString("is_contiguous");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
   PyObject* is_cpu = PyUnicode_InternFromString("is_cpu");
   PyObject* is_cuda = PyUnicode_InternFromString("is_cuda");
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
@@ -99,6 +100,10 @@ Argument ReadTensor(const py::object& tensor) {
     if (type.ptr() == torch.types[i]) read.element = kTypes[i];
   }
   read.contiguous = Call(tensor, names.is_contiguous).ptr() == Py_True;
+  if (Call(tensor, names.is_neg).ptr() == Py_True) {
+    throw py::value_error(
+        "the tensor is a view of the opposite numbers (is_neg()); allowed: resolve_neg() of it");
+  }
   read.count = Address(Call(tensor, names.numel));
   read.requires_grad =
       Get(tensor, names.requires_grad).ptr() == Py_True && torch.grad_enabled().ptr() == Py_True;

@@ -141,6 +141,8 @@ class Client(_core.Client):
             array = self._read_init(init, options)
         if array is not None and shape is None and dim is None:
             shape = tuple(array.shape)
+        if isinstance(shape, np.integer):
+            shape = int(shape)
         if isinstance(shape, int):
             shape = (shape,)
         made = self._create_table(_settings({
@@ -184,7 +186,7 @@ class Client(_core.Client):
         Raises ResourceExhaustedError without memory.
         """
         kind = np.dtype(_NUMPY_TYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype)
-        dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+        dimensions = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         count = int(np.prod(dimensions, dtype=np.int64))
         if count == 0:
             return np.empty(dimensions, kind)

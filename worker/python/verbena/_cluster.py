@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-import weakref
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Set
 
 from . import _core
 
 _log = logging.getLogger("verbena")
-_running: "weakref.WeakSet[LocalCluster]" = weakref.WeakSet()
+# Until stop(), also those that the script has dropped.
+_running: "Set[LocalCluster]" = set()
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
@@ -127,9 +127,9 @@ class LocalCluster:
         """Stops the daemons, the servers first, and removes the logs. Again: no effect."""
         if os.getpid() != self._owner:
             return  # a fork: the daemons are the parent's
-        processes, self._processes = self._processes, []
         end = time.monotonic() + _STOP_SECONDS
-        for process in reversed(processes):
+        while self._processes:  # an interrupt leaves the rest to the next call
+            process = self._processes[-1]
             process.terminate()
             try:
                 process.wait(max(0.0, end - time.monotonic()))
@@ -137,6 +137,9 @@ class LocalCluster:
                 _log.warning("verbenad (process %d) did not end; it is killed", process.pid)
                 process.kill()
                 process.wait()
+            if process in self._processes:  # not ended by another thread meanwhile
+                self._processes.remove(process)
+        _running.discard(self)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def __enter__(self) -> "LocalCluster":

@@ -61,7 +61,8 @@ def broadcast_parameters(tensors: Tensors, *, client: Client, root_rank: int = 0
     flat = shared_tensor(client, elements + 1, torch.float32)
     with torch.no_grad():
         if client.rank == root_rank:
-            torch.cat([_as_floats(value) for value in values] + [torch.ones(1)], out=flat)
+            torch.cat([_as_floats(value) for value in values] + [torch.ones(1, dtype=torch.float32)],
+                      out=flat)
             client.assign(table, flat)
         client.end_step(table).wait()
         client.pull(table, flat).wait()

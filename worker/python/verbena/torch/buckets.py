@@ -14,7 +14,7 @@ import torch
 from .._client import Client
 from .._core import Handle, Table
 from .._errors import Error
-from .rules import Rule
+from .rules import Rule, unknown
 
 # By a parameter's type: types of the table's parameters, its gradients and the flat gradient.
 _TYPES: Dict[torch.dtype, Tuple[str, str, torch.dtype]] = {
@@ -136,7 +136,7 @@ class Bucket:
             self.name, shape=self.elements, optimizer=rule.optimizer, rate=rule.rate,
             parameters=dict(rule.parameters), dtype=parameter_type, gradient_dtype=gradient_type,
             description=f"verbena.torch, parameters {layout}", **options)
-        self.rule = rule
+        self.rule = unknown(rule)  # an earlier run may have changed the values
         device = self.slots[0].parameter.device
         self.gradient = shared_tensor(client, self.elements, flat, device)
         self.parameters = shared_tensor(client, self.elements, dtype, device)
@@ -150,18 +150,19 @@ class Bucket:
         """
         if not self.handles:
             return
-        handles, self.handles = self.handles, []
         first: Optional[Error] = None
-        for handle in handles:
+        for handle in self.handles:  # an interrupt leaves them to the next call
             try:
                 handle.wait()
             except Error as error:
                 first = first or error
         if first is not None:
+            self.handles = []
             raise first
         with torch.no_grad():
             for slot in self.slots:
                 slot.unpack_parameter(keep)
+        self.handles = []
 
 
 def unique_parameters(named: Sequence[NamedParameter]) -> List[NamedParameter]:

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 from .._client import Client
 from .._core import Handle
+from .._errors import Error
 from .all_reduce import AllReduce
-from .rules import Rule, changes, rule_of
+from .rules import Rule, changes, rule_of, unknown
 
 _Batch = TypeVar("_Batch")
 
@@ -23,13 +24,15 @@ class _LookUp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, module: "_Rows",  # type: ignore[override]
                 keys: torch.Tensor) -> torch.Tensor:
-        ctx.module, ctx.keys = module, keys
+        ctx.module = module
+        ctx.save_for_backward(keys)  # autograd refuses a batch that was overwritten since
         return module._look_up(keys)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[None, None, None]:
-        ctx.module._push(ctx.keys, gradient)
+        keys, = ctx.saved_tensors
+        ctx.module._push(keys, gradient)
         return None, None, None
 
 
@@ -41,9 +44,9 @@ class _LookUpBags(torch.autograd.Function):
                 keys: torch.Tensor, offsets: torch.Tensor, weights: Optional[torch.Tensor],
                 mode: str) -> torch.Tensor:
         lengths = torch.diff(offsets, append=offsets.new_tensor([keys.numel()]))
-        ctx.module, ctx.keys, ctx.lengths = module, keys, lengths
-        ctx.weights, ctx.mode = weights, mode
-        sums = torch.empty(offsets.numel(), module.embedding_dim)
+        ctx.module, ctx.lengths, ctx.mode = module, lengths, mode
+        ctx.save_for_backward(keys, weights)
+        sums = torch.empty(offsets.numel(), module.embedding_dim, dtype=torch.float32)
         module._client.lookup_bags(module._table, keys, offsets, sums, weights=weights,
                                    mode=mode).wait()
         return sums
@@ -51,12 +54,13 @@ class _LookUpBags(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Tuple[None, ...]:
+        keys, weights = ctx.saved_tensors
         if ctx.mode == "mean":
             gradient = gradient / ctx.lengths.clamp(min=1).unsqueeze(1)
         rows = gradient.repeat_interleave(ctx.lengths, dim=0)
-        if ctx.weights is not None:
-            rows = rows * ctx.weights.unsqueeze(1)
-        ctx.module._push(ctx.keys, rows)
+        if weights is not None:
+            rows = rows * weights.unsqueeze(1)
+        ctx.module._push(keys, rows)
         return None, None, None, None, None, None
 
 
@@ -96,6 +100,7 @@ class _Rows(torch.nn.Module):
         self._table = client.table(name, dim=embedding_dim, optimizer=self._sent.optimizer,
                                    rate=self._sent.rate, parameters=dict(self._sent.parameters),
                                    consistency=consistency, init=init, **options)
+        self._sent = unknown(self._sent)  # an earlier run may have changed the values
         self._all_reduce = AllReduce(client, f"{name}/all")
         self._pushes: List[Handle] = []  # of the open step
 
@@ -120,7 +125,7 @@ class _Rows(torch.nn.Module):
         return keys
 
     def _look_up(self, keys: torch.Tensor) -> torch.Tensor:
-        rows = torch.empty(keys.numel(), self.embedding_dim)
+        rows = torch.empty(keys.numel(), self.embedding_dim, dtype=torch.float32)
         self._client.lookup(self._table, keys, rows).wait()
         if self.padding_idx is not None:
             rows[keys == self.padding_idx] = 0
@@ -143,12 +148,15 @@ class _Rows(torch.nn.Module):
     def _rule(self) -> Rule:
         return rule_of(self._optimizer, self._group, self._steps)
 
-    def _end_step(self) -> List[Handle]:
-        """Ends the step; the operations to wait for."""
+    def _check_step(self) -> None:
+        """Checks that the pushes of the step have the values of the group."""
         if self._pushes and self._sent != self._rule():
             raise RuntimeError(
                 f"the values of table {self._table.name!r} were changed between backward() and "
                 "step(): its gradients were pushed with the old ones. Change them before backward()")
+
+    def _end_step(self) -> List[Handle]:
+        """Ends the step; the operations to wait for."""
         handles, self._pushes = self._pushes, []
         self._steps += 1
         if self._table.consistency != "async":
@@ -355,8 +363,30 @@ class EmbeddingOptimizer(torch.optim.Optimizer):
         """modules: of one client; each in one EmbeddingOptimizer only."""
         self._modules = list(modules)
         super().__init__([module._group for module in self._modules], {})
+        self._share_groups()
+
+    def _share_groups(self) -> None:
         for module, group in zip(self._modules, self.param_groups):
             module._group = group
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Raises RuntimeError if backward() has pushed gradients, which stay in the open step."""
+        for module in self._modules:
+            if module._pushes:
+                raise RuntimeError(
+                    f"backward() has pushed gradients of table {module._table.name!r}, and they "
+                    "cannot be withdrawn; call step() before zero_grad()")
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The param groups' values and the steps of each module; the rest is on the servers."""
+        return {**super().state_dict(), "steps": [module._steps for module in self._modules]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Loads a state_dict(), also one of another process."""
+        super().load_state_dict(dict(state_dict))
+        self._share_groups()
+        for module, steps in zip(self._modules, state_dict.get("steps", ())):
+            module._steps = int(steps)
 
     def step(self, closure: Any = None) -> Any:
         """Ends the step: waits until the pushed gradients are applied.
@@ -368,9 +398,17 @@ class EmbeddingOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for module in self._modules:  # all, before a step ends
+            module._check_step()
         handles = [handle for module in self._modules for handle in module._end_step()]
+        first: Optional[Error] = None
         for handle in handles:
-            handle.wait()
+            try:
+                handle.wait()
+            except Error as error:
+                first = first or error
+        if first is not None:
+            raise first
         return loss
 
 

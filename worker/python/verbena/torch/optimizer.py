@@ -83,7 +83,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if backward_passes_per_step < 1:
             raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; "
                              "allowed: 1 and more")
-        named = unique_parameters(list(named_parameters))
+        everything = list(named_parameters)
+        named = unique_parameters(everything)
         if isinstance(optimizer, str):
             if rate is None:
                 raise ValueError("rate is None; allowed: a number, with the name of an optimizer")
@@ -108,7 +109,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._all_reduce = AllReduce(client, f"{name}/all")
         if compression is not None:
             table_options["push_codec"] = compression
-        self._make_tables(named, name, bucket_bytes, {"consistency": consistency, **table_options})
+        self._make_tables(everything, named, name, bucket_bytes, {"consistency": consistency, **table_options})
         if resume:
             self.pull_parameters()
         else:
@@ -118,8 +119,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     # ---- tables ---------------------------------------------------------------------------------
 
-    def _make_tables(self, named: List[NamedParameter], prefix: str, bucket_bytes: int,
-                     options: Dict[str, Any]) -> None:
+    def _make_tables(self, everything: List[NamedParameter], named: List[NamedParameter],
+                     prefix: str, bucket_bytes: int, options: Dict[str, Any]) -> None:
         of_group = {id(p): index for index, group in enumerate(self.param_groups)
                     for p in group["params"]}
         by_group: List[List[NamedParameter]] = [[] for _ in self.param_groups]
@@ -132,6 +133,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 if parameter.requires_grad and id(parameter) in of_group:
                     raise ValueError("a param group has a parameter of shape "
                                      f"{tuple(parameter.shape)} that named_parameters lacks")
+        self._frozen = [(name, parameter) for name, parameter in everything
+                        if not parameter.requires_grad]
         if self._rules_of == "lamb":
             bucket_bytes = 0  # its trust ratio is that of a table
         self._buckets = make_buckets(prefix, by_group, bucket_bytes)
@@ -197,7 +200,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._hooks = [on_gradient(slot.parameter, hook_of(slot))
                        for slot in self._slots()]
         if model is not None:
-            self._hooks += wait_before_forward(model, self._buckets)
+            self._hooks += wait_before_forward(model, self._buckets, self)
 
     def _gradient_ready(self, slot: Slot) -> None:
         bucket = slot.bucket
@@ -249,9 +252,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "gradients were pushed with the old values. Change it before backward(), or pass "
                 "overlap=False")
 
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen:
+            if parameter.requires_grad and parameter.grad is not None:
+                raise RuntimeError(
+                    f"parameter {name!r} has a gradient and was frozen when the optimizer was made, "
+                    "so it has no table. Make a new optimizer with another name= after unfreezing")
+
     def _pack_rest(self, bucket: Bucket) -> None:
         for slot in bucket.slots:
-            if slot.packed:
+            if slot.packed and not slot.changed_since():
                 continue
             if slot.parameter.grad is None and not self._find_unused:
                 raise RuntimeError(
@@ -271,7 +281,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         state = scaler._per_optimizer_states[id(self)]  # there is no public interface
         if state["stage"].value == 0:  # not yet by the caller
             scaler.unscale_(self)
-        found = torch.tensor([sum(float(value) for value in state["found_inf_per_device"].values())])
+        found = torch.tensor([sum(float(value) for value in state["found_inf_per_device"].values())],
+                             dtype=torch.float32)
         if self._consistency == "sync":  # all workers make the step, or none
             self._all_reduce.start("scaler", found).wait()
         return not bool(found.any())
@@ -294,6 +305,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             for slot in self._slots():
                 slot.begin_step()
             return loss
+        self._check_frozen()
         for bucket in self._buckets:  # all, before anything is pushed
             if bucket.pushed:
                 self._check_pushed(bucket)
@@ -326,6 +338,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise first
 
     # ---- torch.optim ----------------------------------------------------------------------------
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As torch.optim. A backward pass that was not pushed, or that raised, no longer counts."""
+        super().zero_grad(*args, **kwargs)
+        for slot in self._slots():
+            if not slot.bucket.pushed:
+                slot.begin_step()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Refused after construction: tables are created before the first step."""

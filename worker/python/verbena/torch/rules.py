@@ -124,6 +124,11 @@ def rule_of(optimizer: "torch.optim.Optimizer | str", group: Mapping[str, Any], 
     return rule(group, step)
 
 
+def unknown(rule: Rule) -> Rule:
+    """The same optimizer with values that differ from every rule: those of a table just opened."""
+    return Rule(rule.optimizer, math.nan, {})
+
+
 def changes(old: Rule, new: Rule) -> "Tuple[float | None, Dict[str, float]]":
     """The rate (None: it is the same) and the named parameters that differ.
 
