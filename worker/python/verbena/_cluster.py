@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 import weakref
-from typing import Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import _core
 
@@ -21,23 +21,31 @@ _STOP_SECONDS = 15.0
 _LOG_LINES = 15
 
 
+def find_program(name: str) -> str:
+    """The path of verbenad or verbena; find_verbenad() has the places."""
+    package = os.path.join(os.path.dirname(__file__), "bin", name)
+    library = os.path.dirname(os.path.realpath(_core.library_path()))
+    named = os.environ.get("VERBENA_VERBENAD", "")
+    places = [package, named if name == "verbenad" or not named
+              else os.path.join(os.path.dirname(os.path.realpath(named)), name)]
+    places += [os.path.join(library, path, name)
+               for path in ("../bin", "../../bin", "..")]  # lib, lib/x86_64-linux-gnu, a build folder
+    places.append(shutil.which(name) or "")
+    for place in places:
+        if place and os.access(place, os.X_OK) and os.path.isfile(place):
+            return os.path.normpath(place)
+    near = "$VERBENA_VERBENAD" if name == "verbenad" else "the folder of $VERBENA_VERBENAD"
+    raise FileNotFoundError(f"{name} is not in {os.path.dirname(package)}, {near}, "
+                            f"near {library}, or in $PATH; set VERBENA_VERBENAD to the path of verbenad")
+
+
 def find_verbenad() -> str:
     """The path of verbenad.
 
     Looks into the package, at $VERBENA_VERBENAD, near the library, and into $PATH. Raises
     FileNotFoundError with these places.
     """
-    package = os.path.join(os.path.dirname(__file__), "bin", "verbenad")
-    library = os.path.dirname(os.path.realpath(_core.library_path()))
-    places = [package, os.environ.get("VERBENA_VERBENAD", "")]
-    places += [os.path.join(library, path, "verbenad")
-               for path in ("../bin", "../../bin", "..")]  # lib, lib/x86_64-linux-gnu, a build folder
-    places.append(shutil.which("verbenad") or "")
-    for place in places:
-        if place and os.access(place, os.X_OK) and os.path.isfile(place):
-            return os.path.normpath(place)
-    raise FileNotFoundError(f"verbenad is not in {os.path.dirname(package)}, $VERBENA_VERBENAD, "
-                            f"near {library}, or in $PATH; set VERBENA_VERBENAD to its path")
+    return find_program("verbenad")
 
 
 class LocalCluster:
@@ -140,6 +148,14 @@ class LocalCluster:
 
     def __str__(self) -> str:
         return self.address
+
+    def __repr__(self) -> str:
+        state = f"{len(self.servers)} servers" if self._processes else "stopped"
+        return f"<verbena.LocalCluster {getattr(self, 'address', '')} {state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be pickled or copied: it owns processes; pass its "
+                        "`address` to other processes")
 
 
 def local_cluster(servers: int = 2, shards: int = 1, replicas: int = 1, *,
