@@ -4,7 +4,7 @@
     python_reference.py MODULE      the names in MODULE.__all__, as Markdown; exit status 77: the
                                     module needs one that is missing
 
-Signatures of the extension's functions are those of its stubs (_core.pyi).
+A module with make_parser() is a program, too: its options come first. Signatures of the extension's functions are those of its stubs (_core.pyi).
 """
 import ast
 import importlib
@@ -127,6 +127,25 @@ def errors(classes):
     return "## Exceptions\n\n" + "\n".join(rows) + "\n"
 
 
+def options(module):
+    """The options of a program, from the module's make_parser()."""
+    parser = module.make_parser()
+    rows = ["| argument, option | default | meaning |", "|---|---|---|"]
+    for action in parser._actions:  # there is no public list
+        if action.dest == "help":
+            continue
+        names = ", ".join(action.option_strings) or action.metavar
+        value = f" {action.metavar}" if action.option_strings and action.metavar else ""
+        text, default = action.help, "required" if action.required else ""
+        found = re.fullmatch(r"(.*?)(?:; default: | \(default: )([^()]*)\)?", text)
+        if found:
+            text, default = found.groups()
+        rows.append(f"| `{names}{value}` | {default} | {text} |")
+    description = parser.description + " " + "; ".join(
+        f"`{example}`" for example in parser.epilog.partition(": ")[2].split("; ")) + "."
+    return f"## {parser.prog}\n\n{description}\n\n" + "\n".join(rows) + "\n"
+
+
 def main():
     try:
         module = importlib.import_module(sys.argv[1])
@@ -137,7 +156,8 @@ def main():
     failures = [(n, v) for n, v in named if inspect.isclass(v) and issubclass(v, Exception)]
     functions = [(n, v) for n, v in named if not inspect.isclass(v)]
     classes = [(n, v) for n, v in named if inspect.isclass(v) and (n, v) not in failures]
-    parts = [function(2, n, v, stubs) for n, v in functions]
+    parts = [options(module)] if hasattr(module, "make_parser") else []
+    parts += [function(2 + len(parts), n, v, stubs) for n, v in functions if n != "main"]
     parts += [klass(n, v, stubs) for n, v in classes]
     if failures:
         parts.append(errors(failures))

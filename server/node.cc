@@ -81,7 +81,8 @@ struct VerbenaNode::Impl {
   absl::Status StartMembership();
   absl::Status StartCheckpoints();
   bool FinishCheckpoints();
-  absl::Status StartMetrics();
+  absl::Status OpenOutputs();
+  absl::Status ServeMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
   void Leave();
   absl::Status Stop();
@@ -352,8 +353,6 @@ absl::Status VerbenaNode::Impl::StartMembership() {
 absl::Status VerbenaNode::Impl::StartCheckpoints() {
   if (options.checkpoint_dir.empty()) return absl::OkStatus();
   checkpoint::Disk* const disk = checkpoint::PosixDisk();
-  // Now, and not with the first one that is due.
-  if (absl::Status made = disk->MakeDirectory(options.checkpoint_dir); !made.ok()) return made;
   PeriodicCheckpointsOptions wanted;
   wanted.saver.coordinator = tls == nullptr ? grpc->address() : address;
   wanted.saver.root = options.checkpoint_dir;
@@ -381,14 +380,25 @@ absl::Status VerbenaNode::Impl::StartCheckpoints() {
   return checkpoints_driver->Start();
 }
 
-absl::Status VerbenaNode::Impl::StartMetrics() {
+// Before this process is a member: a taken port or an unusable directory must not make it join and
+// leave again.
+absl::Status VerbenaNode::Impl::OpenOutputs() {
+  if (!options.checkpoint_dir.empty()) {
+    // Now, and not with the first checkpoint that is due.
+    const absl::Status made = checkpoint::PosixDisk()->MakeDirectory(options.checkpoint_dir);
+    if (!made.ok()) return made;
+  }
   if (options.metrics.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<HttpServer>> started = HttpServer::Start(
-      options.metrics, [this] { return RenderMetrics(Gather()); }, [this] { return Health(); });
-  if (!started.ok()) return started.status();
-  http = *std::move(started);
+  absl::StatusOr<std::unique_ptr<HttpServer>> listening = HttpServer::Listen(options.metrics);
+  if (!listening.ok()) return listening.status();
+  http = *std::move(listening);
   metrics_address = http->address();
   return absl::OkStatus();
+}
+
+absl::Status VerbenaNode::Impl::ServeMetrics() {
+  if (http == nullptr) return absl::OkStatus();
+  return http->Serve([this] { return RenderMetrics(Gather()); }, [this] { return Health(); });
 }
 
 NodeMetrics VerbenaNode::Impl::Gather() {
@@ -535,9 +545,9 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   if (absl::Status s = CheckLimits(options); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
-  for (const auto step :
-       {&Impl::OpenAccess, &Impl::StartCoordinator, &Impl::CreateShards, &Impl::StartControl,
-        &Impl::StartShards, &Impl::StartMembership, &Impl::StartCheckpoints, &Impl::StartMetrics}) {
+  for (const auto step : {&Impl::OpenAccess, &Impl::OpenOutputs, &Impl::StartCoordinator,
+                          &Impl::CreateShards, &Impl::StartControl, &Impl::StartShards,
+                          &Impl::StartMembership, &Impl::StartCheckpoints, &Impl::ServeMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

@@ -1,6 +1,9 @@
 // Version, errors, and clients.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <string>
+#include <type_traits>
 
 #include "client/c/handles.h"
 
@@ -215,6 +218,9 @@ verbena_status verbena_client_get_statistics(const verbena_client* client,
     filled.rail_moves = from.rail_moves;
     filled.referenced_bytes = from.referenced_bytes;
     filled.direct_bytes = from.direct_bytes;
+    static_assert(std::extent_v<decltype(filled.staleness)> ==
+                  std::tuple_size_v<decltype(from.staleness)>);
+    std::copy(from.staleness.begin(), from.staleness.end(), filled.staleness);
     verbena::c_api::WriteSized(filled, statistics);
     return absl::OkStatus();
   });

@@ -63,13 +63,13 @@ void ClientCore::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
   if (own.job().empty()) own.set_job(impl_->options.job);
   auto normal = NormalizeTableSpec(std::move(own));
   if (!normal.ok()) return done(normal.status());
-  impl_->session.CreateTable(*normal, deadline_ns, std::move(done));
+  impl_->session.CreateTable(*normal, deadline_ns, impl_->Remembering(std::move(done)));
 }
 
 void ClientCore::OpenTable(const std::string& name, int64_t deadline_ns,
                            std::function<void(absl::StatusOr<v1::Table>)> done) {
   if (absl::Status s = impl_->session.Usable(); !s.ok()) return done(s);
-  impl_->session.OpenTable(name, deadline_ns, std::move(done));
+  impl_->session.OpenTable(name, deadline_ns, impl_->Remembering(std::move(done)));
 }
 
 void ClientCore::DropTable(const std::string& name, int64_t deadline_ns, Done done) {
@@ -79,7 +79,10 @@ void ClientCore::DropTable(const std::string& name, int64_t deadline_ns, Done do
 
 void ClientCore::DropTable(uint32_t id, int64_t deadline_ns, Done done) {
   if (absl::Status s = impl_->session.Usable(); !s.ok()) return done(s);
-  impl_->session.DropTable(id, deadline_ns, std::move(done));
+  impl_->session.DropTable(
+      id, deadline_ns, [impl = impl_.get(), id, done = std::move(done)](absl::Status status) {
+        done(absl::IsNotFound(status) ? impl->NoSuchTable("drop", id) : std::move(status));
+      });
 }
 
 void ClientCore::ListTables(int64_t deadline_ns,

@@ -4,6 +4,8 @@
 #ifndef VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 #define VERBENA_CLIENT_CORE_CLIENT_CORE_IMPL_H_
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -56,6 +58,11 @@ struct ClientCore::Impl {
   std::unique_ptr<KeyPlan> PlanOf(absl::Span<const uint64_t> keys, const TableState& table,
                                   KeySort* sorted);
   absl::StatusOr<TableState*> CheckTable(std::string_view what, uint32_t table, bool push);
+  // Remembers the name of a table that was created or opened, and passes it on.
+  std::function<void(absl::StatusOr<v1::Table>)> Remembering(
+      std::function<void(absl::StatusOr<v1::Table>)> done);
+  // NOT_FOUND with the name and id.
+  absl::Status NoSuchTable(std::string_view what, uint32_t table) const;
   absl::Status CheckRange(const TableState& table, const Slice& slice) const;
   absl::Status CheckMemory(const TableState& table, const Slice& slice, Data data) const;
   // For a table with a codec: checks that memory in the slice can be encoded (gradients) or decoded
@@ -99,6 +106,9 @@ struct ClientCore::Impl {
   Session session;
   RequestTracker tracker;
   LaneSet lanes;
+  // By id, of tables that this client created or opened: the newest ones.
+  static constexpr size_t kMostTableNames = 4096;
+  std::map<uint32_t, std::string> table_names;
 };
 
 }  // namespace verbena::client

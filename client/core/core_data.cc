@@ -1,5 +1,7 @@
 // Calls on dense tables and the end of a step: checks them and passes them to the request tracker.
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -106,8 +108,28 @@ absl::StatusOr<TableState*> ClientCore::Impl::CheckTable(std::string_view what, 
     }
     return table;
   }
-  return absl::NotFoundError(absl::StrCat(call, ": no table with id ", id, " in cluster ",
-                                          options.cluster, "; it may have been dropped"));
+  return NoSuchTable(what, id);
+}
+
+std::function<void(absl::StatusOr<v1::Table>)> ClientCore::Impl::Remembering(
+    std::function<void(absl::StatusOr<v1::Table>)> done) {
+  return [this, done = std::move(done)](absl::StatusOr<v1::Table> table) {
+    if (table.ok()) {
+      table_names[table->id()] = table->spec().name();
+      if (table_names.size() > kMostTableNames) table_names.erase(table_names.begin());
+    }
+    done(std::move(table));
+  };
+}
+
+absl::Status ClientCore::Impl::NoSuchTable(std::string_view what, uint32_t id) const {
+  const auto name = table_names.find(id);
+  const std::string table = name == table_names.end()
+                                ? absl::StrCat("table with id ", id)
+                                : absl::StrCat("table '", name->second, "' (id ", id, ")");
+  return absl::NotFoundError(absl::StrCat(absl::string_view(what.data(), what.size()), ": no ",
+                                          table, " in cluster ", options.cluster,
+                                          "; it may have been dropped"));
 }
 
 absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_view what, uint32_t id,

@@ -23,6 +23,9 @@
 namespace verbena::server {
 namespace {
 
+constexpr char kClusterGroup[] = "Coordinator";
+constexpr char kCheckpointGroup[] = "Checkpoints (coordinator)";
+
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "server";
@@ -238,9 +241,9 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file when the process serves; removed at start and end")
       ->type_name("FILE");
-  app->option_defaults()->group("Coordinator");
+  app->option_defaults()->group(kClusterGroup);
   AddClusterOptions(app, &node);
-  app->option_defaults()->group("Checkpoints (coordinator)");
+  app->option_defaults()->group(kCheckpointGroup);
   AddCheckpointOptions(app, &node);
   app->option_defaults()->group("Shards");
   AddShardOptions(app, &node);
@@ -274,10 +277,7 @@ std::string CheckTls(const NodeOptions& node) {
 
 // Empty when all is well.
 std::string CheckCheckpoints(const NodeOptions& node) {
-  if (node.checkpoint_dir.empty()) {
-    if (node.checkpoint_every_steps > 0) return "--checkpoint-every-steps needs --checkpoint-dir";
-    return node.checkpoint_on_exit_s == 0 ? "" : "--checkpoint-on-exit needs --checkpoint-dir";
-  }
+  if (node.checkpoint_dir.empty()) return "";
   if (node.checkpoint_every_s == 0 && node.checkpoint_every_steps == 0 &&
       node.checkpoint_on_exit_s == 0) {
     return "--checkpoint-dir with --checkpoint-every 0: no checkpoint would ever be made; give "
@@ -313,6 +313,21 @@ std::string CheckAccess(const NodeOptions& node) {
   return "";
 }
 
+// An option that was given, on the command line or in the file, and would have no effect.
+std::string CheckEffect(const CLI::App& app, const NodeOptions& node) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->count() == 0) continue;
+    const std::string& group = option->get_group();
+    if (group == kClusterGroup && !node.coordinator) {
+      return absl::StrCat(option->get_name(), " needs --coordinator: it decides for all servers");
+    }
+    if (group == kCheckpointGroup && node.checkpoint_dir.empty()) {
+      return absl::StrCat(option->get_name(), " needs --checkpoint-dir");
+    }
+  }
+  return "";
+}
+
 // Checks that involve several options.
 std::string CheckTogether(const NodeOptions& node) {
   if (!node.coordinator && node.join.empty()) {
@@ -334,9 +349,6 @@ std::string CheckTogether(const NodeOptions& node) {
   if (node.replicas != 0 && node.min_replicas > node.replicas) {
     return absl::StrCat("--min-replicas ", node.min_replicas, " is not allowed; allowed: 1 to ",
                         "--replicas, which is ", node.replicas);
-  }
-  if (!node.coordinator && (node.replicas != 0 || node.min_replicas != 0)) {
-    return "--replicas and --min-replicas need --coordinator: it decides for all servers";
   }
   if (!node.cold_dir.empty() && node.shards == 0) {
     return absl::StrCat("--cold-dir ", node.cold_dir, " needs shards: only they have rows");
@@ -399,7 +411,9 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
     return result;
   }
   if (result.options.node.name.empty()) result.options.node.name = HostName();
-  if (const std::string wrong = CheckTogether(result.options.node); !wrong.empty()) {
+  std::string wrong = CheckTogether(result.options.node);
+  if (wrong.empty()) wrong = CheckEffect(app, result.options.node);
+  if (!wrong.empty()) {
     result.exit_code = kUsageError;
     result.message = absl::StrCat("verbenad: ", wrong, "\n", UsageHint(app));
   }

@@ -306,9 +306,9 @@ absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEdit
   const v1::Table* table =
       request.id() != 0 ? view->FindTable(request.id()) : FindNamed(request.name(), *view);
   if (table == nullptr) {
-    return absl::NotFoundError(request.id() != 0
-                                   ? absl::StrCat("there is no table with id ", request.id())
-                                   : absl::StrCat("there is no table '", request.name(), "'"));
+    const std::string name = request.name().empty() ? "" : absl::StrCat(" '", request.name(), "'");
+    const std::string id = request.id() == 0 ? "" : absl::StrCat(" with id ", request.id());
+    return absl::NotFoundError(absl::StrCat("there is no table", name, id));
   }
   const bool by_name = VERBENA_FAILPOINT(server, drop_by_name);
   if (by_name) table = FindNamed(table->spec().name(), *view);

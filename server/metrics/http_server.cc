@@ -87,9 +87,6 @@ absl::StatusOr<rdma::UniqueFd> ListenHttp(const std::string& host, uint16_t port
 
 // The serving thread owns `connections`; the scraping thread uses only members guarded by `mutex`.
 struct HttpServer::Impl {
-  Impl(std::function<std::string()> m, std::function<absl::Status()> h)
-      : metrics(std::move(m)), health(std::move(h)) {}
-
   void Serve();
   void Scrape();
   void Accept();
@@ -104,8 +101,9 @@ struct HttpServer::Impl {
     [[maybe_unused]] const ssize_t wrote = write(wake.get(), &one, sizeof(one));
   }
 
-  const std::function<std::string()> metrics;
-  const std::function<absl::Status()> health;
+  // Set before the threads start.
+  std::function<std::string()> metrics;
+  std::function<absl::Status()> health;
   std::string address;
   rdma::UniqueFd listener;
   rdma::UniqueFd wake;
@@ -299,21 +297,19 @@ HttpServer::~HttpServer() {
     impl_->stopped.notify_one();
   }
   impl_->Wake();
-  impl_->serving.join();
+  if (impl_->serving.joinable()) impl_->serving.join();
   if (impl_->scraping.joinable()) impl_->scraping.join();
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
-    const std::string& address, std::function<std::string()> metrics,
-    std::function<absl::Status()> health) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Listen(const std::string& address) {
   absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
   if (!parsed.ok()) return parsed.status();
   if (absl::Status status = CheckCanListen(address); !status.ok()) return status;
   absl::StatusOr<std::string> numeric = ResolveNumeric(parsed->host);
   if (!numeric.ok()) return numeric.status();
-  auto impl = std::make_unique<Impl>(std::move(metrics), std::move(health));
+  auto impl = std::make_unique<Impl>();
   uint16_t port = 0;
   absl::StatusOr<rdma::UniqueFd> listener = ListenHttp(*numeric, parsed->port, &port);
   impl->wake = rdma::UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -324,15 +320,30 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   }
   impl->listener = *std::move(listener);
   impl->address = JoinHostPort(parsed->host, port);
-  Impl* const running = impl.get();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+absl::Status HttpServer::Serve(std::function<std::string()> metrics,
+                               std::function<absl::Status()> health) {
+  Impl* const running = impl_.get();
+  running->metrics = std::move(metrics);
+  running->health = std::move(health);
   absl::StatusOr<std::thread> serving = StartThread("of /healthz", [running] { running->Serve(); });
   if (!serving.ok()) return serving.status();
-  impl->serving = *std::move(serving);
-  std::unique_ptr<HttpServer> server(new HttpServer(std::move(impl)));
+  running->serving = *std::move(serving);
   absl::StatusOr<std::thread> scraping =
       StartThread("of /metrics", [running] { running->Scrape(); });
   if (!scraping.ok()) return scraping.status();
   running->scraping = *std::move(scraping);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
+    const std::string& address, std::function<std::string()> metrics,
+    std::function<absl::Status()> health) {
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = Listen(address);
+  if (!server.ok()) return server.status();
+  if (absl::Status s = (*server)->Serve(std::move(metrics), std::move(health)); !s.ok()) return s;
   return server;
 }
 

@@ -32,8 +32,13 @@ inline constexpr std::chrono::seconds kReplyTime{30};
 
 class HttpServer {
  public:
+  // Takes the port; connections wait until Serve(). UNAVAILABLE names the address and the reason
+  // when it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const std::string& address);
   // `metrics` returns the text of a scrape. `health`: OK is 200 "ok", anything else 503 with the
-  // reason. UNAVAILABLE names the address and the reason when it cannot be listened on.
+  // reason.
+  absl::Status Serve(std::function<std::string()> metrics, std::function<absl::Status()> health);
+  // Both.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address,
                                                            std::function<std::string()> metrics,
                                                            std::function<absl::Status()> health);

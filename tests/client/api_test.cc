@@ -110,6 +110,22 @@ TEST_CASE("empty handles report that they are empty, and calls with them are ref
   ExpectError(f.client->DropTable(table), kInvalid, "the table is empty");
 }
 
+TEST_CASE("regression: calls on a table that was dropped name it") {
+  Fixture f;
+  v1::TableSpec spec;
+  spec.set_name("brief");
+  spec.add_shape(1000);
+  spec.set_consistency(v1::CONSISTENCY_ASYNC);
+  const Table table = *f.client->CreateTable(spec);
+  const Region region = *f.client->AllocateRegion(4000);
+  REQUIRE(f.client->DropTable("brief").ok());
+  const std::string named = "no table 'brief' (id " + std::to_string(table.id()) + ") in cluster ";
+  constexpr auto kNotFound = absl::StatusCode::kNotFound;
+  ExpectError(f.client->Push(table, region).Wait(), kNotFound, named);
+  ExpectError(f.client->Pull(table, region).Wait(), kNotFound, named);
+  ExpectError(f.client->DropTable(table), kNotFound, named);
+}
+
 // Handles named their client by its address, which the next client may get: of another cluster,
 // where the id names another table.
 TEST_CASE("a table of a freed client is refused by every later client") {

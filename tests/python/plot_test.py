@@ -32,7 +32,7 @@ def titles(figure):
 
 def test_a_run_has_a_panel_for_each_kind_of_measure():
     figure = verbena.plot.figure([RUN, progress(1, 0.5), progress(2, 1.0), VALIDATION])
-    assert titles(figure) == ["loss", "validation", "throughput", "traffic of all workers"]
+    assert titles(figure) == ["loss", "validation", "throughput", "traffic"]
     loss, validation, _, traffic = figure.axes[:4]
     assert list(loss.lines[0].get_ydata()) == [1, 0.5]
     assert list(validation.lines[0].get_ydata()) == [0.75]
@@ -63,7 +63,8 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("content, message", [
     ("{}\nnot json\n", "log:2: not JSON"), ("[1]\n", "log:1: not a JSON object"),
-    ("", "the log has 0 runs"), ('{"event": "run"}\n', "log: the run has no progress yet")])
+    ("", "log: the file has no line yet"), ('{"a": 1}\n', "no line has an `event` of a run"),
+    ("\xff\n", "log:1: not"), ('{"event": "run"}\n', "log: the run has no progress yet")])
 def test_errors_name_the_file(tmp_path, capsys, content, message):
     path = tmp_path / "log"
     path.write_text(content)

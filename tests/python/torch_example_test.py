@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+import verbena.plot
+
 pytest.importorskip("torch")
 
 ROOT = os.environ.get("VERBENA_ROOT") or os.path.join(os.path.dirname(__file__), "..", "..")
@@ -28,9 +30,18 @@ def number(pattern, text):
     return float(found.group(1))
 
 
-def test_digits():
+def panels(log):
+    """Titles of the plot of a log."""
+    pytest.importorskip("matplotlib")
+    figure = verbena.plot.figure(verbena.plot.read_lines(log))
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+def test_digits(tmp_path):
     pytest.importorskip("sklearn")
-    output = run_example("digits.py")
+    log = str(tmp_path / "run.jsonl")
+    output = run_example("digits.py", "--log", log)
+    assert panels(log) == ["loss", "validation", "throughput", "traffic", "load by shard"]
     assert number(r"accuracy (\S+) on 357 held-out digits, 2 workers", output) >= 0.96
 
 
@@ -43,8 +54,10 @@ def test_dlrm(tmp_path):
     made = subprocess.run([generator, "10000", test, "--first", "60000"], check=True,
                           capture_output=True, text=True)
     best = json.loads(made.stdout)["auc_of_probabilities"]
+    log = str(tmp_path / "run.jsonl")
     trained = [number(r"AUC (\S+) on 10000 lines", run_example("dlrm.py", "--data", data, "--test", test, *options))
-               for options in ((), ("--local",))]
+               for options in (("--log", log), ("--local",))]
+    assert panels(log)[:2] == ["loss", "validation"]
     assert trained[0] >= best - 0.01
     assert abs(trained[0] - trained[1]) < 0.005
 

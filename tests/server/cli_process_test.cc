@@ -309,6 +309,28 @@ TEST_CASE("regression: commands wait for stopped processes until --timeout has p
   CHECK(answered.Wait() == 1);  // no server has joined
 }
 
+// With --timeout's ten minutes RunProgram() would end it, with another status.
+TEST_CASE("regression: status --wait ends with the wait, though a process does not respond") {
+  ProcessCluster cluster({.lease_ms = 120'000});
+  Daemon coordinator({"--coordinator", "--shards", "0"});
+  coordinator.Ready();
+  coordinator.process().Signal(SIGSTOP);
+  cluster.server(1).Signal(SIGSTOP);
+  const auto wait = [](const std::string& address) {
+    return Cli({"status", "--wait", "0.5", "--timeout", "600", "--cluster", address});
+  };
+  const Finished silent = wait(coordinator.address());
+  CHECK(silent.status == 3);
+  CHECK_THAT(silent.err,
+             Contains("did not become healthy within 500ms") && Contains("did not answer within"));
+  const Finished in_part = wait(cluster.address());
+  CHECK(in_part.status == 1);
+  CHECK_THAT(in_part.err, Contains("did not become healthy within 500ms"));
+  CHECK_THAT(in_part.out, Contains("does not answer: no statistics within"));
+  coordinator.process().Signal(SIGCONT);
+  cluster.server(1).Signal(SIGCONT);
+}
+
 TEST_CASE("a dead server is silent, and its restart has lost partitions") {
   ProcessCluster cluster({.lease_ms = 500});
   const Worker worker(cluster);

@@ -104,6 +104,12 @@ TEST_CASE("a drop by id drops no other table of that name") {
   REQUIRE(c.DropTable("t").ok());
   const uint32_t other = Create(&c, "t")->id();
   REQUIRE_STATUS(DropById(&c, first), kNotFound, "no table with id " + std::to_string(first));
+  v1::DropTableRequest named;
+  named.set_request_id(c.NewId());
+  named.set_id(first);
+  named.set_name("t");
+  REQUIRE_STATUS(c.Call(&Coordinator::DropTable, named).status(), kNotFound,
+                 "no table 't' with id " + std::to_string(first));
   REQUIRE_STATUS(Finish(&c, {first}), kNotFound, "no table");
   REQUIRE_STATUS(DropById(&c, other), kFailedPrecondition, "'t' is served");
   CHECK(Served(c, "t") == other);

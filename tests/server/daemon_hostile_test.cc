@@ -230,19 +230,22 @@ TEST_CASE("statistics of one token do not hold up those of another") {
   GrpcControlChannel many(nullptr, TokenFile::Open(cluster.token_file()).value());
   GrpcControlChannel quiet(nullptr, TokenFile::Open(cluster.MakeToken("reader")).value());
   int waiting = 0, answered = 0;
-  for (int i = 0; i < 3000; ++i) ask(&many, &waiting, &answered);
-  absl::Duration longest;
-  for (int i = 0; i < 5; ++i) {
-    int mine = 0, good = 0;
-    const absl::Time begin = absl::Now();
-    ask(&quiet, &mine, &good);
-    while (mine > 0) run(&quiet);
-    longest = std::max(longest, absl::Now() - begin);
-    CHECK(good == 1);
+  // As many calls of one token as its queue has room for, all the time. Behind them, a call of
+  // another token would be refused or end by the server's deadline.
+  const auto flood = [&] {
     many.RunOnce();
+    while (waiting < 3000) ask(&many, &waiting, &answered);
+  };
+  for (int i = 0; i < 5; ++i) {
+    flood();
+    int mine = 0, good = 0;
+    ask(&quiet, &mine, &good);
+    while (mine > 0) {
+      flood();
+      run(&quiet);
+    }
+    CHECK(good == 1);
   }
-  INFO("the longest took " << longest);
-  CHECK(longest < absl::Milliseconds(900));
   while (waiting > 0) run(&many);
   CHECK(answered > 0);
   cluster.Serves();

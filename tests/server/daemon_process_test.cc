@@ -77,6 +77,23 @@ TEST_CASE("an address in use ends verbenad with an error") {
   CHECK(first.process().running());
 }
 
+TEST_CASE("regression: a server whose metrics port is taken does not join") {
+  Daemon coordinator({"--coordinator", "--shards", "0"});
+  coordinator.Ready();
+  TemporaryDirectory directory;
+  const Finished second =
+      Verbenad({"--join", coordinator.address(), "--name", "late", "--listen", "127.0.0.1:0",
+                "--cold-dir", directory.File("cold"), "--metrics", coordinator.metrics()});
+  CHECK(second.status == 1);
+  // Nothing was begun before: no shard, which opens this directory, and no call to join.
+  CHECK(access(directory.File("cold").c_str(), F_OK) != 0);
+  CHECK_THAT(second.err, Contains("cannot listen on " + coordinator.metrics()));
+  // A server that has left is still listed.
+  const Finished status = RunProgram(
+      {CliPath(), "status", "--json", "--cluster", coordinator.address()}, absl::Seconds(60));
+  CHECK_THAT(status.out, Contains("\"servers\"") && !Contains("late"));
+}
+
 TEST_CASE("a state directory that cannot be used ends verbenad with an error") {
   TemporaryDirectory directory;
   const std::string state = directory.File("state");

@@ -379,6 +379,10 @@ StoreStatistics ClientStore::statistics() const {
   StoreStatistics statistics;
   statistics.bytes_pushed = from.bytes_pushed;
   statistics.bytes_pulled = from.bytes_pulled;
+  for (size_t steps = 0; steps < from.staleness.size(); ++steps) {
+    statistics.ssp_pulls += from.staleness[steps];
+    statistics.steps_behind += steps * from.staleness[steps];
+  }
   std::vector<std::string> transports;
   for (const ClientStatistics::Lane& lane : from.lanes) transports.push_back(lane.transport);
   std::sort(transports.begin(), transports.end());

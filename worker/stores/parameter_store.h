@@ -50,7 +50,9 @@ struct TrainingSpec {
 struct StoreStatistics {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
-  std::string transport;  // the transport in use
+  uint64_t ssp_pulls = 0;     // pull requests to ssp tables
+  uint64_t steps_behind = 0;  // of the slowest worker, summed over these requests
+  std::string transport;      // the transport in use
 };
 
 class ParameterStore {

@@ -306,6 +306,8 @@ Totals Launcher::Sum() const {
     sum.samples += worker.totals.samples;
     sum.bytes_pushed += worker.totals.bytes_pushed;
     sum.bytes_pulled += worker.totals.bytes_pulled;
+    sum.ssp_pulls += worker.totals.ssp_pulls;
+    sum.steps_behind += worker.totals.steps_behind;
     weighted += worker.totals.loss * static_cast<double>(worker.totals.samples);
   }
   // The progress of the run is that of the worker farthest behind.

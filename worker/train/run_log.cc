@@ -1,6 +1,7 @@
 #include "worker/train/run_log.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +23,14 @@ JsonWriter Line(const char* event) {
   JsonWriter line;
   line.Add("event", event);
   return line;
+}
+
+// Removes the last `bytes`, unless another process has written since.
+void RemoveEnd(int fd, off_t bytes) {
+  const off_t end = lseek(fd, 0, SEEK_CUR);  // of this process's last write
+  struct stat file = {};
+  if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || file.st_size != end) return;
+  [[maybe_unused]] const int removed = ftruncate(fd, end - bytes);
 }
 
 }  // namespace
@@ -48,6 +57,8 @@ void RunLog::Write(const JsonWriter& line) {
   // One write, so that lines of several processes do not mix.
   const ssize_t written = write(fd_.get(), text.data(), text.size());
   if (written == static_cast<ssize_t>(text.size())) return;
+  // A partial line would make the next run's first line unreadable.
+  if (written > 0) RemoveEnd(fd_.get(), written);
   warn_(absl::StrCat("--log ", options_->log,
                      ": cannot write: ", written < 0 ? std::strerror(errno) : "no room for a line",
                      "; the log ends here, and training continues"));
@@ -81,6 +92,12 @@ void RunLog::Progress(const Totals& totals) {
   line.Add("loss", totals.loss);
   line.Add("bytes_pushed", totals.bytes_pushed);
   line.Add("bytes_pulled", totals.bytes_pulled);
+  if (totals.ssp_pulls > logged_.ssp_pulls) {
+    const uint64_t behind =
+        totals.steps_behind - std::min(totals.steps_behind, logged_.steps_behind);
+    line.Add("staleness", static_cast<double>(behind) /
+                              static_cast<double>(totals.ssp_pulls - logged_.ssp_pulls));
+  }
   Write(line);
   logged_ = totals;
 }
@@ -105,17 +122,19 @@ void RunLog::End(const Report& report) {
 const std::vector<JsonObject>& RunLogObjects() {
   static const auto& objects = *new std::vector<JsonObject>{
       {"verbena-train --log: run",
-       "The first line of a run. Each line of the log is one of these objects.",
+       "The first line of a run. Each line of the log is one of these objects. `verbena.RunLog` of "
+       "the Python package writes the same lines: its counts of samples and bytes are those of the "
+       "worker that logs, and texts that it was not given are empty.",
        {{"event", "text", "`run`."},
         {"time", "text", "Beginning of training: UTC, RFC 3339."},
         {"job", "text", "--job; empty without it."},
-        {"format", "text", "--format."},
+        {"format", "text", "--format; `python` for the Python package."},
         {"model", "text", "The model; `text` for text."},
         {"consistency", "text", "--consistency."},
         {"optimizer", "text", "--optimizer."},
         {"workers", "number", "Workers of the job (--workers)."},
-        {"batch", "number", "Examples (text: bytes) of a step, of all workers together."},
-        {"planned_steps", "number", "Steps to train."}}},
+        {"batch", "number, optional", "Examples (text: bytes) of a step, of all workers together."},
+        {"planned_steps", "number, optional", "Steps to train."}}},
       {"verbena-train --log: progress",
        "The state of the run, at most every half second.",
        {{"event", "text", "`progress`."},
@@ -124,10 +143,20 @@ const std::vector<JsonObject>& RunLogObjects() {
         {"samples", "number", "Training examples (text: bytes) so far, of all workers."},
         {"samples_per_s", "number",
          "Training examples (text: bytes) per second since the previous `progress`."},
-        {"loss", "number",
-         "Mean loss of an example, in nats, over the last twentieth of the steps."},
+        {"loss", "number, optional",
+         "Mean loss of an example, in nats, over the last twentieth of the steps. Python: mean of "
+         "the losses since the previous `progress`, in the unit of the program; `null`: not "
+         "finite."},
         {"bytes_pushed", "number", "Bytes of gradients in pushes so far."},
-        {"bytes_pulled", "number", "Bytes of parameters in pulls so far."}}},
+        {"bytes_pulled", "number", "Bytes of parameters in pulls so far."},
+        {"staleness", "number, optional",
+         "Steps by which the slowest worker was behind the one that pulled: mean over the pull "
+         "requests to ssp tables since the previous `progress`; 32 and more count as 32. Without "
+         "such requests it is absent."}}},
+      {"verbena-train --log: shards",
+       "The load of each shard, by the Python package with `shards=`: `event` is `shards`, and the "
+       "other members are those of [verbena shards](#shards) with --watch.",
+       {{"event", "text", "`shards`."}}},
       {"verbena-train --log: validation",
        "The measures of --validate-every.",
        {{"event", "text", "`validation`."},

@@ -184,6 +184,8 @@ class Loop {
     totals_.loss = recent_.mean();
     totals_.bytes_pushed = statistics.bytes_pushed;
     totals_.bytes_pulled = statistics.bytes_pulled;
+    totals_.ssp_pulls = statistics.ssp_pulls;
+    totals_.steps_behind = statistics.steps_behind;
     return totals_;
   }
 

@@ -72,6 +72,8 @@ struct Totals {
   double loss = 0;     // mean a sample in nats, over the last twentieth of the steps
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
+  uint64_t ssp_pulls = 0;     // pull requests to ssp tables
+  uint64_t steps_behind = 0;  // of the slowest worker, summed over these requests
 };
 
 struct TrainHooks {

@@ -154,6 +154,9 @@ typedef struct verbena_statistics {
   // Part of bytes_pushed that servers read in place (shm, allocated regions).
   uint64_t referenced_bytes;
   uint64_t direct_bytes;  // of GPU memory that the RDMA device accessed itself (GPUDirect)
+  // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
+  // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
+  uint64_t staleness[33];
 } verbena_statistics;
 
 // Sets the fields of `statistics` that its struct_size includes; all 0 when closed.

@@ -47,6 +47,12 @@ void CheckIncarnation(ServerState* state) {
 
 ClusterReader::ClusterReader(Coordinator coordinator) : coordinator_(std::move(coordinator)) {}
 
+Coordinator ClusterReader::Bounded() const {
+  Coordinator bounded = coordinator_;
+  bounded.timeout = std::clamp(end_ - absl::Now(), absl::Milliseconds(1), coordinator_.timeout);
+  return bounded;
+}
+
 absl::Status ClusterReader::Sleep(absl::Duration time) {
   const double end = SteadySeconds() + absl::ToDoubleSeconds(time);
   while (true) {
@@ -88,7 +94,7 @@ absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const Cluste
 
 absl::StatusOr<v1::GetViewResponse> ClusterReader::ReadView() {
   absl::StatusOr<v1::GetViewResponse> response =
-      CallAndWait<v1::GetViewResponse>(coordinator_, "GetView", v1::GetViewRequest());
+      CallAndWait<v1::GetViewResponse>(Bounded(), "GetView", v1::GetViewRequest());
   if (!response.ok()) return response.status();
   if (!response->has_view()) {
     return absl::InternalError(absl::StrCat("coordinator ", Printable(coordinator_.address),
@@ -102,6 +108,7 @@ absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::Cl
     std::vector<ServerState> servers;
     size_t missing = 0;
   };
+  const absl::Duration timeout = Bounded().timeout;
   auto answers = std::make_shared<Answers>();
   answers->servers.resize(view.servers_size());
   answers->missing = answers->servers.size();
@@ -110,9 +117,7 @@ absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::Cl
     answers->servers[i].server = server;
     Call<v1::GetStatisticsResponse>(
         *coordinator_.channel, server.address(), kGetStatistics, v1::GetStatisticsRequest(),
-        coordinator_.timeout,
-        [answers, i,
-         timeout = coordinator_.timeout](absl::StatusOr<v1::GetStatisticsResponse> got) {
+        timeout, [answers, i, timeout](absl::StatusOr<v1::GetStatisticsResponse> got) {
           ServerState& state = answers->servers[i];
           state.statistics = std::move(got);
           if (!state.statistics.ok()) {

@@ -3,7 +3,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. No call waits longer than the timeout; all servers are called at the same time.
+//  1. No call waits longer than the timeout or beyond set_end(); all servers are called at the same
+//  time.
 //  2. An interrupt ends every wait at once, with CANCELLED.
 #ifndef VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_
 #define VERBENA_SERVER_CLI_VERBENA_CLUSTER_READER_H_
@@ -28,6 +29,8 @@ class ClusterReader {
   // does not respond is in the result, with the reason. The error has the coordinator's problem and
   // the fix. With an `earlier` state, that state's view is used instead of the coordinator's.
   absl::StatusOr<ClusterState> Read(bool with_servers, const ClusterState* earlier = nullptr);
+  // Later calls end by `end`, too.
+  void set_end(absl::Time end) { end_ = end; }
   // CANCELLED when interrupted before the time is over.
   absl::Status Sleep(absl::Duration time);
 
@@ -35,7 +38,11 @@ class ClusterReader {
   absl::StatusOr<v1::GetViewResponse> ReadView();
   absl::StatusOr<std::vector<ServerState>> ReadServers(const v1::ClusterView& view);
 
+  // The coordinator, with a timeout that is over by end_.
+  Coordinator Bounded() const;
+
   const Coordinator coordinator_;
+  absl::Time end_ = absl::InfiniteFuture();
 };
 
 }  // namespace verbena::cli

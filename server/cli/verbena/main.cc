@@ -36,6 +36,9 @@
 namespace verbena::cli {
 namespace {
 
+// With --wait: less time is not worth another read of the state.
+constexpr absl::Duration kShortestRead = absl::Milliseconds(20);
+
 // Prints whole lines and flushes, also to a pipe. False: the reader is gone, or the disk is full.
 bool Print(const std::string& text) {
   return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() &&
@@ -186,22 +189,29 @@ class Program {
   // waited for like a server.
   absl::StatusOr<ClusterState> WaitSettled() {
     const absl::Time end = absl::Now() + *options_.wait;
+    reader_.set_end(end);
+    absl::StatusOr<ClusterState> last = absl::UnavailableError("not read yet");
     std::string printed;
     while (true) {
+      const bool in_full = end - absl::Now() >= options_.timeout;
       absl::StatusOr<ClusterState> state = reader_.Read(true);
       const bool away =
           absl::IsUnavailable(state.status()) || absl::IsDeadlineExceeded(state.status());
       if (state.ok() ? Settled(*state) : !away) return state;
-      if (absl::Now() >= end) {
+      // The end of the wait may have cut the read short.
+      if (state.ok() || in_full || !last.ok()) last = std::move(state);
+      const absl::Duration left = end - absl::Now();
+      if (left <= kShortestRead) {
         std::fprintf(stderr, "verbena: the cluster did not become healthy within %s\n",
                      absl::FormatDuration(*options_.wait).c_str());
-        return state;
+        return last;
       }
       const std::string waits_for =
-          state.ok() ? Obstacle(*state) : std::string(state.status().message());
+          last.ok() ? Obstacle(*last) : std::string(last.status().message());
       if (waits_for != printed) std::fprintf(stderr, "verbena: waiting: %s\n", waits_for.c_str());
       printed = waits_for;
-      const absl::Duration pause = std::min(absl::Milliseconds(500), end - absl::Now());
+      // The other half is for the next read.
+      const absl::Duration pause = std::min(absl::Milliseconds(500), left / 2);
       if (const absl::Status slept = reader_.Sleep(pause); !slept.ok()) return slept;
     }
   }

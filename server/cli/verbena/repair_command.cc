@@ -212,6 +212,7 @@ absl::StatusOr<RepairReport> DropTable(const RepairOptions& options, bool json,
   request.set_request_id(NewRequestId());
   // The confirmed table, not another one of its name.
   request.set_id(table->id());
+  request.set_name(table->spec().name());  // for messages
   request.set_only_restoring(table->restoring());
   // Agreed to as it was: not to workers that have come since.
   request.set_only_unused(!options.yes && UsersText({table}, state.view).empty());

@@ -76,6 +76,9 @@ py::dict Client::Statistics() const {
   all["rail_moves"] = s.rail_moves;
   all["referenced_bytes"] = s.referenced_bytes;
   all["direct_bytes"] = s.direct_bytes;
+  py::list staleness;
+  for (const uint64_t pulls : s.staleness) staleness.append(pulls);
+  all["staleness"] = staleness;
   return all;
 }
 
@@ -226,7 +229,10 @@ A dict: incarnation (0 when closed), rank (-1: an observer, or closed), live_wor
           "rank", [](const Client& c) { return c.Info()["rank"]; },
           "This worker's place in the order of summation; -1 for an observer, or when closed.")
       .def("statistics", &Client::Statistics, R"(
-A dict of counters since connect(), such as bytes_pushed, staged_bytes and records_resent.)")
+A dict of counters since connect(), such as bytes_pushed, staged_bytes and records_resent.
+
+`staleness` is a list: pull requests to ssp tables by the steps by which the slowest worker was behind
+this one. Entries: 0, 1, ... 31, and 32 or more.)")
       .def("lanes", &Client::Lanes, R"(
 A list of dicts, one for each connection to a shard: transport, reason, state, device, ...)")
       .def("tables", &Client::Tables, py::arg("timeout") = py::none(), R"(

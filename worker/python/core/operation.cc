@@ -164,7 +164,19 @@ A concurrent.futures.Future with the result of wait(). Cancelling it cancels the
           [](const std::shared_ptr<Operation>& self) {
             return py::module_::import("verbena._completions").attr("await_handle")(self);
           },
-          "Waits in asyncio; the result is that of wait().");
+          "Waits in asyncio; the result is that of wait().")
+      .def("__repr__",
+           [](const Operation& self) {
+             if (!self.IsCompleted()) return py::str("<verbena.Handle running>");
+             const py::object error = self.Exception();
+             if (error.is_none()) return py::str("<verbena.Handle completed>");
+             return py::str("<verbena.Handle failed: {!r}>").format(error);
+           })
+      .def("__reduce__", [](const Operation&) -> py::object {
+        throw py::type_error(
+            "a verbena.Handle cannot be pickled or copied: it is of this process's client; pickle "
+            "the result of wait()");
+      });
   module.def(
       "run_completions",
       [] {

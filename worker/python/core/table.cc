@@ -114,11 +114,17 @@ Dropping the object does not drop the table: see Client.drop_table().)")
       .def_property_readonly(
           "info", [](const Table& t) { return DescribeTable(t.info()); },
           "All attributes as a dict, as in Client.tables().")
-      .def("__repr__", [](const Table& t) {
-        const py::str kind = t.embedding() ? py::str("dim={}").format(t.info().dim)
-                                           : py::str("shape={}").format(ShapeTuple(t.info()));
-        return py::str("<verbena.Table {!r} {} {}>")
-            .format(Utf8(t.info().name), kind, ConsistencyWord(t.info().consistency));
+      .def("__repr__",
+           [](const Table& t) {
+             const py::str kind = t.embedding() ? py::str("dim={}").format(t.info().dim)
+                                                : py::str("shape={}").format(ShapeTuple(t.info()));
+             return py::str("<verbena.Table {!r} {} {}>")
+                 .format(Utf8(t.info().name), kind, ConsistencyWord(t.info().consistency));
+           })
+      .def("__reduce__", [](const Table& t) -> py::object {
+        throw py::type_error("verbena.Table '" + std::string(t.info().name) +
+                             "' cannot be pickled or copied: it is of this process's client; pass "
+                             "its name, and call Client.open_table() there");
       });
 }
 

@@ -2,11 +2,13 @@
 
     python3 digits.py                                          a cluster of its own, 2 workers
     python3 digits.py --cluster HOST:PORT --workers 4 --rank 0     one of 4 workers of a cluster
+    python3 digits.py --log run.jsonl && verbena-plot run.jsonl -o run.png
 
 Each worker computes the gradients of its share of each batch; the servers have the parameters and
 AdamW. The last line has the accuracy on pictures that were held out.
 """
 import argparse
+import contextlib
 import multiprocessing
 
 import torch
@@ -28,15 +30,21 @@ def read_digits():
     return pictures[:1440], labels[:1440], pictures[1440:], labels[1440:]
 
 
-def train(cluster, workers, rank):
+def train(cluster, workers, rank, path=None):
     torch.set_num_threads(1)
     pictures, labels, held_out, truth = read_digits()
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    with verbena.connect(cluster, job="digits", rank=rank, expected_workers=workers) as client:
+    steps = EPOCHS * (len(labels) // BATCH)
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(
+            verbena.connect(cluster, job="digits", rank=rank, expected_workers=workers))
+        log = None
+        if path and rank == 0:
+            log = stack.enter_context(
+                verbena.RunLog(path, client, model="mlp", batch=BATCH, planned_steps=steps, shards=1))
         optimizer = verbena.torch.DistributedOptimizer(
             model.named_parameters(), torch.optim.AdamW(model.parameters(), lr=0.005),
-            client=client, name="digits")
-        steps = EPOCHS * (len(labels) // BATCH)
+            client=client, name="digits", log=log)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         for epoch in range(EPOCHS):
             # The same order on all workers; each takes its share of a batch.
@@ -46,6 +54,8 @@ def train(cluster, workers, rank):
                 optimizer.zero_grad()
                 loss = torch.nn.functional.cross_entropy(model(pictures[mine]), labels[mine])
                 loss.backward()
+                if log:
+                    log.add(loss, BATCH)
                 optimizer.step()
                 scheduler.step()
             if rank == 0 and epoch % 5 == 4:
@@ -53,6 +63,8 @@ def train(cluster, workers, rank):
         if rank == 0:
             with torch.no_grad():
                 accuracy = (model(held_out).argmax(1) == truth).float().mean().item()
+            if log:
+                log.validation(examples=len(truth), accuracy=accuracy)
             print(f"accuracy {accuracy:.4f} on {len(truth)} held-out digits, {workers} workers, "
                   f"{steps} steps", flush=True)
 
@@ -62,14 +74,15 @@ def main():
     parser.add_argument("--cluster", help="HOST:PORT of the coordinator; default: a cluster of its own")
     parser.add_argument("--workers", type=int, default=2, help="number of workers (2)")
     parser.add_argument("--rank", type=int, help="with --cluster: which worker this is")
+    parser.add_argument("--log", metavar="FILE", help="write the log of the run, for verbena-plot")
     options = parser.parse_args()
     if options.cluster:
         if options.rank is None:
             parser.error("--cluster needs --rank")
-        return train(options.cluster, options.workers, options.rank)
+        return train(options.cluster, options.workers, options.rank, options.log)
     spawn = multiprocessing.get_context("spawn")
     with verbena.local_cluster(servers=2) as cluster:
-        workers = [spawn.Process(target=train, args=(cluster.address, options.workers, rank))
+        workers = [spawn.Process(target=train, args=(cluster.address, options.workers, rank, options.log))
                    for rank in range(options.workers)]
         for worker in workers:
             worker.start()

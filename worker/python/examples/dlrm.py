@@ -2,6 +2,7 @@
 
     python3 dlrm.py --data train.tsv --test test.tsv            a cluster of its own, 2 workers
     python3 dlrm.py --data train.tsv --test test.tsv --local    torch.nn alone, for comparison
+    python3 dlrm.py ... --log run.jsonl && verbena-plot run.jsonl -o run.png
 
 A line has a label (0 or 1), 13 integers and 26 categories, separated by tabs; fields may be empty. The
 model follows DLRM (Naumov et al. 2019, arXiv:1906.00091): a network of the integers, an embedding of each
@@ -9,6 +10,7 @@ category, their scalar products, and a network of all of these. Rows are made wh
 seen, so the number of categories need not be known. The last line has the AUC on the test file.
 """
 import argparse
+import contextlib
 import multiprocessing
 import time
 import zlib
@@ -77,7 +79,7 @@ def embed(bags, keys, dim):
     return bags(keys.reshape(-1, 1)).view(len(keys), CATEGORIES, dim)
 
 
-def fit(options, rank, tower, bags, optimizers, data):
+def fit(options, rank, tower, bags, optimizers, data, log=None):
     """Trains on this worker's share of each batch."""
     labels, numbers, keys = data
     steps = 0
@@ -93,25 +95,36 @@ def fit(options, rank, tower, bags, optimizers, data):
             loss.backward()
             for optimizer in optimizers:
                 optimizer.step()
+            if log:
+                log.step(loss, options.batch)
             steps += 1
         if rank == 0:
             print(f"epoch {epoch + 1}: loss {loss.item():.4f}, {steps / (time.monotonic() - began):.0f} steps/s",
                   flush=True)
 
 
-def report(options, tower, bags, keys_of=lambda keys: keys):
+def report(options, tower, bags, keys_of=lambda keys: keys, log=None):
     labels, numbers, keys = read_clicks(options.test)
     with torch.no_grad():
         logits = torch.cat([tower(n, embed(bags, keys_of(k), options.dim))
                             for n, k in zip(numbers.split(1024), keys.split(1024))])
-    print(f"AUC {area_under_curve(logits, labels):.4f} on {len(labels)} lines", flush=True)
+    auc = area_under_curve(logits, labels)
+    if log:
+        log.validation(examples=len(labels), auc=auc)
+    print(f"AUC {auc:.4f} on {len(labels)} lines", flush=True)
 
 
 def train(cluster, options, rank):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     tower = Tower(options.dim)
-    with verbena.connect(cluster, job=options.job, rank=rank, expected_workers=options.workers) as client:
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(
+            verbena.connect(cluster, job=options.job, rank=rank, expected_workers=options.workers))
+        log = None
+        if options.log and rank == 0:
+            log = stack.enter_context(verbena.RunLog(options.log, client, model="dlrm", optimizer="adam, adagrad",
+                                                     consistency="sync", batch=options.batch, shards=1))
         bags = verbena.torch.EmbeddingBag(
             KEYS, options.dim, mode="sum", client=client, name=f"{options.job}/categories", optimizer="adagrad",
             rate=options.rate, init=("normal", 0.0, 0.01))
@@ -120,9 +133,9 @@ def train(cluster, options, rank):
                 tower.named_parameters(), torch.optim.Adam(tower.parameters(), lr=0.001), client=client,
                 name=f"{options.job}/tower"),
             verbena.torch.EmbeddingOptimizer([bags])]
-        fit(options, rank, tower, bags, optimizers, read_clicks(options.data))
+        fit(options, rank, tower, bags, optimizers, read_clicks(options.data), log)
         if rank == 0:
-            report(options, tower, bags)
+            report(options, tower, bags, log=log)
 
 
 def train_local(options):
@@ -159,8 +172,11 @@ def main():
     parser.add_argument("--cluster", help="HOST:PORT of the coordinator; default: a cluster of its own")
     parser.add_argument("--rank", type=int, help="with --cluster: which worker this is")
     parser.add_argument("--job", default="dlrm", help="with --cluster: name of the job (dlrm)")
+    parser.add_argument("--log", metavar="FILE", help="write the log of the run, for verbena-plot; not with --local")
     options = parser.parse_args()
     if options.local:
+        if options.log:
+            parser.error("--log is of a run on servers; leave out --local")
         return train_local(options)
     if options.cluster:
         if options.rank is None:

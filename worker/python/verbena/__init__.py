@@ -7,6 +7,9 @@
             gradient[:] = weights - 1
             client.push_pull(table, gradient, weights).wait()
 
+connect() joins a job, and Client has the calls; each returns a Handle. verbena.torch is for PyTorch,
+verbena.plot draws a RunLog. Errors are subclasses of Error; logging.getLogger("verbena") has the log.
+
 docs/python.md is the guide, docs/reference/python.md the reference.
 """
 from . import _exit  # noqa: F401: it registers the end of the interpreter
@@ -19,6 +22,7 @@ from ._errors import (AbortedError, AlreadyExistsError, CancelledError, DataLoss
                       InvalidArgumentError, NotFoundError, OutOfRangeError, PermissionDeniedError,
                       ResourceExhaustedError, UnauthenticatedError, UnavailableError,
                       UnimplementedError)
+from ._run_log import RunLog
 
 __version__ = _version()
 
@@ -26,7 +30,12 @@ __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Client", "DataLossError",
     "DeadlineExceededError", "Error", "FailedPreconditionError", "Handle", "InternalError",
     "InvalidArgumentError", "LocalCluster", "NotFoundError", "OutOfRangeError",
-    "PermissionDeniedError", "ResourceExhaustedError", "Table", "UnauthenticatedError",
+    "PermissionDeniedError", "ResourceExhaustedError", "RunLog", "Table", "UnauthenticatedError",
     "UnavailableError", "UnimplementedError", "connect", "find_verbenad", "local_cluster",
     "table_options",
 ]
+
+
+def __dir__() -> "list[str]":
+    """The public names, and modules that were imported."""
+    return sorted(name for name in globals() if not name.startswith("_") or name.endswith("__"))

@@ -11,7 +11,9 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 
 from . import _core
+from ._cluster import LocalCluster
 from ._core import Handle, Table
+from ._errors import Error
 from ._scan import scan_rows
 
 _log = logging.getLogger("verbena")
@@ -21,6 +23,9 @@ Shape = Union[int, Iterable[int]]
 
 # NumPy has no bfloat16: its bits are uint16.
 _NUMPY_TYPES = {"f32": "float32", "bf16": "uint16", "f16": "float16"}
+_DEFAULT_CLUSTER = "127.0.0.1:7000"
+# Options of connect() that environment variables may set, those of the program `verbena`.
+_ENVIRONMENT = ("tls_ca", "tls_cert", "tls_key", "token_file")
 _INITIALIZERS = ("zeros", "constant", "uniform", "normal")
 
 
@@ -100,8 +105,39 @@ class Client(_core.Client):
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(dict(options))
+        self._options = dict(options)
         _open_clients.add(self)
-        _log.info("connected to %s as rank %d", options.get("cluster"), self.rank)
+        _log.info("connected to %s as rank %d", self.cluster, self.rank)
+
+    @property
+    def cluster(self) -> str:
+        """Address of the coordinator, as given."""
+        return str(self._options["cluster"])
+
+    @property
+    def job(self) -> str:
+        """Name of the job."""
+        return str(self._options.get("job", "default"))
+
+    @property
+    def expected_workers(self) -> int:
+        """Number of workers of the job, as given."""
+        return int(self._options.get("expected_workers", 1))
+
+    def __repr__(self) -> str:
+        if self.closed:
+            state = "closed"
+        else:
+            try:
+                rank = self.rank
+                state = "observer" if rank < 0 else f"rank {rank}"
+            except Error:  # a fork
+                state = "of another process"
+        return f"<verbena.Client {self.cluster} job {self.job!r} {state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be pickled or copied: it is a connection of this process; "
+                        "call verbena.connect() in each process")
 
     def __enter__(self) -> "Client":
         return self
@@ -276,7 +312,7 @@ def _key_array(keys: Any) -> Any:
     return np.ascontiguousarray(keys if hasattr(keys, "dtype") else np.array(keys, np.uint64))
 
 
-def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = None,
+def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[str] = None,
             rank: Optional[int] = None, expected_workers: Optional[int] = None,
             observer: Optional[bool] = None, transport: Optional[str] = None,
             timeout: Optional[float] = None, progress: Optional[str] = None,
@@ -291,7 +327,8 @@ def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = No
             tls_key: Optional[str] = None, token_file: Optional[str] = None) -> Client:
     """Joins a job of a cluster.
 
-    cluster: "host:port" of the coordinator, or a LocalCluster.
+    cluster: "host:port" of the coordinator, or a LocalCluster; default: $VERBENA_CLUSTER, else
+        "127.0.0.1:7000", as of the program `verbena`.
     job: workers of one job share its tables and step clock; default "default".
     name: shown to operators; default host-pid.
     rank: gradients are summed in rank order; default: any free rank.
@@ -316,15 +353,25 @@ def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = No
     rdma_gpu_direct: "auto" (default), "off" or "required".
     ofi_provider: libfabric provider; default "tcp;ofi_rxm".
     ofi_address: local IP address, or a list for rails.
-    tls_ca: CA bundle (PEM) that verifies servers; turns TLS on.
-    tls_cert, tls_key: this worker's certificate and private key (PEM), for mutual TLS.
-    token_file: file with this job's token.
+    tls_ca: CA bundle (PEM) that verifies servers; turns TLS on; default: $VERBENA_TLS_CA.
+    tls_cert, tls_key: this worker's certificate and private key (PEM), for mutual TLS; default:
+        $VERBENA_TLS_CERT and $VERBENA_TLS_KEY.
+    token_file: file with this job's token; default: $VERBENA_TOKEN_FILE.
+
+    A LocalCluster has no TLS and no tokens: for it these variables have no effect.
 
     Raises InvalidArgumentError, UnavailableError (nothing responds at `cluster`, or the named
     transport is not available), AlreadyExistsError (the rank is taken), FailedPreconditionError
     (the job has all its workers), UnauthenticatedError or PermissionDeniedError.
     """
     options = {keyword: value for keyword, value in locals().items() if value is not None}
+    if cluster is None:
+        cluster = os.environ.get("VERBENA_CLUSTER") or _DEFAULT_CLUSTER
+    if not isinstance(cluster, LocalCluster):
+        for option in _ENVIRONMENT:
+            value = os.environ.get(f"VERBENA_{option.upper()}")
+            if value:
+                options.setdefault(option, value)
     options["cluster"] = str(getattr(cluster, "address", cluster))
     return Client(options)
 

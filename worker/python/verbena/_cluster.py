@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from . import _core
 
@@ -21,11 +21,11 @@ _STOP_SECONDS = 15.0
 _LOG_LINES = 15
 
 
-def find_verbenad() -> str:
-    """The path of verbenad.
+def find_program(name: str) -> str:
+    """The path of verbenad, or of another program that is installed with it.
 
-    $VERBENA_VERBENAD names it; otherwise looks into the package, near the library, and into $PATH.
-    Raises FileNotFoundError with these places.
+    $VERBENA_VERBENAD names verbenad, and the others are beside it. Otherwise looks into the package,
+    near the library, and into $PATH. Raises FileNotFoundError with these places.
     """
     named = os.environ.get("VERBENA_VERBENAD")
     if named:
@@ -33,18 +33,29 @@ def find_verbenad() -> str:
         if program is None:
             raise FileNotFoundError(f"VERBENA_VERBENAD is {named}, which is not a program; set it to the "
                                     "path of verbenad, or unset it")
-        return os.path.abspath(program)
-    package = os.path.join(os.path.dirname(__file__), "bin", "verbenad")
+        if name == "verbenad":
+            return os.path.abspath(program)
+    package = os.path.join(os.path.dirname(__file__), "bin", name)
     library = os.path.dirname(os.path.realpath(_core.library_path()))
-    places = [package]
-    places += [os.path.join(library, path, "verbenad")
+    places = [os.path.join(os.path.dirname(os.path.realpath(program)), name)] if named and program else []
+    places.append(package)
+    places += [os.path.join(library, path, name)
                for path in ("../bin", "../../bin", "..")]  # lib, lib/x86_64-linux-gnu, a build folder
-    places.append(shutil.which("verbenad") or "")
+    places.append(shutil.which(name) or "")
     for place in places:
         if place and os.access(place, os.X_OK) and os.path.isfile(place):
             return os.path.normpath(place)
-    raise FileNotFoundError(f"verbenad is not in {os.path.dirname(package)}, near {library}, or in "
-                            "$PATH; set VERBENA_VERBENAD to its path")
+    raise FileNotFoundError(f"{name} is not in {os.path.dirname(package)}, near {library}, or in "
+                            "$PATH; set VERBENA_VERBENAD to the path of verbenad")
+
+
+def find_verbenad() -> str:
+    """The path of verbenad.
+
+    $VERBENA_VERBENAD names it; otherwise looks into the package, near the library, and into $PATH.
+    Raises FileNotFoundError with these places.
+    """
+    return find_program("verbenad")
 
 
 class LocalCluster:
@@ -150,6 +161,14 @@ class LocalCluster:
 
     def __str__(self) -> str:
         return self.address
+
+    def __repr__(self) -> str:
+        state = f"{len(self.servers)} servers" if self._processes else "stopped"
+        return f"<verbena.LocalCluster {getattr(self, 'address', '')} {state}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be pickled or copied: it owns processes; pass its "
+                        "`address` to other processes")
 
 
 def local_cluster(servers: int = 2, shards: int = 1, replicas: int = 1, *,

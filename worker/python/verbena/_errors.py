@@ -7,7 +7,8 @@ from typing import Dict, Type
 class Error(Exception):
     """An error of the library or a server.
 
-    The text is the library's: component, object, cause and fix.
+    The text is the library's: component, object, cause and fix. `code` is the name of its status,
+    such as "NOT_FOUND"; each status has a subclass.
     """
 
     code: str = "UNKNOWN"
@@ -123,3 +124,7 @@ BY_NUMBER: Dict[int, Type[Error]] = {
     15: DataLossError,
     16: UnauthenticatedError,
 }
+
+# Tracebacks name them as users do.
+for _error in {Error, *BY_NUMBER.values()}:
+    _error.__module__ = "verbena"

@@ -92,6 +92,7 @@ class _Rows(torch.nn.Module):
         self._client = client
         self._optimizer = optimizer
         self._steps = 0
+        self._like = torch.empty(0)  # of the type of the output, which half() and double() change
         # Makes autograd call backward(): the rows themselves are no tensor.
         self._anchor = torch.zeros((), requires_grad=True)
         # The optimizer's values, also a param group of EmbeddingOptimizer; and those at the servers.
@@ -108,6 +109,23 @@ class _Rows(torch.nn.Module):
         """Part of repr()."""
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}, table={self._table.name!r}"
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        """half(), to(dtype) and so on: the type of the output; rows on the servers stay float32."""
+        super()._apply(fn, *args, **kwargs)
+        self._like = fn(self._like)
+        return self
+
+    def _refusal(self, verb: str) -> TypeError:
+        return TypeError(f"verbena.torch.{type(self).__name__} cannot be {verb}: its rows are in table "
+                         f"{self._table.name!r} on the servers; save state_dict(), or make another "
+                         "module with another name=")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise self._refusal("copied")
+
+    def __reduce__(self) -> Any:
+        raise self._refusal("pickled")
 
     # ---- rows -----------------------------------------------------------------------------------
 
@@ -259,13 +277,15 @@ class Embedding(_Rows):
                          options=options)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Rows of the indices: float32 [*input.shape, embedding_dim].
+        """Rows of the indices: float32 [*input.shape, embedding_dim], on the device of `input`.
+
+        After half(), bfloat16() or double() the rows have that type; the servers' stay float32.
 
         input: int64 or int32 of any shape. Raises IndexError for an index out of range.
         """
         keys = self._keys(input)
         rows: torch.Tensor = _LookUp.apply(self._anchor, self, keys)
-        return rows.view(*input.shape, self.embedding_dim).to(input.device)
+        return rows.view(*input.shape, self.embedding_dim).to(input.device, self._like.dtype)
 
 
 class EmbeddingBag(_Rows):
@@ -349,7 +369,7 @@ class EmbeddingBag(_Rows):
         else:
             weights = None if weights is None else weights.detach().contiguous()
             bags = _LookUpBags.apply(self._anchor, self, keys, starts, weights, self.mode)
-        return bags.to(input.device)
+        return bags.to(input.device, self._like.dtype)
 
 
 class EmbeddingOptimizer(torch.optim.Optimizer):

@@ -8,6 +8,7 @@ import torch
 
 from .._client import Client
 from .._errors import Error
+from .._run_log import RunLog
 from .all_reduce import AllReduce
 from .buckets import Bucket, NamedParameter, Slot, make_buckets, unique_parameters
 from .hooks import on_gradient, wait_before_forward
@@ -50,7 +51,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                  name: str = "model", bucket_bytes: int = 4 << 20,
                  model: Optional[torch.nn.Module] = None, backward_passes_per_step: int = 1,
                  overlap: bool = True, find_unused: bool = False, resume: bool = False,
-                 compression: Optional[str] = None, **table_options: Any) -> None:
+                 compression: Optional[str] = None, log: Optional[RunLog] = None,
+                 **table_options: Any) -> None:
         """Creates the tables, or opens those of an earlier run, and sets their parameters.
 
         named_parameters: as of Module.named_parameters(); unique names, the same on all workers.
@@ -72,6 +74,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         resume: begin with the parameters of existing tables, not with those of rank 0.
         compression: encoding of pushed gradients, such as "int8" (docs/codecs.md); push_codec of
             the tables.
+        log: step() calls log.step(), with the result of its closure as the loss; otherwise call
+            log.add(loss, samples) before. Pass it to one optimizer of a run.
         table_options: more options of the tables, such as clip_global_norm=1.0 (which scales by
             norm / limit, where clip_grad_norm_() adds 1e-6 to the norm), reduction="sum".
 
@@ -106,6 +110,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._overlap = overlap
         self._find_unused = find_unused
         self._steps = 0
+        self._log = log
+        if log is not None:
+            log.describe(optimizer=optimizer if isinstance(optimizer, str)
+                         else type(optimizer).__name__.lower(), consistency=consistency)
         self._all_reduce = AllReduce(client, f"{name}/all")
         if compression is not None:
             table_options["push_codec"] = compression
@@ -321,6 +329,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._steps += 1
         if not self._defer:
             self.synchronize()
+        if self._log is not None:
+            self._log.step(loss)
         return loss
 
     def synchronize(self) -> None:
