@@ -1,7 +1,12 @@
 """DiLoCo and LocalSGD: a run that is saved and resumed, and rounds with too few workers."""
+import multiprocessing
+import os
+import signal
+
 import pytest
 
 torch = pytest.importorskip("torch")
+import verbena  # noqa: E402: after the check
 import verbena.torch  # noqa: E402: after the check
 from torch_support import unique  # noqa: E402
 
@@ -67,3 +72,40 @@ def test_too_few_workers(client):
         with pytest.raises(verbena.torch.QuorumError, match="has 1 workers and min_workers is 2"):
             train(net, inner, 9, 10)
     assert not all(torch.equal(p, q) for p, q in zip(before, net.parameters()))
+
+
+def work(cluster, job, rank, last, results):
+    """A worker whose batches depend on its rank; the one with `last` is killed after that step."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=2) as client:
+        net, inner = make()
+        with local_sgd(client, net, inner, job, grace=60):
+            train(net, inner, 1000 * rank, 1000 * rank + (last or STEPS))
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+        results.put([p.detach().tolist() for p in net.parameters()])
+
+
+def test_rounds_after_a_kill_have_the_mean_of_the_others():
+    """Rank 1 is killed after step 15: the round of step 10 has two members, later ones have one."""
+    nets = [make() for _ in range(2)]
+    for rank, (net, inner) in enumerate(nets):
+        train(net, inner, 1000 * rank, 1000 * rank + 10)
+    with torch.no_grad():
+        for p, q in zip(nets[0][0].parameters(), nets[1][0].parameters()):
+            p.copy_((p + q) / 2)
+    train(*nets[0], 10, STEPS)
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    with verbena.local_cluster(options=("--lease-ms", "1000")) as cluster:
+        job = unique("killed")
+        workers = [spawn.Process(target=work, args=(cluster.address, job, rank, last, results))
+                   for rank, last in enumerate((None, 15))]
+        for worker in workers:
+            worker.start()
+        found = results.get(timeout=120)
+        for worker in workers:
+            worker.join()
+    assert [worker.exitcode for worker in workers] == [0, -signal.SIGKILL]
+    for value, exact in zip(found, nets[0][0].parameters()):
+        assert torch.allclose(torch.tensor(value), exact, atol=1e-5)

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 import torch
 
 from .._client import Client
+from .._errors import FailedPreconditionError
 from .all_reduce import AllReduce
 from .buckets import Bucket, make_buckets, unique_parameters
 from .rules import Rule, rule_of
@@ -18,7 +19,7 @@ _ALL = 1 << 62
 _QUORUM_POLL_SECONDS = 0.05
 
 
-class QuorumError(RuntimeError):
+class QuorumError(FailedPreconditionError):
     """A round of DiLoCo has fewer workers than `min_workers`."""
 
 
