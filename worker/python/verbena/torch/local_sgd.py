@@ -1,17 +1,26 @@
 """DiLoCo and LocalSGD: workers train on their own, and exchange parameters every so many steps."""
 from __future__ import annotations
 
+import time
 import types
-from typing import Any, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import torch
 
 from .._client import Client
+from .._errors import FailedPreconditionError
+from .all_reduce import AllReduce
 from .buckets import Bucket, make_buckets, unique_parameters
 from .rules import Rule, rule_of
 
 # A fragment is one table for each type of its parameters.
 _ALL = 1 << 62
+
+_QUORUM_POLL_SECONDS = 0.05
+
+
+class QuorumError(FailedPreconditionError):
+    """A round of DiLoCo has fewer workers than `min_workers`."""
 
 
 class DiLoCo:
@@ -28,6 +37,9 @@ class DiLoCo:
     Each `sync_every` steps a worker pushes the change of a fragment since its last exchange. The
     servers take the mean over the workers as the gradient of the outer optimizer, and the worker
     continues with the parameters that this makes. Workers make the same number of steps.
+
+    A round is over when all workers of the job have pushed. If a worker dies, the round waits for
+    its lease; then the mean is that of the others.
     """
 
     def __init__(self, model_fragments: Sequence[torch.nn.Module],
@@ -36,7 +48,8 @@ class DiLoCo:
                  should_quantize: bool = False, fragment_sync_delay: int = 0,
                  fragment_update_alpha: float = 0.0, *, client: Client,
                  rate: Optional[float] = None, parameters: Optional[Mapping[str, float]] = None,
-                 name: str = "diloco", resume: bool = False, **table_options: Any) -> None:
+                 name: str = "diloco", resume: bool = False, min_workers: int = 1,
+                 grace: Optional[float] = None, **table_options: Any) -> None:
         """Creates the tables. All workers make the call; the parameters of rank 0 are the first.
 
         model_fragments: modules that are exchanged in turn, at equal distances within `sync_every`
@@ -50,6 +63,11 @@ class DiLoCo:
             than the steps between two fragments; the exchange overlaps with them.
         fragment_update_alpha: share of the local parameters that is kept then; 0: none.
         name, table_options: of the tables. resume: begin with the parameters of existing tables.
+        min_workers: a round begins only while the job has so many workers with a lease. A worker
+            that dies after the others have begun the round is not noticed before the next one.
+        grace: seconds for which a round waits for min_workers, and then for the pushes of the other
+            workers; default: the client's timeout for the latter, and 0 for the former. It has to
+            be longer than the lease of a dead worker and than the lag of a slow one.
 
         Raises ValueError for arguments that are refused; verbena.Error.
         """
@@ -63,6 +81,13 @@ class DiLoCo:
                              f"0..{self._distance - 1}, less than the steps between fragments")
         if not 0 <= fragment_update_alpha <= 1:
             raise ValueError(f"fragment_update_alpha is {fragment_update_alpha}; allowed: 0..1")
+        if min_workers < 1:
+            raise ValueError(f"min_workers is {min_workers}; allowed: 1 and more")
+        if grace is not None and grace <= 0:
+            raise ValueError(f"grace is {grace} s; allowed: more than 0, or None")
+        self._min_workers = min_workers
+        self._grace = grace
+        self._all_reduce = AllReduce(client, f"{name}/all")
         self._client = client
         self._inner = inner_optimizer
         self._delay = fragment_sync_delay
@@ -94,20 +119,28 @@ class DiLoCo:
         return rule_of(outer, outer.param_groups[0], 0)
 
     def _begin(self, resume: bool) -> None:
-        handles = []
-        for bucket in (b for buckets in self._fragments for b in buckets):
-            if not resume:
-                if self._client.rank == 0:
-                    with torch.no_grad():
-                        for slot in bucket.slots:
-                            slot.pack_parameter()
-                    handles.append(self._client.assign(bucket.table, bucket.parameters))
-                handles.append(self._client.end_step(bucket.table))
-        for handle in handles:
-            handle.wait()
-        for bucket in (b for buckets in self._fragments for b in buckets):
+        if not resume:
+            for bucket in self._buckets():
+                with torch.no_grad():
+                    for slot in bucket.slots:
+                        slot.pack_parameter()
+            self._assign()
+        for bucket in self._buckets():
             bucket.handles.append(self._client.pull(bucket.table, bucket.parameters))
             bucket.wait()
+
+    def _buckets(self) -> List[Bucket]:
+        return [bucket for buckets in self._fragments for bucket in buckets]
+
+    def _assign(self) -> None:
+        """Writes the parameters in the buckets of rank 0 to the servers, as a step."""
+        handles = []
+        for bucket in self._buckets():
+            if self._client.rank == 0:
+                handles.append(self._client.assign(bucket.table, bucket.parameters))
+            handles.append(self._client.end_step(bucket.table))
+        for handle in handles:
+            handle.wait()
 
     # ---- context manager ------------------------------------------------------------------------
 
@@ -138,17 +171,99 @@ class DiLoCo:
         if number > 0 and past == self._delay:
             self._finish(self._fragments[(number - 1) % len(self._fragments)])
 
+    def _wait_for_quorum(self) -> None:
+        end = time.monotonic() + (self._grace or 0.0)
+        while (live := self._client.info()["live_workers"]) < self._min_workers:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise QuorumError(
+                    f"DiLoCo step {self._steps}: the job has {live} workers and min_workers is "
+                    f"{self._min_workers} (waited for {self._grace or 0:g} s); start workers again "
+                    "from a state_dict(), or pass a smaller min_workers")
+            time.sleep(min(left, _QUORUM_POLL_SECONDS))
+
     def _start(self, fragment: List[Bucket]) -> None:
+        self._wait_for_quorum()
         for bucket in fragment:
             with torch.no_grad():
                 for slot in bucket.slots:
                     slot.pack_movement()
             bucket.handles.append(
-                self._client.push_pull(bucket.table, bucket.gradient, bucket.parameters))
+                self._client.push_pull(bucket.table, bucket.gradient, bucket.parameters,
+                                       timeout=self._grace))
 
     def _finish(self, fragment: List[Bucket]) -> None:
         for bucket in fragment:
             bucket.wait(keep=self._alpha)
+
+    # ---- state ----------------------------------------------------------------------------------
+
+    def _in_flight(self) -> List[Bucket]:
+        """The fragment that was pushed and whose result is not used yet."""
+        number, past = divmod(self._steps, self._distance)
+        if number == 0 or past >= self._delay:
+            return []
+        return self._fragments[(number - 1) % len(self._fragments)]
+
+    def state_dict(self) -> Dict[str, Any]:
+        """This worker's steps, inner optimizer and parameters, and those of the last exchange.
+
+        It waits for an exchange in flight. Call it between steps, on every worker after the same
+        step. The outer optimizer's state is on the servers; `verbena checkpoint` saves it.
+        """
+        for bucket in self._in_flight():
+            for handle in bucket.handles:
+                handle.wait()  # again in _finish()
+        return {"steps": self._steps, "inner_optimizer": self._inner.state_dict(),
+                "fragments": [[{"layout": bucket.layout(), "exchanged": bucket.parameters.clone(),
+                                "parameters": [slot.parameter.detach().clone()
+                                               for slot in bucket.slots]}
+                               for bucket in buckets] for buckets in self._fragments]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Loads a state_dict(); each worker its own, all of the same step, before training goes on.
+
+        The servers get the exchanged parameters of rank 0. They keep the outer optimizer's state:
+        the run equals one without a pause if they have made no round since, or were restored from a
+        checkpoint of that step, or have no such state (LocalSGD). The remainders of int8 pushes are
+        not in it.
+
+        Raises ValueError, with nothing changed, for other fragments or other steps than those of
+        the other workers; verbena.Error.
+        """
+        given = state_dict["fragments"]
+        layouts = [[bucket.layout() for bucket in buckets] for buckets in self._fragments]
+        if [[each["layout"] for each in buckets] for buckets in given] != layouts:
+            raise ValueError("state_dict has other fragments or parameters; allowed: those of this "
+                             "DiLoCo")
+        steps = int(state_dict["steps"])
+        self._check_same_on_all(steps)
+        self._inner.load_state_dict(state_dict["inner_optimizer"])
+        with torch.no_grad():
+            for buckets, saved in zip(self._fragments, given):
+                for bucket, each in zip(buckets, saved):
+                    bucket.parameters.copy_(each["exchanged"])
+        self._assign()
+        self._steps = steps
+        in_flight = self._in_flight()
+        for buckets, saved in zip(self._fragments, given):
+            for bucket, each in zip(buckets, saved):
+                bucket.handles = [self._client.pull(bucket.table, bucket.parameters)]
+                bucket.wait()
+                with torch.no_grad():
+                    for slot, value in zip(bucket.slots, each["parameters"]):
+                        slot.parameter.copy_(value)
+                if bucket in in_flight:  # for _finish()
+                    bucket.handles = [self._client.pull(bucket.table, bucket.parameters)]
+
+    def _check_same_on_all(self, steps: int) -> None:
+        # The rounding of a mean of 12 bits is less than the 1 / workers of a difference.
+        digits = torch.tensor([float(steps >> shift & 0xFFF) for shift in (0, 12, 24, 36)])
+        mean = digits.clone()
+        self._all_reduce.start("steps", mean).wait()
+        if float((mean + digits).abs().max()) > 0.002:
+            raise ValueError(f"state_dict is of step {steps}, and that of another worker is of "
+                             "another step; allowed: states that all workers made after one step")
 
 
 class LocalSGD(DiLoCo):
