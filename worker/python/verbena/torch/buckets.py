@@ -54,14 +54,15 @@ class Slot:
         """Whether the gradient of this step is in the bucket."""
         return self._pushed is not None
 
-    def _view(self, flat: torch.Tensor) -> torch.Tensor:
+    def view(self, flat: torch.Tensor) -> torch.Tensor:
+        """The parameter's part of a flat tensor of the bucket, in its shape."""
         parameter = self.parameter
         return flat[self.first:self.first + parameter.numel()].view(parameter.shape)
 
     def pack(self) -> None:
         """Copies the gradient into the bucket; zeros if there is none."""
         gradient = self.parameter.grad
-        place = self._view(self.bucket.gradient)
+        place = self.view(self.bucket.gradient)
         if gradient is None:
             place.zero_()
         elif gradient.layout != torch.strided:
@@ -81,16 +82,16 @@ class Slot:
 
     def pack_parameter(self) -> None:
         """Copies the parameter into the bucket."""
-        self._view(self.bucket.parameters).copy_(self.parameter.detach())
+        self.view(self.bucket.parameters).copy_(self.parameter.detach())
 
     def pack_movement(self) -> None:
         """Copies the negative change of the parameter since it was pulled, as a gradient."""
-        torch.sub(self._view(self.bucket.parameters), self.parameter.detach(),
-                  out=self._view(self.bucket.gradient))
+        torch.sub(self.view(self.bucket.parameters), self.parameter.detach(),
+                  out=self.view(self.bucket.gradient))
 
     def unpack_parameter(self, keep: float) -> None:
         """Copies the servers' parameter into the module, but for a share `keep` of the module's."""
-        pulled = self._view(self.bucket.parameters)
+        pulled = self.view(self.bucket.parameters)
         if keep == 0:
             self.parameter.copy_(pulled)
         else:
