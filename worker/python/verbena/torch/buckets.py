@@ -187,6 +187,26 @@ def unique_parameters(named: Sequence[NamedParameter]) -> List[NamedParameter]:
     return found
 
 
+def group_parameters(named: Sequence[NamedParameter],
+                     groups: Sequence[Dict[str, Any]]) -> List[List[NamedParameter]]:
+    """The named parameters of each param group.
+
+    Raises ValueError unless the groups have these parameters, each once.
+    """
+    of_group = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
+    by_group: List[List[NamedParameter]] = [[] for _ in groups]
+    for name, parameter in named:
+        if id(parameter) not in of_group:
+            raise ValueError(f"parameter {name!r} is in no param group of the optimizer")
+        by_group[of_group.pop(id(parameter))].append((name, parameter))
+    for group in groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and id(parameter) in of_group:
+                raise ValueError("a param group has a parameter of shape "
+                                 f"{tuple(parameter.shape)} that named_parameters lacks")
+    return by_group
+
+
 def make_buckets(prefix: str, groups: Sequence[Sequence[NamedParameter]],
                  bucket_bytes: int) -> List[Bucket]:
     """Buckets in the order in which backward fills them: that of the parameters, reversed.

@@ -10,7 +10,8 @@ import torch
 from .._client import Client
 from .._errors import Error
 from .all_reduce import AllReduce
-from .buckets import Bucket, NamedParameter, Slot, make_buckets, unique_parameters
+from .buckets import (Bucket, NamedParameter, Slot, group_parameters, make_buckets,
+                      unique_parameters)
 from .hooks import on_gradient, wait_before_forward
 from .rules import Rule, changes, rule_of
 from .state import NewState, read_state
@@ -122,18 +123,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _make_tables(self, named: List[NamedParameter], prefix: str, bucket_bytes: int,
                      options: Dict[str, Any]) -> None:
-        of_group = {id(p): index for index, group in enumerate(self.param_groups)
-                    for p in group["params"]}
-        by_group: List[List[NamedParameter]] = [[] for _ in self.param_groups]
-        for name, parameter in named:
-            if id(parameter) not in of_group:
-                raise ValueError(f"parameter {name!r} is in no param group of the optimizer")
-            by_group[of_group.pop(id(parameter))].append((name, parameter))
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad and id(parameter) in of_group:
-                    raise ValueError("a param group has a parameter of shape "
-                                     f"{tuple(parameter.shape)} that named_parameters lacks")
+        by_group = group_parameters(named, self.param_groups)
         if self._rules_of == "lamb":
             bucket_bytes = 0  # its trust ratio is that of a table
         self._buckets = make_buckets(prefix, by_group, bucket_bytes)
