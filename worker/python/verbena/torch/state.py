@@ -106,9 +106,9 @@ class NewState:
     def writes(self, client: Client) -> List[List[Tuple[Bucket, Callable[[], Handle]]]]:
         """Assignments in turns: of each bucket one a turn, in order, parameters first.
 
-        In a sync table each takes a step, and a step without an assignment would apply a gradient
-        of zero. So every bucket has one in every turn: those with fewer arrays repeat their
-        parameters.
+        In a sync table each takes a step. Tables with clip_global_norm make their steps together,
+        and a step without an assignment would apply a gradient of zero. So every bucket has one in
+        every turn: those with fewer arrays repeat their parameters.
         """
         turns = 1 + max((len(b.table.state_arrays) for b in self._buckets), default=0)
         plan: List[List[Tuple[Bucket, Callable[[], Handle]]]] = [[] for _ in range(turns)]
