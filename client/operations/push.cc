@@ -169,7 +169,7 @@ void PushRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply) {
         entry->operation->live && entry->operation->status.ok()) {
       entry->operation->status = absl::InvalidArgumentError(absl::StrCat(
           DescribeRequest(*entry), traits_.assigns
-                                       ? ": a number is NaN or Inf; this chunk is not assigned"
+                                       ? ": a parameter is NaN or Inf; this chunk is not assigned"
                                        : ": the gradient has a NaN or Inf; this chunk contributes "
                                          "zero"));
     }

@@ -87,6 +87,34 @@ def test_training_goes_on_from_an_export(cluster, connect, tmp_path, name, form)
         client.close()
 
 
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_servers_go_on_from_torch_optim(cluster, connect, tmp_path, name):
+    job, tables = unique("import").replace("/", "-"), unique("net")
+    other = network()
+    local = OPTIMIZERS[name](other.parameters())
+    train(other, local, 0, 30)
+    options = {"name": tables, "bucket_bytes": 8192}
+    plain = tmp_path / "plain"
+    verbena.torch.save_import(plain, other.named_parameters(), local, **options)
+    verbena_command("checkpoint", "import", plain / "model.safetensors", "--spec",
+                    plain / "tables.json", "--job", job, "--to", tmp_path / "imported")
+    verbena_command("checkpoint", "restore", tmp_path / "imported", "--cluster", cluster.address)
+    client = verbena.connect(cluster, job=job)
+    try:
+        net = network()
+        served = verbena.torch.DistributedOptimizer(
+            net.named_parameters(), OPTIMIZERS[name](net.parameters()), client=client, resume=True,
+            **options)
+        train(net, served, 30, 3)
+        train(other, local, 30, 3)
+        for p, q in zip(net.parameters(), other.parameters()):
+            assert p.detach().numpy() == pytest.approx(q.detach().numpy(), abs=1e-6)
+        with pytest.raises(FileExistsError):
+            verbena.torch.save_import(plain, other.named_parameters(), local, **options)
+    finally:
+        client.close()
+
+
 def example():
     return {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "empty": torch.zeros(0, 4),
             "scalar": torch.tensor(2.5, dtype=torch.float64), "b": torch.tensor([True, False]),

@@ -128,15 +128,19 @@ class Bucket:
         """Name, first element and shape of each parameter."""
         return [(s.name, s.first, tuple(s.parameter.shape)) for s in self.slots]
 
+    def description(self) -> str:
+        """The table's, by which parameters of another layout do not open it."""
+        layout = hashlib.sha256(repr(self.layout()).encode()).hexdigest()[:16]
+        return f"verbena.torch, parameters {layout}"
+
     def create(self, client: Client, rule: Rule, options: Dict[str, Any]) -> None:
         """Creates or opens the table. Workers with another layout get AlreadyExistsError."""
         dtype = self.slots[0].parameter.dtype
         parameter_type, gradient_type, flat = _TYPES[dtype]
-        layout = hashlib.sha256(repr(self.layout()).encode()).hexdigest()[:16]
         self.table = client.table(
             self.name, shape=self.elements, optimizer=rule.optimizer, rate=rule.rate,
             parameters=dict(rule.parameters), dtype=parameter_type, gradient_dtype=gradient_type,
-            description=f"verbena.torch, parameters {layout}", **options)
+            description=self.description(), **options)
         self.rule = rule
         device = self.slots[0].parameter.device
         self.gradient = shared_tensor(client, self.elements, flat, device)
