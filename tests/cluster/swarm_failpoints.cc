@@ -221,9 +221,8 @@ std::vector<PlantedFault> PlantedFaults() {
       {"replicate_as_gradients", {&shard.replicate_as_gradients}, 2, content},
       {"replicate_no_state",
        {&shard.replicate_no_state},
-       0,
-       {"is not what its primary", "assignment of state is missing", "mismatches of its replicas"},
-       {F::kOptimizerState}},
+       5,
+       {"is not what its primary", "assignment of state is missing", "mismatches of its replicas"}},
       {"replicate_from_slot", {&shard.replicate_from_slot}, 2, {"not recovered"}},
   };
 }
