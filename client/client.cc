@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/client_impl.h"
 #include "client/operations/operations.h"
 #include "proto/spec/optimizer_values.h"
@@ -171,6 +172,23 @@ absl::StatusOr<ClientCore::Slice> Client::Impl::SliceOf(const Table& table, cons
   return slice;
 }
 
+absl::StatusOr<uint8_t> Client::Impl::ArrayOf(const char* call, const Table& table,
+                                              std::string_view array) const {
+  const std::vector<std::string> names = table.state_arrays();
+  const auto found = std::find(names.begin(), names.end(), array);
+  if (found != names.end()) return static_cast<uint8_t>(found - names.begin() + 1);
+  const v1::TableSpec& spec = table.spec();
+  if (table.embedding()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(call, ": table '", spec.name(),
+                     "' is an embedding table: checkpoints have the state of its rows"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(call, ": table '", spec.name(), "' of optimizer \"", spec.optimizer().name(),
+                   "\" has no state array '", absl::string_view(array.data(), array.size()), "'; ",
+                   names.empty() ? "it has none" : "it has: ", absl::StrJoin(names, ", ")));
+}
+
 absl::StatusOr<std::unique_ptr<client::PushEncoding>> Client::Impl::Encode(std::string_view call,
                                                                            const Table& table,
                                                                            const Region& gradient,
@@ -241,6 +259,48 @@ Ticket Client::Pull(const Table& table, const Region& destination, const Range& 
         if (!slice.ok()) return slice.status();
         return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
                          std::move(done));
+      });
+  return ticket;
+}
+
+Ticket Client::PullState(const Table& table, std::string_view array, const Region& destination,
+                         const Range& range, const StateOptions& options) {
+  auto pulled = std::make_shared<client::PulledState>();
+  Ticket ticket;
+  ticket.state_ = impl_->Launch([&](ClientCore& core,
+                                    ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+    auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
+    if (!slice.ok()) return slice.status();
+    const auto index = impl_->ArrayOf("pull of state", table, array);
+    if (!index.ok()) return index.status();
+    pulled->array = *index;
+    if (options.versions != nullptr) {
+      done = [pulled, versions = options.versions, then = std::move(done)](absl::Status status) {
+        if (status.ok()) {
+          *versions = {pulled->least_version, pulled->greatest_version, pulled->least_applies,
+                       pulled->greatest_applies};
+        }
+        then(std::move(status));
+      };
+    }
+    return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
+                     std::move(done), pulled);
+  });
+  return ticket;
+}
+
+Ticket Client::AssignState(const Table& table, std::string_view array, uint64_t applies,
+                           const Region& state, const Range& range, const PushOptions& options) {
+  const int64_t deadline = impl_->Deadline(options.timeout);
+  Ticket ticket;
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        auto slice = impl_->SliceOf(table, state, range, "state", options.stream);
+        if (!slice.ok()) return slice.status();
+        const auto index = impl_->ArrayOf("assignment of state", table, array);
+        if (!index.ok()) return index.status();
+        return core.Push(table.id(), *slice, deadline, std::move(done), nullptr,
+                         client::Write::kState, {*index, applies});
       });
   return ticket;
 }

@@ -157,6 +157,9 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   absl::StatusOr<client::ClientCore::Slice> SliceOf(const Table& table, const Region& region,
                                                     const Range& range, const char* role,
                                                     void* stream) const;
+  // The array's number in records. INVALID_ARGUMENT: the table has no such array.
+  absl::StatusOr<uint8_t> ArrayOf(const char* call, const Table& table,
+                                  std::string_view array) const;
   // Encodes the gradient of such a call on this thread, without the lock. Null: the table has no
   // push codec.
   absl::StatusOr<std::unique_ptr<client::PushEncoding>> Encode(std::string_view call,

@@ -43,6 +43,12 @@ uint32_t Table::chunk_elements() const {
   return state_ == nullptr || embedding() ? 0 : state_->layout.chunk_elements;
 }
 
+std::vector<std::string> Table::state_arrays() const {
+  if (state_ == nullptr) return {};
+  const auto& names = state_->info.optimizer_state();
+  return {names.begin(), names.end()};
+}
+
 absl::Status Ticket::Wait() { return Wait(absl::InfiniteDuration()); }
 
 absl::Status Ticket::Wait(absl::Duration at_most) {

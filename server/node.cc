@@ -21,6 +21,7 @@
 #include "server/access/grpc_log.h"
 #include "server/access/peer_log.h"
 #include "server/checkpoint/files/disk.h"
+#include "server/checkpoint/files/manifest.h"
 #include "server/cli/options.h"
 #include "server/cold/cold_directory.h"
 #include "server/cold/rocks_store.h"
@@ -158,6 +159,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.min_replicas = options.min_replicas;
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   coordinator_options.changeable_values = shard::ChangeableValues;
+  coordinator_options.state_arrays = checkpoint::StateArrays;
   coordinator_options.tokens = tokens.operator_token.has_value();
   coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;

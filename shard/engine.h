@@ -90,9 +90,11 @@ struct Answer {
                         // in MiB, or kPartitionIsFull (proto/wire/record.h); 0: a
                         // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
+  uint64_t applies = 0;  // pull of state: of the chunk
 };
 
-// A chunk's parameters, or rows gathered for a lookup or a scan; pinned until Unpin(pin).
+// A chunk's parameters or an array of its state, or rows gathered for a lookup or a scan; pinned
+// until Unpin(pin).
 struct ChunkView {
   Buffer buffer;
   uint32_t bytes = 0;
@@ -110,6 +112,10 @@ struct PushRequest {
   // zero.
   absl::Span<const std::byte> payload;
   bool assigns = false;  // the payload is new parameters, which replace the old ones
+  // An assignment of state: 1 + the index of the array that the payload replaces, in f32, and the
+  // chunk's count of applies after it. 0: parameters.
+  uint8_t array = 0;
+  uint64_t applies = 0;
 };
 struct PushOutcome {
   bool held = false;         // true: payload stays in use; a kPushDone event follows
@@ -127,6 +133,7 @@ struct PullRequest {
   uint32_t table = 0;
   Group group = {};
   ElementType dtype = ElementType::kF32;  // the table's
+  uint8_t array = 0;                      // 1 + the index of a state array; 0: parameters
   uint64_t min_version = 0;               // ssp: the worker's clock
   uint64_t destination = 0;               // carried for the caller
   uint64_t destination_key = 0;

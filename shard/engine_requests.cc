@@ -10,7 +10,10 @@ namespace {
 
 ReplyStatus CheckPayload(const PushRequest& request, const DenseTable& table,
                          const DenseTable::Chunk& chunk) {
-  const ElementType type = request.assigns ? table.parameter_type() : table.push_type();
+  const ElementType type = request.array != 0 ? ElementType::kF32
+                           : request.assigns  ? table.parameter_type()
+                                              : table.push_type();
+  if (request.array > table.StateArrays()) return ReplyStatus::kOutOfRange;
   if (request.dtype != type) return ReplyStatus::kMalformed;
   // An empty record: its buffer was released, it only settles. It contributes zero.
   if (request.group.count == 0 && request.payload.empty()) return ReplyStatus::kOk;
@@ -66,8 +69,11 @@ PullOutcome Engine::Pull(const PullRequest& request) {
   uint32_t chunk = 0;
   ReplyStatus status = e.Find(request.worker, request.table, &state, &member);
   if (status == ReplyStatus::kOk) status = e.FindChunk(*state, request.group, &chunk);
-  if (status == ReplyStatus::kOk && request.dtype != state->dense.table->pull_type()) {
-    status = ReplyStatus::kMalformed;
+  if (status == ReplyStatus::kOk) {
+    const DenseTable& table = *state->dense.table;
+    const ElementType type = request.array != 0 ? ElementType::kF32 : table.pull_type();
+    if (request.array > table.StateArrays()) status = ReplyStatus::kOutOfRange;
+    if (request.dtype != type) status = ReplyStatus::kMalformed;
   }
   if (status == ReplyStatus::kOk) status = e.CheckRead(request.group.partition, request.table);
   PullOutcome outcome;
@@ -92,7 +98,8 @@ PullOutcome Engine::Pull(const PullRequest& request) {
     outcome.kind = PullOutcome::Kind::kDeferred;
     return outcome;
   }
-  if (!dense.table->PinToPull(chunk, &outcome.view)) {
+  if (request.array != 0) outcome.answer.applies = dense.table->chunk(chunk).applies;
+  if (!dense.table->PinToPull(chunk, request.array, &outcome.view)) {
     outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};
     e.CountAnswer(outcome.answer.status);
     return outcome;

@@ -20,6 +20,7 @@ struct Failpoints {
   Failpoint checkpoint_what_changes;  // an apply keeps no old content for a save in progress
   Failpoint forget_cold_changes;      // a row that changes while it is written counts as written
   Failpoint replicate_as_gradients;   // a replica takes new parameters for a gradient
+  Failpoint replicate_no_state;       // a replica keeps its state where the primary's was assigned
   Failpoint replicate_from_slot;      // a replica is sent the later content of the worker's slot
   Failpoint unbounded_log;            // applies do not wait for the log; catch-up waits for it
   Failpoint unbounded_notes;          // changes of views are added to the log even if it is full

@@ -11,7 +11,9 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,7 @@ struct verbena_client {
 
 struct verbena_table {
   verbena::Table table;
+  std::vector<std::string> state_arrays = table.state_arrays();
 };
 
 struct verbena_region {
@@ -34,6 +37,7 @@ struct verbena_region {
 
 struct verbena_ticket {
   verbena::Ticket ticket;
+  std::shared_ptr<verbena::StateVersions> versions = nullptr;  // of a pull of state
 };
 
 namespace verbena::c_api {

@@ -1,6 +1,8 @@
 // Pushes, pulls and tickets in C.
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "client/c/handles.h"
 #include "proto/wire/record.h"
@@ -73,6 +75,41 @@ verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
       });
 }
 
+verbena_status verbena_pull_state(verbena_client* client, const verbena_table* table,
+                                  const char* array, const verbena_region* destination,
+                                  const verbena_range* range, uint64_t min_version,
+                                  int64_t timeout_ms, verbena_ticket** ticket) {
+  std::shared_ptr<verbena::StateVersions> versions;
+  const verbena_status status =
+      Begin("verbena_pull_state", timeout_ms, ticket,
+            {{"client", client}, {"table", table}, {"array", array}, {"destination", destination}},
+            [&](Timeout timeout) {
+              versions = std::make_shared<verbena::StateVersions>();
+              verbena::StateOptions options = {.timeout = timeout,
+                                               .min_version = {},
+                                               .stream = destination->stream,
+                                               .versions = versions};
+              if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
+              return client->client->PullState(table->table, array, destination->region,
+                                               RangeOf(range), options);
+            });
+  if (status == VERBENA_OK && ticket != nullptr) (*ticket)->versions = std::move(versions);
+  return status;
+}
+
+verbena_status verbena_assign_state(verbena_client* client, const verbena_table* table,
+                                    const char* array, uint64_t applies,
+                                    const verbena_region* state, const verbena_range* range,
+                                    int64_t timeout_ms, verbena_ticket** ticket) {
+  return Begin("verbena_assign_state", timeout_ms, ticket,
+               {{"client", client}, {"table", table}, {"array", array}, {"state", state}},
+               [&](Timeout timeout) {
+                 return client->client->AssignState(table->table, array, applies, state->region,
+                                                    RangeOf(range),
+                                                    {.timeout = timeout, .stream = state->stream});
+               });
+}
+
 verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
                                  const verbena_region* gradient, const verbena_region* destination,
                                  const verbena_range* range, int64_t timeout_ms,
@@ -141,6 +178,31 @@ verbena_status verbena_ticket_status(const verbena_ticket* ticket) {
   return Guarded([&]() -> absl::Status {
     if (ticket == nullptr) return NullArgument("verbena_ticket_status", "ticket");
     return ticket->ticket.status();
+  });
+}
+
+verbena_status verbena_ticket_state_versions(const verbena_ticket* ticket,
+                                             verbena_state_versions* versions) {
+  constexpr char kCall[] = "verbena_ticket_state_versions";
+  return Guarded([&]() -> absl::Status {
+    if (ticket == nullptr) return NullArgument(kCall, "ticket");
+    if (versions == nullptr) return NullArgument(kCall, "versions");
+    if (absl::Status s = verbena::c_api::CheckSize(
+            kCall, "verbena_state_versions", versions->struct_size, sizeof(verbena_state_versions));
+        !s.ok()) {
+      return s;
+    }
+    if (ticket->versions == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kCall, ": the ticket is of another call; allowed: verbena_pull_state()"));
+    }
+    if (absl::Status s = ticket->ticket.status(); !s.ok()) return s;
+    const verbena::StateVersions& v = *ticket->versions;
+    verbena::c_api::WriteSized(
+        verbena_state_versions{sizeof(verbena_state_versions), v.least_version, v.greatest_version,
+                               v.least_applies, v.greatest_applies},
+        versions);
+    return absl::OkStatus();
   });
 }
 

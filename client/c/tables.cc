@@ -145,6 +145,11 @@ verbena_status verbena_table_list(verbena_client* client, int64_t timeout_ms,
   });
 }
 
+const char* verbena_table_state_array(const verbena_table* table, size_t index) {
+  if (table == nullptr || index >= table->state_arrays.size()) return nullptr;
+  return table->state_arrays[index].c_str();
+}
+
 verbena_status verbena_table_get_info(const verbena_table* table, verbena_table_info* info) {
   constexpr char kCall[] = "verbena_table_get_info";
   return Guarded([&]() -> absl::Status {

@@ -86,6 +86,28 @@ struct OptimizerUpdate {
   }
 };
 
+// The array of the optimizer's state that an assignment replaces, and the chunks' count of applies
+// after it. 0: no state.
+struct AssignedState {
+  uint8_t array = 0;  // 1 + its index
+  uint64_t applies = 0;
+};
+
+// A pull of an array of the optimizer's state, and the versions and counts of applies of the chunks
+// that were read.
+struct PulledState {
+  uint8_t array = 0;  // 1 + its index
+  uint64_t least_version = UINT64_MAX, greatest_version = 0;
+  uint64_t least_applies = UINT64_MAX, greatest_applies = 0;
+
+  void Add(uint64_t version, uint64_t applies) {
+    least_version = std::min(least_version, version);
+    greatest_version = std::max(greatest_version, version);
+    least_applies = std::min(least_applies, applies);
+    greatest_applies = std::max(greatest_applies, applies);
+  }
+};
+
 // The result of one record of a scan.
 struct ScanResult {
   std::vector<uint64_t> keys;
@@ -151,10 +173,12 @@ class ClientCore {
                                                               const Slice& gradient);
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
                                    Done done, std::unique_ptr<PushEncoding> encoded = nullptr,
-                                   Write write = {});
+                                   Write write = {}, const AssignedState& state = {});
+  // `state`: pulls its array of the optimizer's state, and adds the chunks' versions to it; null:
+  // pulls parameters.
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
-                                   Done done);
+                                   Done done, std::shared_ptr<PulledState> state = nullptr);
   absl::StatusOr<OperationId> PushPull(uint32_t table, const Slice& gradient,
                                        const Slice& destination, int64_t deadline_ns, Done done,
                                        std::unique_ptr<PushEncoding> encoded = nullptr);

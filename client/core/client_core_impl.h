@@ -44,7 +44,7 @@ struct ClientCore::Impl {
     uint32_t first = 0, chunks = 0;
   };
   // The numbers that are in its memory, or come there.
-  enum class Data : uint8_t { kGradients, kParameters, kPulled };
+  enum class Data : uint8_t { kGradients, kParameters, kPulled, kState, kPulledState };
   absl::StatusOr<Target> Check(std::string_view what, uint32_t table, const Slice& slice,
                                Data data);
   // The corresponding checks for an embedding table.

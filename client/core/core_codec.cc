@@ -19,7 +19,7 @@ absl::Status ClientCore::Impl::CheckCodec(const TableState& table, const Slice& 
         CodecName(table.info.spec().pull_codec()),
         ", whose parameters are decoded in host memory: allowed: regions of the host"));
   }
-  if (data == Data::kParameters || !table.encodes()) return absl::OkStatus();
+  if (data != Data::kGradients || !table.encodes()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the gradient lies in memory of a device; table '", table.name(),
                    "' has push_codec ", CodecName(table.info.spec().push_codec()),

@@ -73,23 +73,26 @@ absl::Status ClientCore::Impl::CheckRange(const TableState& table, const Slice& 
 absl::Status ClientCore::Impl::CheckMemory(const TableState& table, const Slice& slice,
                                            Data data) const {
   const bool push = data == Data::kGradients;
+  const bool state = data == Data::kState || data == Data::kPulledState;
   if (slice.block == nullptr) {
     return absl::InvalidArgumentError("the region is empty, or was destroyed");
   }
   const size_t size = slice.block->size();
-  const uint32_t element_bytes = push ? table.layout.gradient_bytes : table.layout.parameter_bytes;
+  const uint32_t element_bytes = state  ? sizeof(float)
+                                 : push ? table.layout.gradient_bytes
+                                        : table.layout.parameter_bytes;
+  const auto word = [&] { return state ? std::string("f32 of state") : ElementWord(table, push); };
   const uint64_t needed = slice.count * element_bytes;
   if (slice.offset % element_bytes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("region_offset is ", slice.offset, "; allowed: multiples of ", element_bytes,
-                     ", the bytes of one ", ElementWord(table, push)));
+    return absl::InvalidArgumentError(absl::StrCat("region_offset is ", slice.offset,
+                                                   "; allowed: multiples of ", element_bytes,
+                                                   ", the bytes of one ", word()));
   }
   if (slice.offset > size || needed > size - slice.offset) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the region is too small: ", slice.count, " elements of table '", table.name(),
-                     "' need ", needed, " bytes (", element_bytes, " for each ",
-                     ElementWord(table, push), "); the region has ", size, " bytes, ",
-                     slice.offset > size ? 0 : size - slice.offset, " from offset ", slice.offset));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the region is too small: ", slice.count, " elements of table '", table.name(), "' need ",
+        needed, " bytes (", element_bytes, " for each ", word(), "); the region has ", size,
+        " bytes, ", slice.offset > size ? 0 : size - slice.offset, " from offset ", slice.offset));
   }
   return absl::OkStatus();
 }
@@ -135,7 +138,7 @@ absl::Status ClientCore::Impl::NoSuchTable(std::string_view what, uint32_t id) c
 absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_view what, uint32_t id,
                                                                  const Slice& slice, Data data) {
   const absl::string_view call(what.data(), what.size());
-  const bool push = data != Data::kPulled;
+  const bool push = data != Data::kPulled && data != Data::kPulledState;
   auto table = CheckTable(what, id, push);
   if (!table.ok()) return table.status();
   Target target;
@@ -143,7 +146,10 @@ absl::StatusOr<ClientCore::Impl::Target> ClientCore::Impl::Check(std::string_vie
   if (target.table->embedding()) {
     return absl::InvalidArgumentError(
         absl::StrCat(call, ": table '", target.table->name(), "' is an embedding table of dim ",
-                     target.table->dim, ": use PushRows() and Lookup()"));
+                     target.table->dim, ": use ",
+                     data == Data::kState || data == Data::kPulledState
+                         ? "checkpoints for the optimizer's state of its rows"
+                         : "PushRows() and Lookup()"));
   }
   absl::Status status = CheckRange(*target.table, slice);
   const DenseLayout& layout = target.table->layout;
@@ -181,12 +187,15 @@ absl::StatusOr<Operation*> ClientCore::Impl::Start(std::string_view name, TableS
 
 absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
                                              int64_t deadline_ns, Done done,
-                                             std::unique_ptr<PushEncoding> encoded, Write write) {
+                                             std::unique_ptr<PushEncoding> encoded, Write write,
+                                             const AssignedState& state) {
   Impl& c = *impl_;
   PushRequests& requests = c.tracker.requests.chunks_of(write);
   const bool assigns = requests.traits().assigns;
   auto target = c.Check(requests.name(), table, slice,
-                        assigns ? Impl::Data::kParameters : Impl::Data::kGradients);
+                        requests.traits().state ? Impl::Data::kState
+                        : assigns               ? Impl::Data::kParameters
+                                                : Impl::Data::kGradients);
   if (!target.ok()) return target.status();
   auto operation = c.Start(requests.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
@@ -205,7 +214,7 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
     c.tracker.settlement.End(*operation, ready);
     return c.operations.IdOf(**operation);
   }
-  requests.Add(*operation, target->first, target->chunks, offset);
+  requests.Add(*operation, target->first, target->chunks, offset, state);
   if (target->table->sync) {
     c.tracker.commits.WaitForCommit(*operation, target->first, target->chunks,
                                     target->table->step + 1);
@@ -215,12 +224,15 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
 
 absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
                                              std::optional<uint64_t> min_version,
-                                             int64_t deadline_ns, Done done) {
+                                             int64_t deadline_ns, Done done,
+                                             std::shared_ptr<PulledState> state) {
   Impl& c = *impl_;
-  auto target = c.Check("pull", table, slice, Impl::Data::kPulled);
+  PullRequests& requests =
+      state != nullptr ? c.tracker.requests.pull_state : c.tracker.requests.pull;
+  auto target = c.Check(requests.name(), table, slice,
+                        state != nullptr ? Impl::Data::kPulledState : Impl::Data::kPulled);
   if (!target.ok()) return target.status();
-  auto operation =
-      c.Start(c.tracker.requests.pull.name(), target->table, deadline_ns, std::move(done));
+  auto operation = c.Start(requests.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();
   const absl::Status lost =
       c.tracker.tables.CheckLost(*target->table, target->first, target->chunks);
@@ -232,7 +244,9 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
   (*operation)->version = version;
   (*operation)->blocks[1] = slice.block;
   (*operation)->marks[1] = slice.after;
-  c.tracker.requests.pull.Add(*operation, target->first, target->chunks, slice.offset, version);
+  const uint8_t array = state != nullptr ? state->array : 0;
+  (*operation)->pulled = std::move(state);
+  requests.Add(*operation, target->first, target->chunks, slice.offset, version, array);
   return c.Started(*operation);
 }
 

@@ -68,7 +68,7 @@ DeviceCopies::Way DeviceCopies::WayOf(Stream* stream, PendingRequest* entry) {
   if (!*passed) return pull && !direct_only_ ? Way::kStaged : Way::kLater;
   const absl::Status ready =
       pull ? tracker_.lanes->memory()
-                 .Expose(stream, block, entry->data, entry->table->PullBytes(entry->elements))
+                 .Expose(stream, block, entry->data, entry->handler->BytesOf(*entry))
                  .status()
            : tracker_.lanes->memory().Register(stream, *block);
   if (ready.ok()) return Way::kDirect;
@@ -176,6 +176,8 @@ PendingRequest* DeviceCopies::LeaveToCopy(PendingRequest* entry) {
   owed->order = entry->order;
   owed->part = entry->part;
   owed->chunk = entry->chunk;
+  owed->array = entry->array;
+  owed->applies = entry->applies;
   owed->step = entry->step;
   owed->posts = entry->posts;
   owed->refused = entry->refused;
@@ -197,7 +199,7 @@ void DeviceCopies::DropCopies(Stream* stream) {
 
 void DeviceCopies::Land(PendingRequest* entry) {
   Operation* operation = entry->operation;
-  const uint32_t bytes = entry->elements * entry->table->layout.parameter_bytes;
+  const uint64_t bytes = entry->handler->BytesOf(*entry);
   entry->state = PendingRequest::State::kCopying;
   entry->device->CopyIn(entry->staging, entry->data, bytes, operation->marks[1], entry->index,
                         tracker_.now);

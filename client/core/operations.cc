@@ -58,6 +58,7 @@ void Operations::MaybeFree(Operation* operation) {
   operation->marks[1].reset();
   operation->scan.reset();
   operation->change.reset();
+  operation->pulled.reset();
   if (operation->plan != nullptr) plans_.push_back(std::move(operation->plan));
   if (operation->bags != nullptr) bags_.push_back(std::move(operation->bags));
   operation->delivered = false;

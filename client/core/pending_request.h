@@ -28,6 +28,7 @@ struct Stream;
 struct TableLane;
 struct Operation;
 struct OptimizerUpdate;
+struct PulledState;
 struct ScanResult;
 class DeviceStaging;
 class RequestHandler;
@@ -71,6 +72,8 @@ struct PendingRequest {
   Stream* stream = nullptr;  // the stream on which it is queued or posted; kKept: null
   uint32_t part = 0;         // push, pull, scan: index in table->parts
   uint32_t chunk = 0;        // push, pull: of the table
+  uint8_t array = 0;         // of state: 1 + the index of the array. Others: 0
+  uint64_t applies = 0;      // assignment of state: the count of applies after it
   uint32_t bags = 0;         // lookup of bags: their number, after posting
   NormKind norm_kind = NormKind::kGradient;  // norms, totals
   uint64_t norm = 0;                         // norms, totals: id of their NormStep
@@ -178,6 +181,7 @@ struct Operation {
   float* sums = nullptr;                         // destination of its sums, in blocks[1]
   std::shared_ptr<ScanResult> scan;              // for a scan
   std::shared_ptr<OptimizerUpdate> change;       // for a change of the optimizer
+  std::shared_ptr<PulledState> pulled;           // for a pull of state
   PendingRequestList entries;
   Links<Operation> timer_links, finished_links;
 };

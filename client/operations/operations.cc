@@ -80,6 +80,22 @@ constexpr Traits kSetOptimizer = {.type = RecordType::kSetOptimizer,
                                   .queue = Queue::kOrdered,
                                   .counted = Counted::kOrdered,
                                   .in_any_step = true};
+constexpr Traits kPullState = {.type = RecordType::kPullState,
+                               .queue = Queue::kPulls,
+                               .counted = Counted::kPulls,
+                               .leaves = Leaves::kOperations,
+                               .state = true,
+                               .chunk = true,
+                               .reads = true};
+constexpr Traits kAssignState = {.type = RecordType::kAssignState,
+                                 .queue = Queue::kOrdered,
+                                 .counted = Counted::kOrdered,
+                                 .buffers = Buffers::kPacked,
+                                 .leaves = Leaves::kSlots,
+                                 .contributes = true,
+                                 .assigns = true,
+                                 .state = true,
+                                 .chunk = true};
 
 }  // namespace
 
@@ -97,7 +113,9 @@ Requests::Requests(RequestTracker* tracker)
       norms(kNorms, tracker),
       totals(kTotals, tracker),
       prefetch(kPrefetch, tracker),
-      set_optimizer(kSetOptimizer, tracker) {}
+      set_optimizer(kSetOptimizer, tracker),
+      pull_state(kPullState, tracker),
+      assign_state(kAssignState, tracker) {}
 
 std::string_view RequestHandler::name() const { return wire::OperationOf(traits_.type).name; }
 

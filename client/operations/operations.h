@@ -24,6 +24,7 @@ namespace verbena::client {
 enum class Write : uint8_t {
   kPush,    // gradients, for the optimizer
   kAssign,  // new parameters
+  kState,   // an array of the optimizer's state; of dense tables
 };
 
 struct Requests {
@@ -43,8 +44,13 @@ struct Requests {
   TotalsRequests totals;
   PrefetchRequests prefetch;
   SetOptimizerRequests set_optimizer;
+  PullRequests pull_state;
+  PushRequests assign_state;
 
-  PushRequests& chunks_of(Write write) { return write == Write::kAssign ? assign : push; }
+  PushRequests& chunks_of(Write write) {
+    if (write == Write::kState) return assign_state;
+    return write == Write::kAssign ? assign : push;
+  }
   PushRowsRequests& rows_of(Write write) {
     return write == Write::kAssign ? assign_rows : push_rows;
   }

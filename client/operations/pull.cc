@@ -4,11 +4,20 @@
 #include <cstring>
 #include <utility>
 
+#include "client/core/client_core.h"
 #include "client/core/errors.h"
 #include "client/core/request_tracker.h"
 #include "shard/codec/codec.h"
 
 namespace verbena::client {
+
+ElementType PullRequests::TypeIn(const TableState& table) const {
+  return traits_.state ? ElementType::kF32 : table.pull_type;
+}
+
+bool PullRequests::Decodes(const TableState& table) const {
+  return !traits_.state && table.decodes();
+}
 
 PendingRequest* PullRequests::New(Operation* operation, uint32_t chunk, std::byte* data,
                                   uint64_t min_version) {
@@ -27,11 +36,13 @@ PendingRequest* PullRequests::New(Operation* operation, uint32_t chunk, std::byt
 }
 
 void PullRequests::Add(Operation* operation, uint32_t first, uint32_t count, size_t offset,
-                       uint64_t min_version) {
+                       uint64_t min_version, uint8_t array) {
   std::byte* data = operation->blocks[1]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* pull = New(operation, c, data, min_version);
-    data += size_t{pull->elements} * operation->table->layout.parameter_bytes;
+    pull->array = array;
+    data += size_t{pull->elements} *
+            (traits_.state ? sizeof(float) : operation->table->layout.parameter_bytes);
     tracker_.queue.EnqueuePull(pull);
   }
 }
@@ -40,7 +51,7 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   TableState* table = entry->table;
   PartState& part = table->parts[entry->part];
   if (!tracker_.poster.Fits(stream, entry, 0)) return false;
-  const uint32_t bytes = table->PullBytes(entry->elements);
+  const auto bytes = static_cast<uint32_t>(BytesOf(*entry));
   std::shared_ptr<rdma::MemoryBlock> block = entry->operation->blocks[1];
   std::byte* to = entry->data;
   DeviceCopies::Way way = DeviceCopies::Way::kStaged;
@@ -52,7 +63,7 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   const bool unreachable = stream->needs_staging && !block->allocated();
   absl::StatusOr<rdma::RemoteMemory> remote = absl::Status(absl::StatusCode::kCancelled, "");
   if (entry->staging == nullptr && !(entry->device != nullptr && !direct) && !unreachable &&
-      !table->decodes()) {
+      !Decodes(*table)) {
     remote = tracker_.lanes->memory().Expose(stream, block, to, bytes);
   }
   // Also if the lane cannot expose the caller's memory now: it may have exposed staging already.
@@ -76,7 +87,8 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
                                  entry->step,    entry->elements, 0};
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;
-  request.header.dtype = table->pull_type;
+  request.header.dtype = TypeIn(*table);
+  request.header.array = entry->array;
   request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;
@@ -92,11 +104,12 @@ void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
   if (Settlement::Accepted(status)) {
-    const uint32_t bytes = table->PullBytes(entry->elements);
+    const auto bytes = static_cast<uint32_t>(BytesOf(*entry));
     ++tracker_.counters.pulls;
     tracker_.counters.bytes_pulled += bytes;
     if (entry->staging != nullptr) tracker_.turn_bytes += uint64_t{entry->elements} * sizeof(float);
-    if (live && table->decodes()) {
+    if (live && traits_.state) entry->operation->pulled->Add(reply.version, reply.applies);
+    if (live && Decodes(*table)) {
       const TracedBlock traced("decode", bytes);
       codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,
                     reinterpret_cast<float*>(entry->data), entry->elements);
@@ -145,7 +158,7 @@ void PullRequests::OnOperationEnd(PendingRequest* entry) {
 }
 
 uint64_t PullRequests::BytesOf(const PendingRequest& entry) const {
-  return entry.table->PullBytes(entry.elements);
+  return PayloadBytes(TypeIn(*entry.table), entry.elements);
 }
 
 }  // namespace verbena::client

@@ -5,17 +5,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/core/client_core.h"
 #include "client/core/errors.h"
 #include "client/core/request_tracker.h"
 
 namespace verbena::client {
 
 ElementType PushRequests::TypeIn(const TableState& table) const {
+  if (traits_.state) return ElementType::kF32;
   return traits_.assigns ? table.parameter_type : table.push_type;
 }
 
 size_t PushRequests::Stride(const TableState& table, uint32_t elements) const {
-  return traits_.assigns ? PayloadBytes(table.parameter_type, elements) : table.PushBytes(elements);
+  return traits_.assigns ? PayloadBytes(TypeIn(table), elements) : table.PushBytes(elements);
 }
 
 PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byte* data) {
@@ -34,10 +36,13 @@ PendingRequest* PushRequests::New(Operation* operation, uint32_t chunk, std::byt
   return entry;
 }
 
-void PushRequests::Add(Operation* operation, uint32_t first, uint32_t count, size_t offset) {
+void PushRequests::Add(Operation* operation, uint32_t first, uint32_t count, size_t offset,
+                       const AssignedState& state) {
   std::byte* data = operation->blocks[0]->data() + offset;
   for (uint32_t c = first; c < first + count; ++c) {
     PendingRequest* push = New(operation, c, data);
+    push->array = state.array;
+    push->applies = state.applies;
     data += Stride(*operation->table, push->elements);
     tracker_.queue.Enqueue(push);
   }
@@ -116,6 +121,8 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
                                  entry->step,    entry->elements, 0};
   request.header.type = traits_.type;
   request.header.dtype = TypeIn(*table);
+  request.header.array = entry->array;
+  request.header.min_version = entry->applies;
   request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), 1);
   if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (direct) entry->device = nullptr;

@@ -1,4 +1,5 @@
-// Pushes of chunks of dense tables: gradients, or parameters that replace those of the table.
+// Pushes of chunks of dense tables: gradients, or parameters or state that replace those of the
+// table.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_OPERATIONS_PUSH_H_
@@ -13,12 +14,15 @@
 
 namespace verbena::client {
 
+struct AssignedState;
+
 class PushRequests final : public RequestHandler {
  public:
   using RequestHandler::RequestHandler;
 
   // Chunks [first, +count), contiguous from `offset` of operation->blocks[0].
-  void Add(Operation* operation, uint32_t first, uint32_t count, size_t offset);
+  void Add(Operation* operation, uint32_t first, uint32_t count, size_t offset,
+           const AssignedState& state);
   // The same, and each chunk's pull into operation->blocks[1] follows its push.
   void AddWithPulls(Operation* operation, uint32_t first, uint32_t count, size_t push_offset,
                     size_t pull_offset, uint64_t min_version);

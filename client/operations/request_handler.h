@@ -40,7 +40,8 @@ class RequestHandler {
     Buffers buffers = Buffers::kReceived;
     Leaves leaves = Leaves::kNothing;
     bool contributes = false;  // carries the caller's data; empty ones settle it
-    bool assigns = false;      // these are parameters, which replace those of the table
+    bool assigns = false;      // these are parameters or state, which replace those of the table
+    bool state = false;        // of an array of the optimizer's state
     bool chunk = false;        // of one chunk of a dense table
     bool reads = false;        // waits for a version of the data that it returns
     bool awaits = false;       // waits for a commit, and returns no data; posted before pulls

@@ -44,6 +44,7 @@ struct OperationTraits {
   bool payload = false;          // may have one
   bool by_reference = false;     // its payload may be in the sender's memory (kRecordReference)
   bool assigns = false;          // its data is new parameters, which replace the old ones
+  bool state = false;            // of RecordHeader::array of the optimizer's state
   bool bags = false;             // RecordHeader::bags is its number of bags; the keys may repeat
   // Its reply shows commits of others: a primary answers it only while it has its lease.
   bool reads = false;
@@ -64,7 +65,7 @@ absl::Status ValidateSetOptimizer(const RecordHeader& header, absl::Span<const G
 absl::Status ValidateReplicate(const RecordHeader& header, absl::Span<const Group> groups);
 
 // In the order of RecordType.
-inline constexpr std::array<OperationTraits, 16> kOperations = {{
+inline constexpr std::array<OperationTraits, 18> kOperations = {{
     {.type = RecordType::kPush,
      .name = "push",
      .elements = Elements::kGradients,
@@ -142,6 +143,24 @@ inline constexpr std::array<OperationTraits, 16> kOperations = {{
      .payload = true,
      .replicated = true,
      .validate = ValidateSetOptimizer},
+    {.type = RecordType::kPullState,
+     .name = "pull of state",
+     .elements = Elements::kF32,
+     .latency = Latency::kPull,
+     .one_group = true,
+     .state = true,
+     .reads = true},
+    {.type = RecordType::kAssignState,
+     .name = "assignment of state",
+     .elements = Elements::kF32,
+     .latency = Latency::kPush,
+     .one_group = true,
+     .payload = true,
+     .by_reference = true,
+     .assigns = true,
+     .state = true,
+     .replicated = true,
+     .validate = ValidatePush},
 }};
 
 constexpr bool InOrder() {

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 7;
+inline constexpr uint16_t kWireVersion = 8;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -70,6 +70,10 @@ enum class RecordType : uint8_t {
                        // table's optimizer for the listed partitions; without a payload it only
                        // settles its sequences. version: the least step from which they are in
                        // force (sync; 0: at once), detail: the greatest such step less that
+  // The state of the optimizer of a dense table, in f32, by the index of its array.
+  kPullState = 17,    // like kPull, but the server writes an array of the chunk's state
+  kAssignState = 18,  // like kAssign, but the payload replaces an array of the chunk's state, and
+                      // the parameters stay
 };
 
 // A value of an optimizer: "rate", or a parameter.
@@ -227,7 +231,9 @@ struct ReplicaHeader {
   uint32_t learner_kib;      // kBegin of a learner: estimated KiB of its rows
   uint32_t assigned;         // kDense, kRows: the last so many of `count` are new parameters, which
                              // replace the old ones; kDense: all or none
-  uint8_t reserved1[12];     // 0
+  uint32_t array;            // kDense with `assigned`: 0: parameters, else 1 + the index of the
+                             // state array that is replaced. Others: 0
+  uint8_t reserved1[8];      // 0
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
@@ -266,14 +272,16 @@ struct RecordHeader {
   uint16_t group_count;  // 1..kMaxGroups
   ElementType dtype;     // of the payload (push) or of the requested data (pull); must match the
                          // table
-  uint8_t reserved0;     // 0
+  uint8_t array;         // pull and assignment of state: 1 + the index of the state array.
+                         // Others: 0
   uint32_t payload_bytes;
   uint32_t bags;             // kLookupBags: number of requested vectors. Others: 0
   uint64_t destination;      // pull: remote address to write to. push by reference: remote address
                              // to read from
   uint64_t destination_key;  // remote key of that memory
   uint64_t min_version;      // pull, await: lowest version that may be answered. ssp pull and
-                             // end-step: the worker's clock, the number of steps it has ended
+                             // end-step: the worker's clock, the number of steps it has ended.
+                             // assignment of state: the chunk's count of applies after it
 };
 static_assert(sizeof(RecordHeader) == 64 && std::is_trivially_copyable_v<RecordHeader>);
 
@@ -338,10 +346,11 @@ struct Reply {
                      // push: the chunk's version afterwards. rows: the lowest version of the
                      // groups. scan: the cursor after the written rows. replicate, beacon: this
                      // server's memory limit in bytes
+  uint64_t applies;  // pull of state: the chunk's count of applies. Others: 0
   ReplyStatus group_status[kMaxGroups];
-  uint8_t reserved1[40];
+  uint8_t reserved1[32];
 };
-static_assert(offsetof(Reply, group_status) == 32 && sizeof(Reply) == 192 &&
+static_assert(offsetof(Reply, group_status) == 40 && sizeof(Reply) == 192 &&
               std::is_trivially_copyable_v<Reply>);
 inline constexpr size_t kMailboxEntryBytes = sizeof(Reply);
 

@@ -39,7 +39,6 @@ constexpr std::string_view kReply = "reply";
 absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
   if (h.magic != kRecordMagic) return NotEqualHex(kRecord, "magic", h.magic, kRecordMagic);
   if (h.version != kWireVersion) return NotEqual(kRecord, "version", h.version, kWireVersion);
-  if (h.reserved0 != 0) return NotEqual(kRecord, "reserved0", h.reserved0, 0);
   if (h.generation != limits.generation) {
     return NotEqual(kRecord, "generation", h.generation, limits.generation);
   }
@@ -92,6 +91,9 @@ absl::Status CheckTraits(const RecordHeader& h, const OperationTraits& operation
                  refers ? "0, 1 (payload by reference, if there is one)" : "0");
   }
   if (h.bags != 0 && !operation.bags) return NotOf(operation, "bags", h.bags, "0");
+  if ((h.array != 0) != operation.state) {
+    return NotOf(operation, "array", h.array, operation.state ? "1..255" : "0");
+  }
   const uint32_t most = operation.one_group ? 1 : kMaxGroups;
   if (h.group_count < 1 || h.group_count > most) {
     return NotOf(operation, "group_count", h.group_count,

@@ -47,6 +47,10 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
     return wire::InvalidField(kReplica, "assigned", h.assigned,
                               applies ? absl::StrCat("at most the count, ", h.count) : "0");
   }
+  const bool dense = h.kind == ReplicaKind::kDense && h.assigned > 0;
+  if (h.array > (dense ? UINT8_MAX : 0)) {
+    return wire::InvalidField(kReplica, "array", h.array, dense ? "0..255" : "0");
+  }
   const uint64_t bytes = payload.size() - sizeof(h);
   if (h.part_offset > h.total_bytes || bytes > h.total_bytes - h.part_offset ||
       (bytes == 0 && h.total_bytes > 0)) {

@@ -91,6 +91,7 @@ class ShardLane {
     uint16_t group_count = 1;
     uint32_t detail = 0;
     uint64_t version = 0;
+    uint64_t applies = 0;
     bool return_slot = false;
     uint32_t slot = 0;
   };

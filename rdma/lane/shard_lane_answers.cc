@@ -121,6 +121,7 @@ void ShardLane::Impl::Reply(const Data& data, const Answer& answer) {
   reply.reserved0 = 0;
   reply.detail = answer.detail;
   reply.version = answer.version;
+  reply.applies = answer.applies;
   if (answer.group_status.empty()) {
     std::memset(reply.group_status, static_cast<int>(answer.status), answer.group_count);
   } else {

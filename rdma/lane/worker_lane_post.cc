@@ -68,7 +68,6 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
   header.operation = operation;
   header.incarnation = ticket.incarnation;
   header.group_count = static_cast<uint16_t>(request.groups.size());
-  header.reserved0 = 0;
   header.payload_bytes = static_cast<uint32_t>(PayloadBytes(request));
   const size_t group_bytes = request.groups.size() * sizeof(Group);
   uint32_t offset = PayloadOffset(header.group_count);

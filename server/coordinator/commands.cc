@@ -267,6 +267,11 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
       *table->add_optimizer_values() = std::move(value);
     }
   }
+  if (options.state_arrays) {
+    for (std::string& name : options.state_arrays(table->spec())) {
+      *table->add_optimizer_state() = std::move(name);
+    }
+  }
   table->set_restoring(request.restoring());
   if (request.restoring()) {
     table->set_restored_steps(request.restored_steps());

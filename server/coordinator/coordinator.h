@@ -88,6 +88,8 @@ struct CoordinatorOptions {
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
   // The values of an optimizer that clients may change. Empty: none.
   std::function<std::vector<v1::OptimizerValue>(const v1::Optimizer&)> changeable_values = {};
+  // Names of the state arrays of a dense table (Table.optimizer_state). Null: none.
+  std::function<std::vector<std::string>(const v1::TableSpec&)> state_arrays = {};
   // Memory that servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random

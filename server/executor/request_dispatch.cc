@@ -32,6 +32,7 @@ ShardLane::Answer AnswerOf(const shard::Answer& answer, uint32_t operation) {
   out.status = answer.status;
   out.detail = answer.detail;
   out.version = answer.version;
+  out.applies = answer.applies;
   return out;
 }
 

@@ -31,6 +31,10 @@ struct Source {
   const void* data = nullptr;
   ElementType type = ElementType::kF32;
   bool assigns = false;  // the numbers are parameters that replace the old ones, and no gradient
+  // If it assigns: not parameters but an array of the optimizer's state, 1 + its index; and the
+  // count of applies after it.
+  uint8_t array = 0;
+  uint64_t applies = 0;
 };
 
 // The part of a step's contributions, in order, that counts: after an assignment the last one

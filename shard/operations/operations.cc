@@ -17,9 +17,9 @@ Outcome OfServers(Engine*, const Request&, Scratch*) {
 
 // In the order of wire::kOperations.
 constexpr std::array<Handler, wire::kOperations.size()> kHandlers = {
-    HandlePush,     HandlePull,  HandleEndStep,  HandleAwait,       HandlePushRows, HandleLookup,
-    HandleScan,     HandleNorms, HandleTotals,   OfServers,         OfServers,      HandleLookup,
-    HandlePrefetch, HandlePush,  HandlePushRows, HandleSetOptimizer};
+    HandlePush,     HandlePull,  HandleEndStep,  HandleAwait,        HandlePushRows, HandleLookup,
+    HandleScan,     HandleNorms, HandleTotals,   OfServers,          OfServers,      HandleLookup,
+    HandlePrefetch, HandlePush,  HandlePushRows, HandleSetOptimizer, HandlePull,     HandlePush};
 
 }  // namespace
 

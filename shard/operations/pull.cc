@@ -1,4 +1,4 @@
-// A pull of one chunk of a dense table.
+// A pull of one chunk of a dense table: its parameters, or an array of its state.
 #include "shard/operations/operations.h"
 
 namespace verbena::shard {
@@ -11,6 +11,7 @@ Outcome HandlePull(Engine* engine, const Request& request, Scratch*) {
   pull.table = header.table;
   pull.group = request.record.groups[0];
   pull.dtype = header.dtype;
+  pull.array = header.array;
   pull.min_version = header.min_version;
   pull.destination = header.destination;
   pull.destination_key = header.destination_key;

@@ -1,4 +1,4 @@
-// A push of one chunk of a dense table: a gradient, or new parameters.
+// A push of one chunk of a dense table: a gradient, or new parameters or state.
 #include "proto/wire/operations.h"
 #include "shard/operations/operations.h"
 
@@ -14,6 +14,8 @@ Outcome HandlePush(Engine* engine, const Request& request, Scratch*) {
   push.dtype = header.dtype;
   push.payload = request.payload;
   push.assigns = wire::OperationOf(header.type).assigns;
+  push.array = header.array;
+  if (header.array != 0) push.applies = header.min_version;
   const PushOutcome outcome = engine->Push(push);
   Outcome out;
   out.kind = outcome.no_room       ? Outcome::Kind::kNoRoom

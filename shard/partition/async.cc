@@ -150,7 +150,7 @@ Async::Replicating Async::Replicate(Queued* push) {
   for (const Queued& q : queue) {
     if (q.chunk != push->chunk || q.record == 0) continue;
     ++version;
-    applies = AppliesAfter(applies, q.gradient.assigns);
+    applies = AppliesAfter(applies, {&q.gradient, 1});
   }
   ReplicaLog::Append appended;
   appended.table = table_.id();
@@ -164,8 +164,9 @@ Async::Replicating Async::Replicate(Queued* push) {
   appended.header.divisor = static_cast<float>(push->divisor);
   appended.header.gradient_scale = appended.header.trust = 1;
   appended.header.version = version + 1;
-  appended.header.applies = AppliesAfter(applies, push->gradient.assigns);
+  appended.header.applies = AppliesAfter(applies, {&push->gradient, 1});
   appended.header.assigned = push->gradient.assigns ? push->elements : 0;
+  appended.header.array = push->gradient.array;
   appended.header.worker = push->worker;
   appended.header.worker_sequence = push->sequence;
   appended.data = pool_.TakeScratch(appended.header.total_bytes, table_.account());

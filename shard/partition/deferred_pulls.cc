@@ -9,7 +9,7 @@ namespace verbena::shard {
 void DeferredPulls::DeferPull(uint32_t chunk, const PullRequest& request) {
   if (pulls_.size() < table_->chunks()) pulls_.resize(table_->chunks());
   pulls_[chunk].push_back({request.token, request.worker, request.min_version, request.destination,
-                           request.destination_key});
+                           request.destination_key, request.array});
   ++deferred_pulls_;
   ++sink_->counters.deferred;
 }
@@ -28,7 +28,8 @@ void DeferredPulls::ReleaseChunk(uint32_t chunk, Ready ready) {
       return true;
     }
     ChunkView view;
-    if (!table_->PinToPull(chunk, &view)) {
+    if (p.array != 0) reply.applies = c.applies;
+    if (!table_->PinToPull(chunk, p.array, &view)) {
       ReadFailed(p.token, ReplyStatus::kResourceExhausted, p.destination, p.destination_key);
       return true;
     }

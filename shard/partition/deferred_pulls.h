@@ -39,6 +39,7 @@ class DeferredPulls final : public DeferredRequests {
     uint64_t min_version;
     uint64_t destination;
     uint64_t destination_key;
+    uint8_t array;
   };
 
   void RemoveReads(Match match, const ReplyStatus* why) override;

@@ -59,6 +59,8 @@ std::unique_ptr<DenseConsistency> MakeSsp(const DenseParts& parts);
 inline Source SourceOf(const PushRequest& request) {
   Source source = {request.payload.data(), request.dtype};
   source.assigns = request.assigns;
+  source.array = request.array;
+  source.applies = request.applies;
   return source;
 }
 

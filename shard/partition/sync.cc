@@ -76,8 +76,8 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
 }
 
 void Sync::AddSum(const Chunk& chunk, const std::byte* sum) {
-  sources_.emplace_back(reinterpret_cast<const float*>(sum));
-  sources_.back().assigns = chunk.assigns;
+  sources_.push_back(chunk.kind);
+  sources_.back().data = sum;
 }
 
 // Consumes the longest run from the cursor; commits as long as steps are complete.
@@ -141,8 +141,9 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   appended.header.gradient_scale = scale.gradient;
   appended.header.trust = scale.trust;
   appended.header.version = c.version + 1;
-  appended.header.assigned = s.assigns ? appended.header.count : 0;
-  appended.header.applies = AppliesAfter(c.applies, appended.header.assigned > 0);
+  appended.header.assigned = s.kind.assigns ? appended.header.count : 0;
+  appended.header.array = s.kind.array;
+  appended.header.applies = AppliesAfter(c.applies, {&s.kind, 1});
   appended.data = std::exchange(s.accumulator, {});
   appended.accumulator = true;
   appended.owner = this;
@@ -170,7 +171,9 @@ void Sync::Consume(uint32_t chunk, uint32_t end, size_t payloads) {
     }
     const absl::Span<const Source> effective = Effective(sources_);
     Accumulate(BestIsa(), effective, reinterpret_cast<float*>(s.accumulator.data), elements);
-    s.assigns = Assigns(effective);
+    s.kind = Assigns(effective) ? effective.back() : Source();
+    s.kind.data = nullptr;  // the accumulator, in f32
+    s.kind.type = ElementType::kF32;
     for (uint32_t r = s.cursor; r < end; ++r) {
       if (Pending(At(chunk, r))) Settle(chunk, &At(chunk, r), State::kConsumed);
     }
@@ -279,7 +282,7 @@ void Sync::Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* wh
 void Sync::DropAccumulator(Chunk* chunk) {
   if (chunk->accumulator.data != nullptr) pool_.ReturnAccumulator(chunk->accumulator);
   chunk->accumulator = {};
-  chunk->assigns = false;
+  chunk->kind = {};
 }
 
 void Sync::SetBlocked(uint32_t chunk) {

@@ -93,7 +93,8 @@ class Sync final : public DenseConsistency {
     bool acknowledged = false;  // by the follower: the record of `told` may be applied
     uint64_t appended = 0;      // the record that has the open step; 0: none
     uint32_t listed = 0;        // by the replicated commit
-    bool assigns = false;       // the sum is new parameters; later gradients do not count
+    Source kind;                // of the sum, without its data: gradients, or an assignment,
+                                // after which later gradients do not count
   };
   // A rank's part in a slice.
   struct Progress {

@@ -96,13 +96,16 @@ ReplyStatus CopyRecords::CopyDense(const Copied& c) {
       (c.header.assigned != 0 && c.header.assigned != count)) {
     return ReplyStatus::kMalformed;
   }
-  // Another apply was made here: this is no replica any more.
-  if (c.header.applies != AppliesAfter(chunk.applies, c.header.assigned > 0)) {
-    return ReplyStatus::kDataLoss;
-  }
+  if (c.header.array > table->StateArrays()) return ReplyStatus::kMalformed;
   Source sum = reinterpret_cast<const float*>(c.data.data());
-  sum.assigns = c.header.assigned > 0 && !VERBENA_FAILPOINT(shard, replicate_as_gradients);
-  const auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
+  sum.assigns = c.header.assigned > 0;
+  sum.array = static_cast<uint8_t>(c.header.array);
+  sum.applies = c.header.applies;
+  auto sources = absl::MakeConstSpan(&sum, count > 0 ? 1 : 0);
+  // Another apply was made here: this is no replica any more.
+  if (c.header.applies != AppliesAfter(chunk.applies, sources)) return ReplyStatus::kDataLoss;
+  if (VERBENA_FAILPOINT(shard, replicate_as_gradients)) sum.assigns = false;
+  if (VERBENA_FAILPOINT(shard, replicate_no_state) && sum.array != 0) sources = {};
   const StepScale scale = {c.header.gradient_scale, c.header.trust};
   if (!table->Apply(index, sources, c.header.divisor, scale, /*force=*/true)) {
     return ReplyStatus::kResourceExhausted;

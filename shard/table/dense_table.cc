@@ -243,7 +243,18 @@ ChunkView DenseTable::Pin(uint32_t index) {
           pool_->Pin(c.parameters)};
 }
 
-bool DenseTable::PinToPull(uint32_t index, ChunkView* view) {
+// A copy, so that applies need not wait: they write the state in place.
+bool DenseTable::PinState(const Chunk& c, uint8_t array, ChunkView* view) {
+  const auto bytes = static_cast<uint32_t>(c.elements * sizeof(float));
+  const Buffer buffer = pool_->TakeScratch(bytes, account());
+  if (buffer.data == nullptr) return false;
+  std::memcpy(buffer.data, StateArray(c, array), bytes);
+  *view = {buffer, bytes, c.version, pool_->PinScratch(buffer)};
+  return true;
+}
+
+bool DenseTable::PinToPull(uint32_t index, uint8_t array, ChunkView* view) {
+  if (array != 0) return PinState(chunks_[index], array, view);
   if (pull_type_ == type_) {
     *view = Pin(index);
     return true;
@@ -310,15 +321,12 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
     ForgetEncoded(&c);
     const uint32_t target = spares.parameters;
     const Buffer& to = pool_->buffer(target);
-    float* const weights = Weights(c);
-    const RoundedCopy rounded = has_master() ? RoundedCopy{Halves(to), type_} : RoundedCopy{};
-    float* const out = has_master() ? weights : Floats(to);
     if (Assigns(sources)) {
-      Accumulate(BestIsa(), sources, out, c.elements);
-      FollowAssigned(BestIsa(), *with, ScalarsOf(c, *with, scale), out, State(c),
-                     array_bytes_ / sizeof(float), c.elements);
-      if (has_master()) Round(BestIsa(), type_, out, rounded.to, c.elements);
+      WriteAssigned(c, sources.back(), *with, scale, to);
     } else {
+      float* const weights = Weights(c);
+      const RoundedCopy rounded = has_master() ? RoundedCopy{Halves(to), type_} : RoundedCopy{};
+      float* const out = has_master() ? weights : Floats(to);
       ReduceAndApply(BestIsa(), *with, ScalarsOf(c, *with, scale), sources, divisor, weights, out,
                      State(c), array_bytes_ / sizeof(float), c.elements, rounded);
     }
@@ -327,10 +335,26 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
       c.parameters = target;
     }
   }
-  c.applies = AppliesAfter(c.applies, Assigns(sources));
+  c.applies = AppliesAfter(c.applies, sources);
   Advance(&c);
   if (watch_ != nullptr) watch_->Changed(index);
   return true;
+}
+
+void DenseTable::WriteAssigned(const Chunk& c, const Source& source, const Optimizer& with,
+                               const StepScale& scale, const Buffer& to) {
+  // The master copy is the parameters, too.
+  if (source.array != 0 && source.array <= state_arrays()) {
+    Accumulate(BestIsa(), {&source, 1}, StateArray(c, source.array), c.elements);
+    const Buffer& from = pool_->buffer(c.parameters);
+    if (to.data != from.data) std::memcpy(to.data, from.data, parameter_buffer_bytes_);
+    return;
+  }
+  float* const out = has_master() ? Weights(c) : Floats(to);
+  Accumulate(BestIsa(), {&source, 1}, out, c.elements);
+  FollowAssigned(BestIsa(), with, ScalarsOf(c, with, scale), out, State(c),
+                 array_bytes_ / sizeof(float), c.elements);
+  if (has_master()) Round(BestIsa(), type_, out, Halves(to), c.elements);
 }
 
 bool DenseTable::FindWritable(const Chunk& c, bool force, ChunkSpares* to) {

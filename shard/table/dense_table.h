@@ -41,10 +41,13 @@ struct StepScale {
   float trust = 1;
 };
 
-// A chunk's count of applies after the next one. Assignments before the first gradient do not
-// count: schedules and bias corrections start with that gradient.
-constexpr uint64_t AppliesAfter(uint64_t applies, bool assigns) {
-  return assigns && applies == 0 ? 0 : applies + 1;
+// A chunk's count of applies after the next one, of these sources (Effective()). Assignments of
+// parameters before the first gradient do not count: schedules and bias corrections start with that
+// gradient. An assignment of state sets the count.
+inline uint64_t AppliesAfter(uint64_t applies, absl::Span<const Source> sources) {
+  if (!Assigns(sources)) return applies + 1;
+  if (sources.back().array != 0) return sources.back().applies;
+  return applies == 0 ? 0 : applies + 1;
 }
 
 class DenseTable final : public PartitionedTable {
@@ -101,14 +104,16 @@ class DenseTable final : public PartitionedTable {
   uint64_t parameter_bytes() const override;
 
   ChunkView Pin(uint32_t index);
-  // Pins the encoding for pulls. False: no memory for it.
-  bool PinToPull(uint32_t index, ChunkView* view);
+  // Pins the encoding of the parameters for pulls (array 0), or a copy of a state array. False: no
+  // memory for it.
+  bool PinToPull(uint32_t index, uint8_t array, ChunkView* view);
   // Applies sum(sources) / divisor; no source means a zero gradient. If one of them assigns, the
   // last such replaces the parameters (and the master copy), and the other state of the optimizer
-  // stays. The version grows by one, the apply count as AppliesAfter(). False, with nothing
-  // changed: the chunk is pinned and there is no shadow buffer, or a checkpoint needs its contents
-  // and there is no memory to keep them (force: BufferPool::WritableFor()). optimizer: null: that
-  // of the chunk's step.
+  // stays; or it replaces an array of the state, and the others and the parameters stay, but those
+  // that are rounded from an assigned master copy. The version grows by one, the apply count as
+  // AppliesAfter(). False, with nothing changed: the chunk is pinned and there is no shadow buffer,
+  // or a checkpoint needs its contents and there is no memory to keep them (force:
+  // BufferPool::WritableFor()). optimizer: null: that of the chunk's step.
   bool Apply(uint32_t index, absl::Span<const Source> sources, float divisor,
              const StepScale& scale = {}, bool force = false, OptimizerPointer optimizer = nullptr);
 
@@ -116,6 +121,8 @@ class DenseTable final : public PartitionedTable {
   // Calls `watch` before every apply; null: nothing is called.
   void Watch(PreUpdateHook* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer().initial().state_arrays(); }
+  // The arrays that pulls and assignments of state name: the optimizer's, then the master copy.
+  size_t StateArrays() const { return state_arrays() + (has_master() ? 1 : 0); }
   bool has_master() const { return type_ != ElementType::kF32; }
   size_t array_bytes() const { return array_bytes_; }
   // Writes elements of a chunk from `first` on. Exactly one of `floats` and `halves`, which are of
@@ -162,7 +169,15 @@ class DenseTable final : public PartitionedTable {
   float* Weights(const Chunk& chunk) const;
   // Null where there is none.
   float* State(const Chunk& chunk) const;
-  size_t StateArrays() const { return state_arrays() + (has_master() ? 1 : 0); }
+  // Array of Source::array.
+  float* StateArray(const Chunk& chunk, uint8_t array) const {
+    return State(chunk) + (array - 1) * (array_bytes_ / sizeof(float));
+  }
+  // Writes what the source assigns. `to`: the buffer of the next parameters, perhaps another one.
+  void WriteAssigned(const Chunk& chunk, const Source& source, const Optimizer& with,
+                     const StepScale& scale, const Buffer& to);
+  // Copies an array of the state to be pulled.
+  bool PinState(const Chunk& chunk, uint8_t array, ChunkView* view);
 
   const DenseLayout layout_;
   BufferPool* const pool_;

@@ -1,7 +1,9 @@
-// Client::Assign() and AssignRows() against real daemons, in C++ and in C: parameters that are
-// written as they are, and each documented error.
+// Client::Assign(), AssignRows(), AssignState() and PullState() against real daemons, in C++ and in
+// C: parameters and state that are written as they are, and each documented error.
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/client/c_api_support.h"
@@ -168,6 +170,129 @@ TEST_CASE("assign: acknowledged values survive a failover") {
   CHECK(assign.Wait().ok());
   CHECK(end.Wait().ok());
   CHECK(f.Pull(table) == expected);
+}
+
+Table MakeAdam(Assigner* f, v1::Consistency consistency, uint64_t elements,
+               v1::DType dtype = v1::DTYPE_F32) {
+  v1::TableSpec spec;
+  spec.set_name("adam");
+  spec.add_shape(elements);
+  spec.set_dtype(dtype);
+  spec.set_gradient_dtype(dtype == v1::DTYPE_BF16 ? v1::DTYPE_BF16 : v1::DTYPE_F32);
+  spec.set_consistency(consistency);
+  spec.mutable_optimizer()->set_name("adam");
+  spec.mutable_optimizer()->set_rate(1);
+  return *f->client->CreateTable(spec);
+}
+
+TEST_CASE("state: acknowledged state survives a failover, and is that of one step") {
+  Assigner f({.servers = 3, .replicas = 2});
+  const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC);
+  const Table table = MakeAdam(&f, consistency, 100'000);
+  CHECK(table.state_arrays() == std::vector<std::string>{"exp_avg", "exp_avg_sq"});
+  REQUIRE(f.cluster.WaitReplicated());
+  std::fill_n(f.region.floats(), 100'000, 3.0f);
+  Ticket assign = f.client->AssignState(table, "exp_avg_sq", 1'000'000'000'000, f.region);
+  Ticket end = f.client->EndStep(table);
+  f.cluster.KillServer(0);
+  CHECK(assign.Wait().ok());
+  CHECK(end.Wait().ok());
+  auto versions = std::make_shared<StateVersions>();
+  const std::vector<float> expected[] = {std::vector<float>(100'000, 0.0f),
+                                         std::vector<float>(100'000, 3.0f)};
+  for (size_t i = 0; i < 2; ++i) {
+    const absl::Status pulled =
+        f.client->PullState(table, table.state_arrays()[i], f.region, {}, {.versions = versions})
+            .Wait();
+    INFO(pulled);
+    REQUIRE(pulled.ok());
+    CHECK(std::equal(expected[i].begin(), expected[i].end(), f.region.floats()));
+    CHECK(versions->least_version == 1);
+    CHECK(versions->greatest_version == 1);
+    CHECK(versions->least_applies == 1'000'000'000'000);
+    CHECK(versions->greatest_applies == 1'000'000'000'000);
+  }
+}
+
+// The state of a chunk is twice as large as its parameters and gradients.
+TEST_CASE("state of 16-bit tables, where records do not refer to the worker's memory, too") {
+  Assigner f({.servers = 2});
+  const Table table = MakeAdam(&f, v1::CONSISTENCY_SYNC, 200'000, v1::DTYPE_BF16);
+  REQUIRE(table.state_arrays().back() == "master");
+  for (const std::string& array : table.state_arrays()) {
+    std::fill_n(f.region.floats(), 200'000, 0.3f);
+    Ticket assign = f.client->AssignState(table, array, 1, f.region);
+    CHECK(f.client->EndStep(table).Wait().ok());
+    CHECK(assign.Wait().ok());
+    std::fill_n(f.region.floats(), 200'000, 0.0f);
+    CHECK(f.client->PullState(table, array, f.region).Wait().ok());
+    CHECK(std::count(f.region.floats(), f.region.floats() + 200'000, 0.3f) == 200'000);
+  }
+}
+
+TEST_CASE("state: calls that are refused name the arrays that there are") {
+  Assigner f;
+  const Table table = MakeAdam(&f, v1::CONSISTENCY_ASYNC, 1000);
+  const Table plain = f.Make("plain", v1::CONSISTENCY_ASYNC, 1000);
+  const Table items = f.MakeRows(v1::CONSISTENCY_ASYNC);
+  const auto pull = [&](const Table& of, const char* array, const Range& range = {}) {
+    return f.client->PullState(of, array, f.region, range).Wait();
+  };
+  const auto assign = [&](const Table& of, const char* array, const Range& range = {}) {
+    return f.client->AssignState(of, array, 1, f.region, range).Wait();
+  };
+  Fails(pull(table, "momentum_buffer"), kInvalid,
+        "table 'adam' of optimizer \"adam\" has no state array 'momentum_buffer'; it has: exp_avg, "
+        "exp_avg_sq");
+  Fails(assign(table, ""), kInvalid, "no state array ''");
+  Fails(pull(plain, "exp_avg"), kInvalid, "it has none");
+  Fails(pull(items, "exp_avg"), kInvalid, "'items' is an embedding table");
+  Fails(assign(items, "exp_avg"), kInvalid, "'items' is an embedding table");
+  Fails(assign(table, "exp_avg", {.first = 1}), kInvalid, "does not start and end at chunks");
+  Fails(pull(table, "exp_avg", {.region_offset = f.region.size() - 4}), kInvalid,
+        "the region is too small: 1000 elements of table 'adam' need 4000 bytes");
+  Fails(pull(table, "exp_avg", {.region_offset = 2}), kInvalid, "the bytes of one f32 of state");
+}
+
+TEST_CASE("state in C: versions of a pull, and missing arguments") {
+  Fixture f;
+  verbena_table_spec adam = Spec("dense");
+  adam.optimizer = "adam";
+  const Handle<verbena_table> table = Create(f.client.get(), adam);
+  CHECK(std::string(verbena_table_state_array(table.get(), 1)) == "exp_avg_sq");
+  CHECK(verbena_table_state_array(table.get(), 2) == nullptr);
+  CHECK(verbena_table_state_array(nullptr, 0) == nullptr);
+  const Handle<verbena_region> state = Allocate(f.client.get(), kElements * 4);
+  std::fill_n(Floats(state), kElements, 9.0f);
+  verbena_ticket* raw = nullptr;
+  Good(verbena_assign_state(f.client.get(), table.get(), "exp_avg", 5, state.get(), nullptr,
+                            kDefault, nullptr));
+  Good(verbena_end_step(f.client.get(), table.get(), kDefault, &raw));
+  const Handle<verbena_ticket> end(raw);
+  Good(verbena_ticket_wait(raw, kDefault));
+  std::fill_n(Floats(state), kElements, 0.0f);
+  Good(verbena_pull_state(f.client.get(), table.get(), "exp_avg", state.get(), nullptr,
+                          VERBENA_MIN_VERSION_DEFAULT, kDefault, &raw));
+  const Handle<verbena_ticket> pull(raw);
+  Good(verbena_ticket_wait(raw, kDefault));
+  CHECK(std::count(Floats(state), Floats(state) + kElements, 9.0f) == kElements);
+  verbena_state_versions versions = {};
+  versions.struct_size = sizeof(versions);
+  Good(verbena_ticket_state_versions(pull.get(), &versions));
+  CHECK(versions.least_applies == 5);
+  CHECK(versions.greatest_version == 1);
+  const auto refused = [](verbena_status status, const std::string& words) {
+    CHECK(status == VERBENA_INVALID_ARGUMENT);
+    CHECK_THAT(std::string(verbena_last_error()), Contains(words));
+  };
+  refused(verbena_ticket_state_versions(end.get(), &versions), "of another call");
+  refused(verbena_ticket_state_versions(pull.get(), nullptr), "versions is NULL");
+  refused(verbena_pull_state(f.client.get(), table.get(), nullptr, state.get(), nullptr, 0,
+                             kDefault, nullptr),
+          "array is NULL");
+  refused(verbena_assign_state(f.client.get(), table.get(), "exp_avg", 5, nullptr, nullptr,
+                               kDefault, nullptr),
+          "state is NULL");
 }
 
 TEST_CASE("assign in C: chunks, rows, and missing arguments") {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rdma/sim/sim_endpoint.h"
+#include "server/checkpoint/files/manifest.h"
 #include "shard/optimizer/optimizer.h"
 #include "shard/table/dense_table.h"
 #include "tests/cluster/sim_dispatch.h"
@@ -135,6 +136,7 @@ void SimCluster::RestartCoordinator() {
   coordinator.terms_listed = options_.terms_listed;
   coordinator.check_optimizer = shard::CheckTableOptimizer;
   coordinator.changeable_values = shard::ChangeableValues;
+  coordinator.state_arrays = checkpoint::StateArrays;
   coordinator.chunk_memory = shard::DenseTable::MemoryOfChunk;
   coordinator.random = [this] { return coordinator_random_(); };
   coordinator_ = Must(server::Coordinator::Create(coordinator, &coordinator_clock_, &store_));

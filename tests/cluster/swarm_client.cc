@@ -310,6 +310,7 @@ void SwarmClient::BeginOn(SwarmTable* table) {
   operation->units = DrawUnits(*table, operation->pushes);
   if (operation->units.empty()) return;
   operation->assigns = Assigns(*table, *operation);
+  operation->state = OfState(*table, *operation);
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -342,6 +343,7 @@ void SwarmClient::BeginStep(SwarmTable* table) {
   }
   if (!operation->units.empty()) {
     operation->assigns = Assigns(*table, *operation);
+    operation->state = OfState(*table, *operation);
     if (operation->pulls) stepper_.Reads(true);
     if (!Start(table, operation)) return;
     if (operation->pushes) stepper_.Pushed(table->id(), operation->units);
@@ -372,6 +374,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
     if (operation->pushes) Attempt(table, operation.get(), unit);
   }
   if (operation->assigns) FillAssigned(*table, operation.get());
+  if (operation->state) BeginState(table, operation.get());
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
   const absl::StatusOr<client::OperationId> id = Issue(*table, operation);
@@ -386,6 +389,11 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
 void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit) {
   ++pushing_[{table->id(), unit}];
   SwarmSteps* const steps = table->steps();
+  if (operation->state) {
+    operation->gains.push_back(0);
+    if (steps != nullptr) steps->AttemptState(stepper_.generation(), operation->step, unit);
+    return;
+  }
   if (operation->assigns && steps == nullptr) {
     const auto [value, gain] = table->AttemptAssign(unit, operation->amount);
     operation->values_to_be.push_back(value);
@@ -420,10 +428,11 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
   uint64_t elements = 0;
   for (const uint32_t unit : operation->units) elements += table.elements(unit);
   if (operation->pulls) {
-    operation->values = *rdma::MemoryBlock::AllocatePrivate(elements * table.parameter_bytes(),
-                                                            rdma::kSharedPages, "swarm values");
+    const size_t bytes = operation->state ? sizeof(float) : table.parameter_bytes();
+    operation->values =
+        *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm values");
   }
-  if (!operation->pushes || operation->assigns) return;
+  if (!operation->pushes || operation->assigns || operation->state) return;
   const uint32_t bytes = table.gradient_bytes();
   operation->gradient =
       *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm gradient");
@@ -473,9 +482,11 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
     return core.PushPull(table.id(), gradient, values, deadline, done);
   }
   if (operation->pushes) {
-    return core.Push(table.id(), gradient, deadline, done, nullptr, operation->write());
+    return core.Push(
+        table.id(), gradient, deadline, done, nullptr, operation->write(),
+        {operation->state ? uint8_t{1} : uint8_t{0}, SwarmStates::AppliesOf(operation->assigned)});
   }
-  return core.Pull(table.id(), values, std::nullopt, deadline, done);
+  return core.Pull(table.id(), values, std::nullopt, deadline, done, operation->pulled);
 }
 
 // Looks up rows, or bags that equal the rows: each bag has one of them, and another one times zero.
@@ -605,7 +616,11 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
   }
   if (operation.pulls) {
     ++world_->result->pulls;
-    CheckValues(operation, table);
+    if (operation.state) {
+      CheckStates(operation, *table);
+    } else {
+      CheckValues(operation, table);
+    }
   }
   if (!Proves(operation)) return;
   const bool steps = table->steps() != nullptr;
@@ -617,6 +632,12 @@ void SwarmClient::Succeeded(const Operation& operation, SwarmTable* table) {
 
 void SwarmClient::Acknowledge(SwarmTable* table, const Operation& operation, size_t i) {
   const uint32_t unit = operation.units[i], life = operation.lives[i];
+  if (operation.state) {
+    if (life == table->life(table->units()[unit].partition)) {
+      table->states().Acknowledge(unit, operation.assigned);
+    }
+    return;
+  }
   if (operation.assigns || table->steps() != nullptr) {
     return table->Acknowledge(unit, operation.gains[i], life);
   }
@@ -637,6 +658,7 @@ void SwarmClient::Committed(const Operation& operation, SwarmTable* table) {
     const uint32_t unit = operation.units[i];
     if (operation.lives[i] != table->life(table->units()[unit].partition)) continue;
     steps->Commit(generation, unit, operation.step + 1);
+    if (operation.state) continue;
     const std::string wrong =
         operation.assigns ? steps->AcknowledgeAssign(generation, operation.step, unit)
                           : steps->Acknowledge(generation, operation.step, unit, operation.amount);

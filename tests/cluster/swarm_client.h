@@ -57,6 +57,7 @@ class SwarmClient {
     uint32_t table = 0;
     bool pushes = false, pulls = false;
     bool assigns = false;  // it pushes new parameters
+    bool state = false;    // it pushes new state of the optimizer, or pulls state
     bool ends = false;     // the step of a sync table
     bool whole = false;    // all units
     bool bags = false;     // a lookup of bags of one row each
@@ -65,18 +66,23 @@ class SwarmClient {
     uint64_t revision = 0;    // of the client's view then
     int64_t amount = 0;       // of a push
     uint64_t step = 0;        // of a sync table
-    std::optional<uint64_t> version;    // that a pull of a worker shows of a sync table
-    std::vector<uint32_t> units;        // in the order of the buffers
-    std::vector<uint32_t> lives;        // of the units' partitions, when it began
-    std::vector<double> least;          // of a pull
-    std::vector<int64_t> values_to_be;  // of an assignment, by unit
-    std::vector<int64_t> gains;         // by unit: the most that is acknowledged with it
-    uint64_t changes = 0;               // of the rate, before it
-    std::optional<uint64_t> change;     // of the rate: its id in SwarmRates
+    std::optional<uint64_t> version;              // that a pull of a worker shows of a sync table
+    std::vector<uint32_t> units;                  // in the order of the buffers
+    std::vector<uint32_t> lives;                  // of the units' partitions, when it began
+    std::vector<double> least;                    // of a pull
+    float assigned = 0;                           // the state that it assigns
+    std::shared_ptr<client::PulledState> pulled;  // the state that it pulls
+    std::vector<int64_t> values_to_be;            // of an assignment, by unit
+    std::vector<int64_t> gains;                   // by unit: the most that is acknowledged with it
+    uint64_t changes = 0;                         // of the rate, before it
+    std::optional<uint64_t> change;               // of the rate: its id in SwarmRates
     std::shared_ptr<rdma::MemoryBlock> gradient, values;
     int64_t began_ns = 0, deadline_ns = 0;
 
-    client::Write write() const { return assigns ? client::Write::kAssign : client::Write::kPush; }
+    client::Write write() const {
+      if (state) return client::Write::kState;
+      return assigns ? client::Write::kAssign : client::Write::kPush;
+    }
   };
   struct Used {
     bool pushed = false, pulled = false;
@@ -104,6 +110,11 @@ class SwarmClient {
   bool MayAssign(const SwarmTable& table, const Operation& operation) const;
   std::vector<uint32_t> DrawUnits(const SwarmTable& table, bool push);
   void Fill(const SwarmTable& table, Operation* operation);
+  // Whether this push is an assignment of state, or this pull one of state (swarm_client_state.cc).
+  bool OfState(const SwarmTable& table, const Operation& operation);
+  bool MayAssignState(const SwarmTable& table, const Operation& operation) const;
+  void BeginState(SwarmTable* table, Operation* operation);
+  void CheckStates(const Operation& operation, const SwarmTable& table);
   void FillAssigned(const SwarmTable& table, Operation* operation);
   absl::StatusOr<client::OperationId> Issue(const SwarmTable& table,
                                             const std::shared_ptr<Operation>& operation);
@@ -157,9 +168,10 @@ class SwarmClient {
   Phase phase_ = Phase::kStart;
   bool leaving_ = false, excused_ = false, reads_all_ = false;
   int64_t next_at_ = 0;
-  uint32_t calls_ = 0;                                         // to the coordinator
-  uint32_t operations_ = 0;                                    // on tables
-  uint32_t pushes_ = 0;                                        // begun
+  uint32_t calls_ = 0;       // to the coordinator
+  uint32_t operations_ = 0;  // on tables
+  uint32_t pushes_ = 0;      // begun
+  uint32_t of_state_ = 0;    // operations on tables with state, begun
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> pushing_;  // in flight, by table and unit
   uint32_t waiting_ = 0;  // of them, those that wait for steps of other workers
   // Changes of rates that were not acknowledged, by table.

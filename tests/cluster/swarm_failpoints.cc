@@ -219,6 +219,10 @@ std::vector<PlantedFault> PlantedFaults() {
        {F::kCutLearners}},
       {"ignore_epoch", {&shard.ignore_epoch}, 5, {"was changed by server"}},
       {"replicate_as_gradients", {&shard.replicate_as_gradients}, 2, content},
+      {"replicate_no_state",
+       {&shard.replicate_no_state},
+       5,
+       {"is not what its primary", "assignment of state is missing", "mismatches of its replicas"}},
       {"replicate_from_slot", {&shard.replicate_from_slot}, 2, {"not recovered"}},
   };
 }

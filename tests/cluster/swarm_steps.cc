@@ -38,6 +38,7 @@ void SwarmSteps::FollowJob(uint32_t generation, uint32_t expected, uint32_t depa
   if (generation != generation_) {
     for (Unit& u : units_) u = {u.elements, 0, {}, {u.left}, {}, {}, 0};
     reset_.clear();
+    hidden_.clear();
     newest_ = ended_ = 0;
     generation_ = generation;
   }
@@ -119,6 +120,12 @@ std::string SwarmSteps::RateChanged(uint64_t step) {
   return "";
 }
 
+void SwarmSteps::AttemptState(uint32_t generation, uint64_t step, uint32_t unit) {
+  if (generation != generation_) return;
+  hidden_.emplace(unit, step);
+  Attempt(generation, step, unit, 0);
+}
+
 void SwarmSteps::End(uint32_t generation, uint64_t step) {
   if (generation != generation_) return;
   newest_ = std::max(newest_, step + 1);
@@ -157,7 +164,9 @@ SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) c
 
 SwarmBounds SwarmSteps::After(const Unit& unit, uint64_t step, const SwarmBounds& before,
                               bool committed) const {
-  const SwarmBounds added = Added(unit, step, committed);
+  SwarmBounds added = Added(unit, step, committed);
+  const auto number = static_cast<uint32_t>(&unit - units_.data());
+  if (!hidden_.empty() && hidden_.contains({number, step})) added.low = 0;
   const SwarmBounds sum = {before.low + added.low, before.high + added.high};
   if (step >= unit.sums.size() || !unit.sums[step].assigned.has_value()) return sum;
   const SwarmBounds& assigned = *unit.sums[step].assigned;

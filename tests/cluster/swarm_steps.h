@@ -24,7 +24,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cluster/swarm_rates.h"
@@ -74,6 +76,8 @@ class SwarmSteps {
   std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
   void End(uint32_t generation, uint64_t step);
+  // A worker assigns the unit's state in this step: gradients of others may not count.
+  void AttemptState(uint32_t generation, uint64_t step, uint32_t unit);
   // The unit is known to have been at `version` or later.
   void Commit(uint32_t generation, uint32_t unit, uint64_t version);
 
@@ -133,6 +137,7 @@ class SwarmSteps {
   const SwarmRates* rates_ = nullptr;  // null: the rate is 1
   std::vector<uint32_t> partitions_;
   std::vector<Unit> units_;
+  std::set<std::pair<uint32_t, uint64_t>> hidden_;  // unit and step: AttemptState()
   std::vector<double> reset_;  // by step, the most that units which begin again had of Squares()
   uint32_t generation_ = 0, expected_ = 1, departed_ = 0;
   uint64_t newest_ = 0, ended_ = 0;

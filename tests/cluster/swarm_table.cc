@@ -128,7 +128,8 @@ SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
     : id_(table.id()),
       spec_(table.spec()),
       restored_steps_(table.restored_steps()),
-      rates_(spec_.optimizer().rate(), kSimPartitions) {
+      rates_(spec_.optimizer().rate(), kSimPartitions),
+      states_(0) {
   lives_.resize(kSimPartitions);
   resets_.resize(kSimPartitions);
   exact_ = spec_.optimizer().name() == "sgd";
@@ -154,6 +155,7 @@ SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
       units_.push_back({0, PartitionOfChunk(id_, c, kSimPartitions)});
     }
   }
+  if (!embedding() && spec_.optimizer().name() == "adagrad") states_ = SwarmStates(units_.size());
   if (spec_.consistency() == v1::CONSISTENCY_SYNC) MakeSteps();
   Follow(table, revision);
   restoring_ = table.restoring();
@@ -162,6 +164,7 @@ SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
 void SwarmTable::Restored(const std::vector<float>& values, const SwarmRates& rates) {
   restoring_ = false;
   rates_.Restore(rates);
+  states_.Restore();
   for (size_t i = 0; i < units_.size(); ++i) {
     if (lost(units_[i].partition)) continue;
     Unit& unit = units_[i];
@@ -222,6 +225,7 @@ std::vector<uint32_t> SwarmTable::Follow(const v1::Table& table, uint64_t revisi
       if (unit.partition != partition) continue;
       unit.acknowledged = unit.attempted = unit.seen = 0;
       unit.start = 0;
+      if (states_.any()) states_.Reset(u);
       if (steps_ != nullptr) steps_->Reset(u);
     }
   }

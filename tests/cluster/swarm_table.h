@@ -27,6 +27,7 @@
 
 #include "absl/types/span.h"
 #include "tests/cluster/swarm_plan.h"
+#include "tests/cluster/swarm_states.h"
 #include "tests/cluster/swarm_steps.h"
 #include "verbena/v1/cluster.pb.h"
 
@@ -113,6 +114,9 @@ class SwarmTable {
   // Whether workers may change the rate, and every sum stays exact.
   bool MayChangeRate() const;
   SwarmRates& rates() { return rates_; }
+  // The state that workers may assign; none while it is restored.
+  SwarmStates& states() { return states_; }
+  const SwarmStates& states() const { return states_; }
   const SwarmRates& rates() const { return rates_; }
   // Whether every acknowledged push shows in reads, exactly.
   bool exact() const { return exact_ && complete_; }
@@ -154,6 +158,7 @@ class SwarmTable {
   bool narrow_ = false;  // readers see numbers rounded to bf16
   std::vector<Unit> units_;
   SwarmRates rates_;
+  SwarmStates states_;
   std::unique_ptr<SwarmSteps> steps_;
   std::vector<uint32_t> lives_;   // by partition
   std::vector<uint64_t> resets_;  // likewise: reset_revision()

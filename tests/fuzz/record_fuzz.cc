@@ -38,6 +38,12 @@ std::string Pull(ElementType dtype) {
   return bytes;
 }
 
+std::string State(RecordType type, uint8_t array, uint32_t elements) {
+  std::string bytes = Request(type, 1, elements);
+  bytes[offsetof(RecordHeader, array)] = static_cast<char>(array);
+  return bytes;
+}
+
 std::string Reference(uint32_t elements) {
   std::string bytes = Request(RecordType::kPush, 1, elements).substr(0, PayloadOffset(1));
   RecordHeader header;
@@ -141,6 +147,10 @@ std::vector<std::string> Seeds() {
           Request(RecordType::kAssign, 1, 0),
           Request(RecordType::kAssign, 1, 100),
           Rows(RecordType::kAssignRows, 3, 5),
+          State(RecordType::kPullState, 1, 0),
+          State(RecordType::kPullState, 255, 0),
+          State(RecordType::kAssignState, 1, 0),
+          State(RecordType::kAssignState, 2, 100),
           Pull(ElementType::kInt8),
           Pull(ElementType::kE5m2)};
 }
@@ -163,8 +173,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   FUZZ_CHECK(h.operation < fuzz::kLimits.operations);
   FUZZ_CHECK(h.group_count >= 1 && h.group_count <= kMaxGroups);
   const bool elsewhere = h.flags == kRecordReference;
-  FUZZ_CHECK(!elsewhere || ((h.type == RecordType::kPush || h.type == RecordType::kAssign) &&
-                            h.payload_bytes > 0));
+  const bool chunk = h.type == RecordType::kPush || h.type == RecordType::kAssign ||
+                     h.type == RecordType::kAssignState;
+  const bool state = h.type == RecordType::kPullState || h.type == RecordType::kAssignState;
+  FUZZ_CHECK(state == (h.array != 0));
+  FUZZ_CHECK(!elsewhere || (chunk && h.payload_bytes > 0));
   FUZZ_CHECK(payload.size() == (elsewhere ? 0 : h.payload_bytes));
   FUZZ_CHECK(payload.data() >= slot.get() && payload.data() + payload.size() <= slot.get() + size);
   const bool bags = h.type == RecordType::kLookupBags;
@@ -180,8 +193,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   const bool sets = h.type == RecordType::kSetOptimizer;
-  FUZZ_CHECK(h.type == RecordType::kPush || h.type == RecordType::kAssign ||
-             h.type == RecordType::kTotals || rows || sets || payload.empty());
+  FUZZ_CHECK(chunk || h.type == RecordType::kTotals || rows || sets || payload.empty());
   if (sets) {
     std::vector<NamedValue> values;
     FUZZ_CHECK(h.group_count <= kMaxSetOptimizerGroups);

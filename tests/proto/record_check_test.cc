@@ -221,7 +221,7 @@ TEST_CASE("a part of a replicated value has its offset and its total") {
              }),
              Contains("replica.flags is 2; allowed: 0, 1"));
   CHECK_THAT(check([](auto* r, auto*) { r->reserved0 = 3; }), Contains("replica.reserved0 is 3"));
-  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[11] = 3; }), Contains("replica.reserved1"));
+  CHECK_THAT(check([](auto* r, auto*) { r->reserved1[7] = 3; }), Contains("replica.reserved1"));
   CHECK(check([](auto* r, auto*) { r->assigned = 48; }) == "accepted");
   CHECK_THAT(check([](auto* r, auto*) { r->assigned = 49; }),
              Contains("replica.assigned is 49; allowed: at most the count, 48"));
@@ -230,6 +230,17 @@ TEST_CASE("a part of a replicated value has its offset and its total") {
                r->assigned = 1;
              }),
              Contains("replica.assigned is 1; allowed: 0"));
+  CHECK_THAT(check([](auto* r, auto*) { r->array = 1; }),
+             Contains("replica.array is 1; allowed: 0"));
+  CHECK(check([](auto* r, auto*) {
+          r->assigned = 48;
+          r->array = 255;
+        }) == "accepted");
+  CHECK_THAT(check([](auto* r, auto*) {
+               r->assigned = 48;
+               r->array = 256;
+             }),
+             Contains("replica.array is 256; allowed: 0..255"));
   for (const uint32_t offset : {129u, 193u, UINT32_MAX}) {
     CHECK_THAT(check([&](auto* r, auto*) { r->part_offset = offset; }),
                Contains("replica.part_offset is " + std::to_string(offset)));
@@ -249,12 +260,27 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 8; allowed: 7", [](auto* h, auto*) { h->version = 8; }},
+      {"record.version is 9; allowed: 8", [](auto* h, auto*) { h->version = 9; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
-      {"record.type is 17", [](auto* h, auto*) { h->type = static_cast<RecordType>(17); }},
+      {"record.type is 19", [](auto* h, auto*) { h->type = static_cast<RecordType>(19); }},
       {"record.flags is 1; allowed: 0", [](auto* h, auto*) { h->flags = 1; }},
-      {"record.reserved0 is 1", [](auto* h, auto*) { h->reserved0 = 1; }},
+      {"record.array is 1; allowed: 0 for push", [](auto* h, auto*) { h->array = 1; }},
+      {"record.array is 0; allowed: 1..255 for assignment of state",
+       [](auto* h, auto*) { h->type = RecordType::kAssignState; }},
+      {"record.array is 0; allowed: 1..255 for pull of state",
+       [](auto* h, auto*) { h->type = RecordType::kPullState; }},
+      {"record.dtype is 2; allowed: 1 (f32) for assignment of state",
+       [](auto* h, auto*) {
+         h->type = RecordType::kAssignState;
+         h->array = 1;
+         h->dtype = ElementType::kBf16;
+       }},
+      {"record.payload_bytes is 400; allowed: 0 for pull of state",
+       [](auto* h, auto*) {
+         h->type = RecordType::kPullState;
+         h->array = 255;
+       }},
       {"record.bags is 1", [](auto* h, auto*) { h->bags = 1; }},
       {"record.generation is 8; allowed: 7", [](auto* h, auto*) { h->generation = 8; }},
       {"record.incarnation is 1; allowed: 1234567890123",

@@ -221,7 +221,7 @@ TEST_CASE("a difference in any field of an entry is in the change") {
   CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_jobs(0)->mutable_limits(); });
   // These never change while a table has its id.
   CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_tables(0); },
-                  {"spec", "optimizer_values"});
+                  {"spec", "optimizer_values", "optimizer_state"});
   // The id of a partition is its place.
   CheckEveryField(view, [](v1::ClusterView* v) { return v->mutable_partitions(0); }, {"id"});
   CheckEveryField(

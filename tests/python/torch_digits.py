@@ -149,6 +149,28 @@ def refuse_nan_with_ddp(rank, workers, cluster, job, rendezvous):
         dist.destroy_process_group()
 
 
+def load(rank, workers, cluster, job, root, consistency):
+    """One of several workers that load a state_dict() of torch.optim, and get the root's groups."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=workers) as client:
+        torch.manual_seed(7)
+        net = torch.nn.Linear(3, 4)
+        local = torch.optim.Adam(net.parameters(), lr=0.1)
+        for _ in range(5):
+            local.zero_grad()
+            net(torch.randn(5, 3)).sum().backward()
+            local.step()
+        served = verbena.torch.DistributedOptimizer(
+            net.named_parameters(), torch.optim.Adam(net.parameters(), lr=0.1), client=client,
+            name=job, consistency=consistency)
+        served.load_state_dict(local.state_dict())
+        served.param_groups[0]["lr"] = 0.1 * (rank + 1)
+        with torch.no_grad():
+            net.weight.fill_(rank)  # replaced by the servers'
+        verbena.torch.broadcast_optimizer_state(served, client=client, root_rank=root, name=job)
+        return served.state_dict(), local.state_dict()["state"]
+
+
 def broadcast(rank, workers, cluster, job, root):
     """One of several workers that call broadcast_parameters() twice; returns its values."""
     torch.set_num_threads(1)

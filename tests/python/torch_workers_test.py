@@ -97,6 +97,21 @@ def test_broadcast(cluster, processes, root):
         assert all(torch.equal(value, its["state"][number][name]) for name, value in values.items())
 
 
+@pytest.mark.parametrize("consistency", ["sync", "async"])
+def test_state_is_loaded_and_groups_are_shared(cluster, processes, consistency):
+    (one, expected), (other, _) = processes(
+        2, torch_digits.load, cluster.address, unique("load"), 1, consistency)
+    assert one["param_groups"] == other["param_groups"]
+    assert one["param_groups"][0]["lr"] == pytest.approx(0.2)
+    assert one["steps"] == 5
+    assert torch.equal(one["parameters"]["weight"], other["parameters"]["weight"])
+    assert not torch.equal(one["parameters"]["weight"], torch.zeros(4, 3))
+    for index, entry in expected.items():
+        for name, value in entry.items():
+            assert torch.equal(one["state"][index][name], value)
+            assert torch.equal(other["state"][index][name], value)
+
+
 @pytest.mark.parametrize("delay, alpha", [(0, 0.0), (2, 0.0), (3, 0.25)])
 def test_diloco(cluster, processes, delay, alpha):
     outer = {"lr": 0.7, "momentum": 0.9, "nesterov": True}

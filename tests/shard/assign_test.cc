@@ -325,6 +325,19 @@ TEST_CASE("failpoint: a replica that takes assigned parameters for gradients is 
   CHECK(found != "");
 }
 
+TEST_CASE(
+    "failpoint: a replica that keeps its state where the primary's was assigned is detected") {
+  std::string found;
+  failpoints().replicate_no_state = true;
+  for (uint32_t seed = 2; seed <= 20 && found.empty(); seed += 2) {
+    ReplicaPlan plan = MakeReplicaPlan(seed, false, v1::CONSISTENCY_SYNC);
+    plan.assigns = true;
+    found = Finding(plan);
+  }
+  failpoints().replicate_no_state = false;
+  CHECK(found != "");
+}
+
 TEST_CASE("replicas: each assignment is applied once and in order under failures") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency =

@@ -458,6 +458,13 @@ std::map<uint64_t, std::vector<float>> ReplicaCluster::Contents() {
     contents[c] = read(out.view, 0, kElements);
     contents[1000 + c] = {static_cast<float>(out.view.version)};
     node->engine->Unpin(out.view.pin);
+    if (plan_.optimizer != "adagrad") continue;
+    PullRequest state = r;
+    state.array = 1;
+    const PullOutcome of_state = node->engine->Pull(state);
+    contents[2000 + c] = read(of_state.view, 0, kElements);
+    contents[3000 + c] = {static_cast<float>(of_state.answer.applies)};
+    node->engine->Unpin(of_state.view.pin);
   }
   for (uint32_t p = 0; p < plan_.partitions && plan_.rows; ++p) {
     Node* node = Find(PartitionAt(p)->primary());

@@ -30,7 +30,7 @@ struct ReplicaPlan {
   v1::Admission admission = {};  // rows
   v1::Eviction eviction = {};    // rows
   bool cold = false;             // rows, most of which are not in memory
-  bool assigns = false;          // some pushes are new parameters
+  bool assigns = false;          // some pushes are new parameters, or state of adagrad
   bool narrow = false;           // rows of bf16, rounded by chance
   bool changes = false;          // workers change the optimizer's rate
   uint32_t workers = 3;
@@ -88,6 +88,8 @@ class ReplicaCluster {
   struct Op {
     bool end = false;
     bool assigns = false;
+    uint8_t array = 0;  // of an assignment of state
+    uint64_t applies = 0;
     double rate = 0;     // not 0: a change of the optimizer
     uint32_t index = 0;  // chunk, a step's push, or the number of the change
     uint64_t sequence = 0;

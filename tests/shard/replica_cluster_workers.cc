@@ -30,6 +30,11 @@ ReplicaCluster::Op ReplicaCluster::MakePush(uint32_t worker, uint32_t index, uin
   for (uint32_t i = 0; i < numbers; ++i) {
     op.values.push_back(static_cast<float>(static_cast<int>(random() % 17) - 8));
   }
+  if (op.assigns && !plan_.rows && plan_.optimizer == "adagrad" && random() % 2 == 0) {
+    op.array = 1;
+    op.applies = random() % 100;
+    for (float& value : op.values) value = std::abs(value);
+  }
   // Assignments and pushes of several workers have an order only in steps. Elsewhere all but one
   // worker push zeros.
   const uint32_t owner = (plan_.rows ? index % plan_.partitions : index) % plan_.workers;
@@ -125,8 +130,9 @@ void ReplicaCluster::PostOp(uint32_t worker, uint32_t partition, size_t index) {
     later = out.replicating;
     status = out.answer.status;
   } else {
-    const PushOutcome out = node->engine->Push(
-        {token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload, op.assigns});
+    const PushOutcome out =
+        node->engine->Push({token, kFirstWorker + worker, kTable, group, ElementType::kF32, payload,
+                            op.assigns, op.array, op.applies});
     held = out.held;
     later = out.held || out.replicating;
     status = out.answer.status;

@@ -199,6 +199,25 @@ struct OptimizerOptions {
   std::shared_ptr<StepRange> in_force = nullptr;
 };
 
+// The chunks that PullState() has read.
+struct StateVersions {
+  uint64_t least_version = 0, greatest_version = 0;  // of parameters and state
+  // Counts of applies since initialisation, by which schedules and bias corrections go: the `step`
+  // of torch.optim.
+  uint64_t least_applies = 0, greatest_applies = 0;
+};
+
+// Options of PullState().
+struct StateOptions {
+  std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
+  // As PullOptions::min_version.
+  std::optional<uint64_t> min_version = {};
+  // As PullOptions::stream.
+  void* stream = nullptr;
+  // Set when the ticket is done without an error.
+  std::shared_ptr<StateVersions> versions = nullptr;
+};
+
 // Options of Scan().
 struct ScanOptions {
   // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
@@ -312,6 +331,21 @@ class VERBENA_EXPORT Client {
   // leave the chunk as it is. Errors as Push(); the region is read as by Push().
   Ticket Assign(const Table& table, const Region& parameters, const Range& range = {},
                 const PushOptions& options = {});
+  // Pulls an array of the optimizer's state of a dense table, by its name in table.state_arrays(),
+  // as f32. Otherwise as Pull(): sync tables are read at a version, so a worker that pulls
+  // parameters and state before it ends its next step has those of one step.
+  // INVALID_ARGUMENT: also a name that the table does not have, or an embedding table, whose
+  // state only checkpoints have.
+  Ticket PullState(const Table& table, std::string_view array, const Region& destination,
+                   const Range& range = {}, const StateOptions& options = {});
+  // Writes an array of the optimizer's state (f32) as it is in place of that of the range, and the
+  // chunks' count of applies. Applied once, replicated, and ordered with this worker's pushes, as
+  // Assign(). The parameters and other arrays stay, except that "master" gives the parameters, too.
+  // Assign parameters before state: that counts as an apply, and changes the state of ftrl.
+  // sync: a contribution to the open step in place of a gradient or Assign(), as with Assign(); so
+  // each array takes a step. Errors as Assign() and PullState().
+  Ticket AssignState(const Table& table, std::string_view array, uint64_t applies,
+                     const Region& state, const Range& range = {}, const PushOptions& options = {});
   // Pulls parameters (numbers of table.dtype()) into the region; done when they are written. A
   // parameter beyond the range of f16 is pulled as an infinity. With a pull_codec the parameters
   // are sent encoded: the result is an approximation, the same for all pulls of that version

@@ -83,6 +83,11 @@ class VERBENA_EXPORT Table {
   size_t gradient_bytes() const;
   // Elements of a chunk; ranges start at a multiple of it. 0 for an embedding table.
   uint32_t chunk_elements() const;
+  // Names of the arrays of the optimizer's state of a dense table, which Client::PullState() and
+  // AssignState() take: those of checkpoints (docs/checkpoint-format.md), such as "exp_avg" and
+  // "exp_avg_sq" of adam; then "master", the f32 parameters of a 16-bit table. Empty: there is
+  // none, or it is an embedding table.
+  std::vector<std::string> state_arrays() const;
 
  private:
   friend class Client;

@@ -274,6 +274,11 @@ VERBENA_EXPORT verbena_status verbena_table_list(verbena_client* client, int64_t
 // Sets the fields of `info` that its struct_size includes.
 VERBENA_EXPORT verbena_status verbena_table_get_info(const verbena_table* table,
                                                      verbena_table_info* info);
+// Name of an array of the optimizer's state of a dense table, for verbena_pull_state() and
+// verbena_assign_state(): that of checkpoints, such as "exp_avg"; the last one of a 16-bit table is
+// "master", its f32 parameters. Valid as long as the handle. NULL: there are `index` arrays, or
+// `table` is NULL; an embedding table has none.
+VERBENA_EXPORT const char* verbena_table_state_array(const verbena_table* table, size_t index);
 // Frees the handle; the table stays.
 VERBENA_EXPORT void verbena_table_free(verbena_table* table);
 
@@ -369,6 +374,26 @@ VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
+// Pulls an array of the optimizer's state of a dense table, as f32; otherwise as verbena_pull(). A
+// worker that pulls parameters and state of a sync table before it ends its next step has those of
+// one step. INVALID_ARGUMENT: also a name that the table does not have
+// (verbena_table_state_array()), or an embedding table.
+VERBENA_EXPORT verbena_status verbena_pull_state(verbena_client* client, const verbena_table* table,
+                                                 const char* array,
+                                                 const verbena_region* destination,
+                                                 const verbena_range* range, uint64_t min_version,
+                                                 int64_t timeout_ms, verbena_ticket** ticket);
+// Writes an array of the optimizer's state (f32) as it is in place of that of the range, and the
+// chunks' count of applies, by which schedules and bias corrections go. Otherwise as
+// verbena_assign(), and with its place in a step of a sync table: each array takes a step. The
+// parameters and other arrays stay, but "master" gives the parameters, too. Assign parameters
+// before state: that counts as an apply, and changes the state of ftrl. Errors as
+// verbena_pull_state().
+VERBENA_EXPORT verbena_status verbena_assign_state(verbena_client* client,
+                                                   const verbena_table* table, const char* array,
+                                                   uint64_t applies, const verbena_region* state,
+                                                   const verbena_range* range, int64_t timeout_ms,
+                                                   verbena_ticket** ticket);
 // Pushes, then pulls parameters that include the push. region_offset applies to both regions, which
 // may be the same region if both element sizes are equal. sync: if the range is the whole table, it
 // also ends the step.
@@ -482,6 +507,17 @@ VERBENA_EXPORT verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_
 VERBENA_EXPORT int verbena_ticket_done(const verbena_ticket* ticket);
 // The status of the ended operation. FAILED_PRECONDITION: it has not ended.
 VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket);
+// The chunks that an ended verbena_pull_state() has read: their versions, and their counts of
+// applies since initialisation, which is the `step` of torch.optim.
+typedef struct verbena_state_versions {
+  size_t struct_size;                        // set by the caller: sizeof(verbena_state_versions)
+  uint64_t least_version, greatest_version;  // of parameters and state
+  uint64_t least_applies, greatest_applies;  // of gradients, and of assignments after the first
+} verbena_state_versions;
+// Sets *versions. INVALID_ARGUMENT: the ticket is of another call. FAILED_PRECONDITION: the pull
+// has not ended. Others: its error.
+VERBENA_EXPORT verbena_status verbena_ticket_state_versions(const verbena_ticket* ticket,
+                                                            verbena_state_versions* versions);
 // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
 // verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);

@@ -156,6 +156,9 @@ class Importer {
   // out_: elements of an array of a dense table.
   absl::Status Fill(const ImportedTable& table, const v1::CheckpointTensor& array, uint64_t first,
                     uint64_t count) {
+    if (const auto given = table.arrays.find(array.array()); given != table.arrays.end()) {
+      return Read(given->second, first, count, &out_);
+    }
     const bool parameters = array.array() == kParameters;
     if (!parameters && array.array() != kMaster) {
       out_.assign(count * BytesOf(*ParseType(array.dtype())), std::byte{0});

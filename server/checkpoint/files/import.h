@@ -2,7 +2,8 @@
 //
 // Its contents equal those of a table that was created with these numbers as its initial values:
 // parameters, for 16-bit types their f32 master copies, an optimizer's state of zeros, no steps and
-// no applies. Rows are marked as having no gradient in their state (proto/wire/row_applies.h).
+// no applies; of a dense table whose state the source has, that state and its applies. Rows are
+// marked as having no gradient in their state (proto/wire/row_applies.h).
 //
 // **Thread safety**: one thread a call.
 //

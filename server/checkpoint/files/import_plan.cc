@@ -116,7 +116,68 @@ class Planner {
     return keys != nullptr && IsInteger(keys->info->type) ? keys : nullptr;
   }
 
+  // The specification of the table that the tensor becomes.
+  const v1::TableSpec& SpecOf(const std::string& tensor) const {
+    const auto renamed = options_.renamed.find(tensor);
+    const auto spec = specs_.find(renamed == options_.renamed.end() ? tensor : renamed->second);
+    return spec == specs_.end() ? options_.defaults : *spec->second;
+  }
+
+  // The array of a dense table's state that "T.ARRAY" is, beside a tensor T; none: no such array.
+  std::optional<std::string> ArrayOf(const SourceTensor& tensor) const {
+    const std::string& name = tensor.info->name;
+    const size_t dot = name.rfind('.');
+    if (dot == std::string::npos) return std::nullopt;
+    const SourceTensor* parameters = plan_.source.Find(name.substr(0, dot));
+    if (parameters == nullptr) return std::nullopt;
+    const v1::TableSpec& spec = SpecOf(parameters->info->name);
+    std::string array = name.substr(dot + 1);
+    const std::vector<std::string> state = StateNames(spec.optimizer());
+    const TensorType type = parameters->info->type;
+    const bool narrow = spec.dtype() == v1::DTYPE_BF16 || spec.dtype() == v1::DTYPE_F16 ||
+                        type == TensorType::kBF16 || type == TensorType::kF16;
+    const bool is = std::find(state.begin(), state.end(), array) != state.end() ||
+                    (array == kApplies && IsInteger(tensor.info->type)) ||
+                    (array == kMaster && narrow);
+    if (!is || spec.dim() > 0) return std::nullopt;
+    return array;
+  }
+
+  // Sets table->arrays, of a normal specification.
+  absl::Status SetArrays(ImportedTable* table) const {
+    const std::string& name = table->values.info->name;
+    for (const ArraySpec& array : DenseArrays(table->spec)) {
+      const SourceTensor* tensor = plan_.source.Find(absl::StrCat(name, ".", array.name));
+      if (tensor == nullptr || ArrayOf(*tensor) != array.name) continue;
+      const bool count = array.name == kApplies;
+      const TensorType type = tensor->info->type;
+      if (count ? type != TensorType::kU64 && type != TensorType::kI64 : type != TensorType::kF32) {
+        return Bad(*tensor, absl::StrCat(" has the type ", TypeName(type)),
+                   count ? "U64, I64" : "F32, as the state of an optimizer");
+      }
+      if (tensor->info->shape != (count ? array.shape : table->values.info->shape)) {
+        return Bad(*tensor, absl::StrCat(" has the shape ", ShapeOf(*tensor)),
+                   count ? absl::StrCat("[", array.elements, "], a count for each chunk")
+                         : absl::StrCat(ShapeOf(table->values), ", as ", Quoted(name), " has"));
+      }
+      table->arrays.emplace(array.name, *tensor);
+    }
+    std::vector<std::string> needed = StateNames(table->spec.optimizer());
+    needed.emplace_back(kApplies);
+    for (const std::string& array : needed) {
+      if (table->arrays.empty() || table->arrays.contains(array)) continue;
+      return Bad(table->values,
+                 absl::StrCat(" has no ", Quoted(absl::StrCat(name, ".", array)), " beside ",
+                              Quoted(table->arrays.begin()->second.info->name)),
+                 absl::StrCat(absl::StrJoin(needed, ", "),
+                              " together, or none; --skip leaves a "
+                              "tensor out"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Add(const SourceTensor& tensor) {
+    if (ArrayOf(tensor)) return absl::OkStatus();            // comes with its parameters
     if (KeysOf(tensor) != nullptr) return absl::OkStatus();  // comes with them
     const SourceTensor* values = ValuesOf(tensor);
     const std::string name =
@@ -143,6 +204,8 @@ class Planner {
           absl::StrCat(Which(tensor), ": ", std::string(normal.status().message())));
     }
     table.spec = *std::move(normal);
+    if (!rows) status = SetArrays(&table);
+    if (!status.ok()) return status;
     plan_.tables.push_back(std::move(table));
     return absl::OkStatus();
   }

@@ -47,6 +47,9 @@ struct ImportedTable {
   v1::TableSpec spec;   // normalised
   SourceTensor values;  // the parameters, or the values of rows
   SourceTensor keys;    // of rows; empty: a dense table, or the keys are the rows' places
+  // Of a dense table, by array: the optimizer's state, kApplies and kMaster, as far as the source
+  // has them.
+  std::map<std::string, SourceTensor> arrays;
   uint64_t rows = 0;
 };
 

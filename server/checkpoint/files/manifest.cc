@@ -171,6 +171,13 @@ std::vector<std::string> StateNames(const v1::Optimizer& optimizer) {
   return found == Optimizers().end() ? std::vector<std::string>{} : found->second;
 }
 
+std::vector<std::string> StateArrays(const v1::TableSpec& spec) {
+  if (spec.dim() > 0) return {};
+  std::vector<std::string> names = StateNames(spec.optimizer());
+  if (spec.dtype() != v1::DTYPE_F32) names.emplace_back(kMaster);
+  return names;
+}
+
 bool StateIsRowWise(const v1::Optimizer& optimizer) {
   return optimizer.name() == "rowwise_adagrad";
 }

@@ -52,6 +52,9 @@ std::string ManifestChecksum(std::string_view text);
 bool IsKnownOptimizer(const std::string& name);
 // Names of a table's optimizer state per number, in the order of its state arrays, as in PyTorch.
 std::vector<std::string> StateNames(const v1::Optimizer& optimizer);
+// The arrays that a shard keeps of each chunk of a dense table beside the parameters, in its order:
+// StateNames(), then kMaster for 16-bit parameters. Empty for an embedding table.
+std::vector<std::string> StateArrays(const v1::TableSpec& spec);
 // Whether it is one number for each row.
 bool StateIsRowWise(const v1::Optimizer& optimizer);
 

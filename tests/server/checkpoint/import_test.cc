@@ -63,6 +63,65 @@ TEST_CASE("dense tensors and rows become tables as if made anew, with their bits
   }
 }
 
+std::vector<Tensor> WithState() {
+  return {{"w", "F32", "2,3", Raw(kFloats)},
+          {"w.exp_avg", "F32", "2,3", Raw<float>({1, 2, 3, 4, 5, 6})},
+          {"w.exp_avg_sq", "F32", "2,3", Raw<float>({7, 8, 9, 10, 11, 12})},
+          {"w.applies", "U64", "1", Raw<uint64_t>({1'000'000'000'000})}};
+}
+
+ImportOptions Adam() {
+  ImportOptions options;
+  options.defaults.mutable_optimizer()->set_name("adam");
+  options.defaults.mutable_optimizer()->set_rate(0.01);
+  return options;
+}
+
+TEST_CASE("state that is beside a dense tensor is that of its table's optimizer") {
+  ImportOptions options = Adam();
+  if (GENERATE(false, true)) options.renamed = {{"w", "tower/w"}};
+  const std::string table = options.renamed.empty() ? "w" : "tower/w";
+  const std::vector<Tensor> tensors = WithState();
+  Source source(tensors);
+  const auto reader = source.Run(options);
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  CHECK(reader->manifest().tables_size() == 1);
+  CHECK(Array(*reader, table, kParameters) == tensors[0].bytes);
+  CHECK(Array(*reader, table, "exp_avg") == tensors[1].bytes);
+  CHECK(Array(*reader, table, "exp_avg_sq") == tensors[2].bytes);
+  CHECK(Array(*reader, table, kApplies) == tensors[3].bytes);
+}
+
+TEST_CASE("state that does not fit its table is refused") {
+  const auto refused = [](size_t tensor, const Tensor& changed) {
+    std::vector<Tensor> tensors = WithState();
+    tensors[tensor] = changed;
+    Source source(tensors);
+    return std::string(source.Run(Adam()).status().message());
+  };
+  CHECK_THAT(refused(1, {"other", "F32", "1", Raw<float>({1})}),
+             Contains("tensor \"w\" has no \"w.exp_avg\" beside") &&
+                 Contains("exp_avg, exp_avg_sq, applies together, or none"));
+  CHECK_THAT(refused(3, {"other", "F32", "1", Raw<float>({1})}), Contains("has no \"w.applies\""));
+  CHECK_THAT(refused(1, {"w.exp_avg", "F32", "6", Raw<float>({1, 2, 3, 4, 5, 6})}),
+             Contains("\"w.exp_avg\" has the shape [6]; allowed: [2, 3]"));
+  CHECK_THAT(refused(1, {"w.exp_avg", "F16", "2,3", std::string(12, 0)}),
+             Contains("\"w.exp_avg\" has the type F16; allowed: F32"));
+  CHECK_THAT(refused(3, {"w.applies", "U64", "2", Raw<uint64_t>({1, 1})}),
+             Contains("\"w.applies\" has the shape [2]; allowed: [1]"));
+  CHECK_THAT(refused(3, {"w.applies", "U32", "1", Raw<uint32_t>({1})}),
+             Contains("\"w.applies\" has the type U32; allowed: U64, I64"));
+}
+
+TEST_CASE("beside a table without such state a tensor is a table of its own") {
+  Source source({WithState()[0], WithState()[1]});
+  const auto reader = source.Run();
+  INFO(reader.status());
+  REQUIRE(reader.ok());
+  CHECK(reader->manifest().tables_size() == 2);
+}
+
 TEST_CASE("an import and an export afterwards give the same tensors, bit for bit") {
   Source source;
   ImportOptions options;

@@ -33,11 +33,11 @@ void RequireEmbedding(const Table& table) {
 
 // ---- dense tables -------------------------------------------------------------------------------
 
-using WriteFunction = decltype(&verbena_push);
-
-OperationPointer Write(Client& client, WriteFunction write, const Table& table,
-                       const py::object& argument, const char* name, Element element,
-                       uint64_t first, const py::object& count, const py::object& timeout) {
+// `write`: of the type of verbena_push().
+template <typename F>
+OperationPointer Write(Client& client, F write, const Table& table, const py::object& argument,
+                       const char* name, Element element, uint64_t first, const py::object& count,
+                       const py::object& timeout) {
   const int64_t timeout_ms = Milliseconds(timeout);
   const uint64_t elements = table.Count(first, count);
   const Buffer buffer = Describe(argument, {name, element, elements, false});
@@ -79,6 +79,33 @@ OperationPointer Pull(Client& client, const Table& table, const py::object& dest
   const Outcome outcome = OnStream(part, [&] {
     return verbena_pull(client.handle(), table.handle(), part.placed.region->handle(), &range,
                         MinVersion(min_version), timeout_ms, &ticket);
+  });
+  return client.Started(outcome, ticket, {std::move(part.pin)}, destination);
+}
+
+OperationPointer AssignState(Client& client, const Table& table, const std::string& array,
+                             const py::object& state, uint64_t applies, uint64_t first,
+                             const py::object& count, const py::object& timeout) {
+  const auto assign = [&](verbena_client* to, const verbena_table* of, const verbena_region* region,
+                          const verbena_range* range, int64_t timeout_ms, verbena_ticket** ticket) {
+    return verbena_assign_state(to, of, array.c_str(), applies, region, range, timeout_ms, ticket);
+  };
+  return Write(client, assign, table, state, "state", Element::kFloat32, first, count, timeout);
+}
+
+OperationPointer PullState(Client& client, const Table& table, const std::string& array,
+                           const py::object& destination, uint64_t first, const py::object& count,
+                           const std::optional<uint64_t>& min_version, const py::object& timeout) {
+  const int64_t timeout_ms = Milliseconds(timeout);
+  const uint64_t elements = table.Count(first, count);
+  const Buffer buffer = Describe(destination, {"destination", Element::kFloat32, elements, true});
+  Client::Part part = client.Use(buffer);
+  const verbena_range range = {first, elements, part.placed.offset};
+  verbena_ticket* ticket = nullptr;
+  const Outcome outcome = OnStream(part, [&] {
+    return verbena_pull_state(client.handle(), table.handle(), array.c_str(),
+                              part.placed.region->handle(), &range, MinVersion(min_version),
+                              timeout_ms, &ticket);
   });
   return client.Started(outcome, ticket, {std::move(part.pin)}, destination);
 }
@@ -298,6 +325,20 @@ parameters: numbers of table.dtype.
 
 The optimizer's state stays. sync: a contribution to this worker's open step in place of a gradient;
 of several workers that assign a chunk in a step the one with the highest rank counts.)")
+      .def("assign_state", &AssignState, py::arg("table"), py::arg("array"), py::arg("state"),
+           py::kw_only(), py::arg("applies"), from_start, to_end, no_timeout, R"(
+Writes an array of the optimizer's state as it is in place of that of the table or range.
+
+array: its name, one of table.state_arrays.
+state: float32, as many as the table or range has elements.
+applies: the count of applies after it, by which schedules and bias corrections go: the `step` of
+    torch.optim.
+
+Otherwise as assign(): sync: a contribution to this worker's open step in place of a gradient, so
+each array takes a step. The parameters and other arrays stay, but "master" gives the parameters,
+too. Assign parameters before state: that counts as an apply.)")
+      .def("_pull_state", &PullState, py::arg("table"), py::arg("array"), py::arg("destination"),
+           py::kw_only(), from_start, to_end, any_version, no_timeout)
       .def("_pull", &Pull, py::arg("table"), py::arg("destination"), py::kw_only(), from_start,
            to_end, any_version, no_timeout)
       .def("push_pull", &PushPull, py::arg("table"), py::arg("gradient"), py::arg("destination"),

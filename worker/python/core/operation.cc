@@ -59,6 +59,21 @@ py::object Operation::Exception() const {
   return outcome.code == VERBENA_OK ? py::none() : ErrorOf(outcome);
 }
 
+py::dict Operation::StateVersions() const {
+  verbena_state_versions versions = {};
+  versions.struct_size = sizeof(versions);
+  Outcome outcome;
+  outcome.code = verbena_ticket_state_versions(ticket_, &versions);
+  if (outcome.code != VERBENA_OK) outcome.text = verbena_last_error();
+  Check(outcome);
+  py::dict all;
+  all["least_version"] = versions.least_version;
+  all["greatest_version"] = versions.greatest_version;
+  all["least_applies"] = versions.least_applies;
+  all["greatest_applies"] = versions.greatest_applies;
+  return all;
+}
+
 bool Operation::Release() {
   if (!IsCompleted() || verbena_ticket_buffer_released(ticket_) == 0) return false;
   ReleaseAll();
@@ -148,6 +163,10 @@ The error of the ended operation; None if it succeeded.
 Before the end: a FailedPreconditionError.)")
       .def("cancel", &Operation::Cancel, R"(
 Ends the operation with CancelledError unless it has ended.)")
+      .def("state_versions", &Operation::StateVersions, R"(
+Versions and counts of applies of the chunks that an ended Client.pull_state() has read.
+
+A dict of least_version, greatest_version, least_applies and greatest_applies.)")
       .def("add_done_callback", &Operation::AddDoneCallback, py::arg("callback"), R"(
 Calls `callback(handle)` when the operation has ended, on the thread "verbena-completions".
 

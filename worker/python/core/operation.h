@@ -40,6 +40,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // DeadlineExceededError when `timeout` seconds have passed.
   py::object Wait(const py::object& timeout);
   void Cancel();
+  // The chunks that an ended pull of state has read.
+  py::dict StateVersions() const;
   // The exception with which the ended operation failed; None: it did not.
   py::object Exception() const;
   // Drops the pins if the library has released the memory; whether it has.

@@ -49,6 +49,14 @@ uint64_t Table::Count(uint64_t first, const py::object& count) const {
   return info_.elements - first;
 }
 
+py::tuple Table::StateArrays() const {
+  py::list names;
+  for (size_t i = 0; const char* name = verbena_table_state_array(handle_, i); ++i) {
+    names.append(Utf8(name));
+  }
+  return py::tuple(names);
+}
+
 py::dict DescribeTable(const verbena_table_info& info) {
   py::dict all;
   all["name"] = Utf8(info.name);
@@ -108,6 +116,12 @@ Dropping the object does not drop the table: see Client.drop_table().)")
       .def_property_readonly(
           "chunk_elements", [](const Table& t) { return t.info().chunk_elements; },
           "Elements of a chunk: ranges start at a multiple of it.")
+      .def_property_readonly("state_arrays", &Table::StateArrays,
+                             R"(
+Names of the arrays of the optimizer's state, for Client.pull_state() and assign_state().
+
+Those of checkpoints, such as ("exp_avg", "exp_avg_sq"); the last one of a 16-bit table is "master",
+its float32 parameters. () for an embedding table.)")
       .def_property_readonly(
           "id", [](const Table& t) { return t.info().id; },
           "Unique in the cluster and never reused.")

@@ -29,6 +29,7 @@ class Table {
   bool embedding() const { return info_.dim > 0; }
   // Elements of the range from `first` on. ValueError: the table is an embedding table.
   uint64_t Count(uint64_t first, const py::object& count) const;
+  py::tuple StateArrays() const;
   Element gradient_element() const { return ElementOf(info_.gradient_dtype); }
   Element element() const { return ElementOf(info_.dtype); }
 

@@ -250,6 +250,28 @@ class Client(_core.Client):
         return self._pull(table, destination, first=first, count=count, min_version=min_version,
                           timeout=timeout)
 
+    def pull_state(self, table: Table, array: str, destination: Any = None, *, first: int = 0,
+                   count: Optional[int] = None, min_version: Optional[int] = None,
+                   timeout: Optional[float] = None) -> Handle:
+        """Pulls an array of the optimizer's state into `destination`; wait() returns it.
+
+        array: its name, one of table.state_arrays.
+        destination: float32; default: a new array of empty(), with the table's shape if the range
+            is the whole table.
+        first, count, min_version, timeout: as pull(). A worker that pulls parameters and state of
+            a sync table before it ends its next step has those of one step.
+
+        Handle.state_versions() has the count of applies, which is the `step` of torch.optim.
+        Raises InvalidArgumentError for an array that the table does not have, and for embedding
+        tables.
+        """
+        if destination is None:
+            whole = first == 0 and count is None
+            elements = table.elements - first if count is None else count
+            destination = self.empty(table.shape if whole else elements)
+        return self._pull_state(table, array, destination, first=first, count=count,
+                                min_version=min_version, timeout=timeout)
+
     def lookup(self, table: Table, keys: Any, rows: Any = None, *,
                min_version: Optional[int] = None, timeout: Optional[float] = None) -> Handle:
         """Looks up rows of an embedding table; wait() returns `rows`.

@@ -10,6 +10,7 @@ import torch
 from .._client import Client
 from .._errors import NotFoundError
 from .buckets import shared_tensor
+from .optimizer import DistributedOptimizer
 
 Tensors = Union[Mapping[str, torch.Tensor], Iterable[Tuple[str, torch.Tensor]]]
 
@@ -84,13 +85,27 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, *, client: Clien
                               root_rank: int = 0, name: str = "broadcast") -> None:
     """Gives all workers the state_dict() of one worker's local optimizer.
 
-    optimizer: of the same class and param groups on all workers; not a DistributedOptimizer, whose
-        state is on the servers.
+    optimizer: of the same class and param groups on all workers. Of a DistributedOptimizer, whose
+        state is on the servers, the values of the param groups and the number of steps are sent,
+        and every worker's model gets the servers' parameters.
 
     Otherwise as broadcast_parameters(). Raises TypeError for a state that is no plain data.
     """
+    def send(state: Any) -> Any:
+        return _broadcast(state, client, root_rank, name)
+
+    if isinstance(optimizer, DistributedOptimizer):
+        optimizer.share_groups(send)
+        return
+    state = send(optimizer.state_dict())
+    if client.rank != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def _broadcast(state: Any, client: Client, root_rank: int, name: str) -> Any:
+    """The state of the root, on all workers."""
     tensors: List[torch.Tensor] = []
-    text = json.dumps(_describe(optimizer.state_dict(), tensors)).encode()
+    text = json.dumps(_describe(state, tensors)).encode()
     length = torch.tensor([len(text)])
     broadcast_parameters([("length", length)], client=client, root_rank=root_rank, name=name)
     root = client.rank == root_rank
@@ -103,8 +118,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, *, client: Clien
         state = _build(json.loads(bytes(described.tolist())), tensors)
     broadcast_parameters([("", tensor) for tensor in tensors], client=client, root_rank=root_rank,
                          name=name)
-    if not root:
-        optimizer.load_state_dict(state)
+    return state
 
 
 def _describe(value: Any, tensors: List[torch.Tensor]) -> Any:

@@ -54,14 +54,15 @@ class Slot:
         """Whether the gradient of this step is in the bucket."""
         return self._pushed is not None
 
-    def _view(self, flat: torch.Tensor) -> torch.Tensor:
+    def view(self, flat: torch.Tensor) -> torch.Tensor:
+        """The parameter's part of a flat tensor of the bucket, in its shape."""
         parameter = self.parameter
         return flat[self.first:self.first + parameter.numel()].view(parameter.shape)
 
     def pack(self) -> None:
         """Copies the gradient into the bucket; zeros if there is none."""
         gradient = self.parameter.grad
-        place = self._view(self.bucket.gradient)
+        place = self.view(self.bucket.gradient)
         if gradient is None:
             place.zero_()
         elif gradient.layout != torch.strided:
@@ -81,16 +82,16 @@ class Slot:
 
     def pack_parameter(self) -> None:
         """Copies the parameter into the bucket."""
-        self._view(self.bucket.parameters).copy_(self.parameter.detach())
+        self.view(self.bucket.parameters).copy_(self.parameter.detach())
 
     def pack_movement(self) -> None:
         """Copies the negative change of the parameter since it was pulled, as a gradient."""
-        torch.sub(self._view(self.bucket.parameters), self.parameter.detach(),
-                  out=self._view(self.bucket.gradient))
+        torch.sub(self.view(self.bucket.parameters), self.parameter.detach(),
+                  out=self.view(self.bucket.gradient))
 
     def unpack_parameter(self, keep: float) -> None:
         """Copies the servers' parameter into the module, but for a share `keep` of the module's."""
-        pulled = self._view(self.bucket.parameters)
+        pulled = self.view(self.bucket.parameters)
         if keep == 0:
             self.parameter.copy_(pulled)
         else:
@@ -127,15 +128,19 @@ class Bucket:
         """Name, first element and shape of each parameter."""
         return [(s.name, s.first, tuple(s.parameter.shape)) for s in self.slots]
 
+    def description(self) -> str:
+        """The table's, by which parameters of another layout do not open it."""
+        layout = hashlib.sha256(repr(self.layout()).encode()).hexdigest()[:16]
+        return f"verbena.torch, parameters {layout}"
+
     def create(self, client: Client, rule: Rule, options: Dict[str, Any]) -> None:
         """Creates or opens the table. Workers with another layout get AlreadyExistsError."""
         dtype = self.slots[0].parameter.dtype
         parameter_type, gradient_type, flat = _TYPES[dtype]
-        layout = hashlib.sha256(repr(self.layout()).encode()).hexdigest()[:16]
         self.table = client.table(
             self.name, shape=self.elements, optimizer=rule.optimizer, rate=rule.rate,
             parameters=dict(rule.parameters), dtype=parameter_type, gradient_dtype=gradient_type,
-            description=f"verbena.torch, parameters {layout}", **options)
+            description=self.description(), **options)
         self.rule = unknown(rule)  # an earlier run may have changed the values
         device = self.slots[0].parameter.device
         self.gradient = shared_tensor(client, self.elements, flat, device)
@@ -185,6 +190,26 @@ def unique_parameters(named: Sequence[NamedParameter]) -> List[NamedParameter]:
             raise TypeError(f"parameter {name!r} is {parameter.dtype}; allowed: {allowed}")
         found.append((name, parameter))
     return found
+
+
+def group_parameters(named: Sequence[NamedParameter],
+                     groups: Sequence[Dict[str, Any]]) -> List[List[NamedParameter]]:
+    """The named parameters of each param group.
+
+    Raises ValueError unless the groups have these parameters, each once.
+    """
+    of_group = {id(p): index for index, group in enumerate(groups) for p in group["params"]}
+    by_group: List[List[NamedParameter]] = [[] for _ in groups]
+    for name, parameter in named:
+        if id(parameter) not in of_group:
+            raise ValueError(f"parameter {name!r} is in no param group of the optimizer")
+        by_group[of_group.pop(id(parameter))].append((name, parameter))
+    for group in groups:
+        for parameter in group["params"]:
+            if parameter.requires_grad and id(parameter) in of_group:
+                raise ValueError("a param group has a parameter of shape "
+                                 f"{tuple(parameter.shape)} that named_parameters lacks")
+    return by_group
 
 
 def make_buckets(prefix: str, groups: Sequence[Sequence[NamedParameter]],

@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence,
+                    Tuple, Union)
 
 import torch
 
@@ -10,9 +11,11 @@ from .._client import Client
 from .._errors import Error
 from .._run_log import RunLog
 from .all_reduce import AllReduce
-from .buckets import Bucket, NamedParameter, Slot, make_buckets, unique_parameters
+from .buckets import (Bucket, NamedParameter, Slot, group_parameters, make_buckets,
+                      unique_parameters)
 from .hooks import on_gradient, wait_before_forward
 from .rules import Rule, changes, rule_of
+from .state import NewState, read_state
 
 _Optimizer = Union[torch.optim.Optimizer, str]
 
@@ -129,18 +132,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _make_tables(self, everything: List[NamedParameter], named: List[NamedParameter],
                      prefix: str, bucket_bytes: int, options: Dict[str, Any]) -> None:
-        of_group = {id(p): index for index, group in enumerate(self.param_groups)
-                    for p in group["params"]}
-        by_group: List[List[NamedParameter]] = [[] for _ in self.param_groups]
-        for name, parameter in named:
-            if id(parameter) not in of_group:
-                raise ValueError(f"parameter {name!r} is in no param group of the optimizer")
-            by_group[of_group.pop(id(parameter))].append((name, parameter))
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.requires_grad and id(parameter) in of_group:
-                    raise ValueError("a param group has a parameter of shape "
-                                     f"{tuple(parameter.shape)} that named_parameters lacks")
+        by_group = group_parameters(named, self.param_groups)
         self._frozen = [(name, parameter) for name, parameter in everything
                         if not parameter.requires_grad]
         if self._rules_of == "lamb":
@@ -363,38 +355,107 @@ class DistributedOptimizer(torch.optim.Optimizer):
                                       "construction; make a new optimizer with another name=")
         super().add_param_group(param_group)
 
-    def state_dict(self) -> Dict[str, Any]:
-        """The param groups' values, the steps and the parameters by name.
+    def _index_of(self) -> Callable[[Slot], int]:
+        """The parameters' indices of torch.optim: their places in the param groups."""
+        indices: Dict[int, int] = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                indices.setdefault(id(parameter), len(indices))
+        return lambda slot: indices[id(slot.parameter)]
 
-        Moments and other state are on the servers; `verbena checkpoint` saves and restores them.
+    def state_dict(self) -> Dict[str, Any]:
+        """State, param groups, steps, and parameters by name.
+
+        "state" and "param_groups" are those of torch.optim, which loads them: by index of the
+        parameter the arrays of the servers' optimizer, such as "exp_avg", and "step". Of a sync
+        table parameters and state are those of one step. Each worker, or one of them, calls it
+        between step() and the next backward().
         """
         self.synchronize()
-        groups = [{key: value for key, value in group.items() if key != "params"}
-                  for group in self.param_groups]
-        return {"param_groups": groups, "steps": self._steps,
+        groups = []
+        first = 0
+        for group in self.param_groups:
+            packed = {key: value for key, value in group.items() if key != "params"}
+            packed["params"] = list(range(first, first + len(group["params"])))
+            first += len(group["params"])
+            groups.append(packed)
+        return {"state": read_state(self._client, self._buckets, self._index_of()),
+                "param_groups": groups, "steps": self._steps,
                 "parameters": {slot.name: slot.parameter.detach().clone() for slot in self._slots()}}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Loads a state_dict(); all workers call it. Those of rank 0 are the parameters.
+    def _check_groups(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        sizes = [len(group["params"]) for group in groups if "params" in group]
+        own = [len(group["params"]) for group in self.param_groups]
+        if len(groups) != len(own) or (sizes and sizes != own):
+            raise ValueError(f"state_dict has param groups of {sizes or len(groups)} parameters; "
+                             f"allowed: {own}, those of this optimizer")
 
-        The optimizer state on the servers stays. Raises ValueError, with nothing changed, if the
-        groups or parameters are not those of this optimizer.
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Loads a state_dict() of this class or of torch.optim; all workers call it, between steps.
+
+        The servers get the state of rank 0, and the "parameters" of rank 0, or without these the
+        parameters in its model. In sync tables it takes a step, and one more for each array of the
+        state. Without "state" the servers keep theirs.
+
+        Raises ValueError, with nothing changed, if the groups, parameters or state are not those of
+        this optimizer, or if parameters of one table have different steps.
         """
         slots = {slot.name: slot for slot in self._slots()}
-        given = state_dict["parameters"]
-        if set(given) != set(slots) or len(state_dict["param_groups"]) != len(self.param_groups):
-            odd = sorted(set(given) ^ set(slots))
-            raise ValueError(f"state_dict has other parameters or param groups: {odd}; allowed: "
-                             "those of this optimizer")
-        for name, value in given.items():
-            if value.shape != slots[name].parameter.shape:
-                raise ValueError(f"state_dict has {name!r} of shape {tuple(value.shape)}; allowed: "
-                                 f"{tuple(slots[name].parameter.shape)}")
+        given = state_dict.get("parameters")
+        if given is not None:
+            if set(given) != set(slots):
+                odd = sorted(set(given) ^ set(slots))
+                raise ValueError(f"state_dict has other parameters: {odd}; allowed: those of this "
+                                 "optimizer")
+            for name, value in given.items():
+                if value.shape != slots[name].parameter.shape:
+                    raise ValueError(f"state_dict has {name!r} of shape {tuple(value.shape)}; "
+                                     f"allowed: {tuple(slots[name].parameter.shape)}")
+        self._check_groups(state_dict["param_groups"])
+        state = state_dict.get("state")
+        new = None if state is None else NewState(self._buckets, self._index_of(), state)
         self.synchronize()
         with torch.no_grad():
-            for name, value in given.items():
+            for name, value in (given or {}).items():
                 slots[name].parameter.copy_(value)
         for group, saved in zip(self.param_groups, state_dict["param_groups"]):
+            group.update({key: value for key, value in saved.items() if key != "params"})
+        self._steps = int(state_dict.get("steps", new.steps if new is not None else 0))
+        if new is None:
+            self.assign_parameters()
+        else:
+            self._write(new)
+
+    def _write(self, new: NewState) -> None:
+        handles = []
+        if self._client.rank == 0:
+            with torch.no_grad():
+                for slot in self._slots():
+                    slot.pack_parameter()
+        for turn in new.writes(self._client):
+            for bucket, assign in turn:
+                if self._client.rank == 0:
+                    handles.append(assign())
+                if self._consistency == "sync":
+                    handles.append(self._client.end_step(bucket.table))
+        for handle in handles:
+            handle.wait()
+        if self._consistency != "sync":
+            self._all_reduce.wait_for_all()
+        self.pull_parameters()
+
+    def share_groups(self, send: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Takes the param groups' values and the steps of one worker, which `send` returns.
+
+        broadcast_optimizer_state() calls it. The servers have the state already; the model gets
+        their parameters.
+        """
+        groups = [{key: value for key, value in group.items() if key != "params"}
+                  for group in self.param_groups]
+        found = send({"param_groups": groups, "steps": self._steps})
+        self._check_groups(found["param_groups"])
+        for group, saved in zip(self.param_groups, found["param_groups"]):
             group.update(saved)
-        self._steps = int(state_dict["steps"])
-        self.assign_parameters()
+        self._steps = int(found["steps"])
+        self.synchronize()
+        self.pull_parameters()
