@@ -257,6 +257,7 @@ Ticket Client::PushPull(const Table& table, const Region& gradient, const Region
     if (!from.ok()) return from.status();
     auto to = impl_->SliceOf(table, destination, range, "destination", options.stream);
     if (!to.ok()) return to.status();
+    to->offset = options.destination_offset.value_or(range.region_offset);
     return core.PushPull(table.id(), *from, *to, deadline, std::move(done), *std::move(encoded));
   });
   return ticket;

@@ -29,12 +29,19 @@ std::string ElementWord(const TableState& table, bool push) {
 absl::Status CheckInPlace(const TableState& table, const ClientCore::Slice& gradient,
                           const ClientCore::Slice& destination) {
   const DenseLayout& layout = table.layout;
-  if (layout.gradient_bytes == layout.parameter_bytes) return absl::OkStatus();
   const std::byte* from = gradient.block->data() + gradient.offset;
   const std::byte* to = destination.block->data() + destination.offset;
+  const bool same = layout.gradient_bytes == layout.parameter_bytes;
+  if (same && from == to) return absl::OkStatus();
   const bool apart = from + gradient.count * layout.gradient_bytes <= to ||
                      to + destination.count * layout.parameter_bytes <= from;
   if (apart) return absl::OkStatus();
+  if (same) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push-pull: the destination is ", to < from ? from - to : to - from, " bytes ",
+        to < from ? "before" : "behind",
+        " the gradient and overlaps it; allowed: the same place, or memory without overlap"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "push-pull: the destination overlaps the gradient, which is allowed where both have as many "
       "bytes; one ",

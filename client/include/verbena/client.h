@@ -120,13 +120,16 @@ struct Range {
   size_t region_offset = 0;     // bytes from the region's start to the first element
 };
 
-// Options of Push(), PushPull() and EndStep().
+// Options of Push(), Assign(), PushPull() and EndStep().
 struct PushOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
   // For regions on a GPU: the stream (cudaStream_t, CUstream) with the work that must come first,
   // such as the kernels that write the gradient. The region is accessed after all work that was
   // enqueued before this call; the stream does not wait. Default: the GPU's default stream.
   void* stream = nullptr;
+  // PushPull(): bytes from the start of the destination to its first element. Default:
+  // Range::region_offset, which then applies to both regions.
+  std::optional<size_t> destination_offset = {};
 };
 
 // Options of Pull().
@@ -319,7 +322,8 @@ class VERBENA_EXPORT Client {
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
   // Pushes, then pulls parameters that include the push. `range.region_offset` applies to both
-  // regions. They may be the same region if both element sizes are equal (else INVALID_ARGUMENT).
+  // regions unless options.destination_offset is set. The destination may be the gradient itself if
+  // both element sizes are equal; any other overlap is INVALID_ARGUMENT.
   // sync: pulls version step + 1; if the range is the whole table, it also ends the step. Errors as
   // Push().
   Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,

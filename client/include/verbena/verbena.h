@@ -366,14 +366,21 @@ VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
-// Pushes, then pulls parameters that include the push. region_offset applies to both regions, which
-// may be the same region if both element sizes are equal. sync: if the range is the whole table, it
-// also ends the step.
+// Pushes, then pulls parameters that include the push. region_offset applies to both regions. The
+// destination may be the gradient itself if both element sizes are equal; any other overlap is
+// INVALID_ARGUMENT. sync: if the range is the whole table, it also ends the step.
 VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
                                                 const verbena_region* gradient,
                                                 const verbena_region* destination,
                                                 const verbena_range* range, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
+// As verbena_push_pull(), with a place of its own for the parameters: `destination_offset` bytes
+// from the start of `destination`. region_offset applies to the gradient alone. For a gradient and
+// parameters in one region.
+VERBENA_EXPORT verbena_status verbena_push_pull_to(
+    verbena_client* client, const verbena_table* table, const verbena_region* gradient,
+    const verbena_region* destination, const verbena_range* range, uint64_t destination_offset,
+    int64_t timeout_ms, verbena_ticket** ticket);
 // Ends this worker's open step of the table; elements without a push count as zero. The next step
 // is open at once. sync: done when the step is committed on every partition. With clip_global_norm
 // a step is committed when all workers have ended it on all tables of the job that have this

@@ -90,12 +90,13 @@ OperationPointer PushPull(Client& client, const Table& table, const py::object& 
   const uint64_t elements = table.Count(first, count);
   const Buffer from = Describe(gradient, {"gradient", table.gradient_element(), elements, false});
   const Buffer to = Describe(destination, {"destination", table.element(), elements, true});
-  auto [push, pull] = client.UseBoth(from, to);
+  Client::Part push = client.Use(from), pull = client.Use(to);
   const verbena_range range = {first, elements, push.placed.offset};
   verbena_ticket* ticket = nullptr;
-  const Outcome outcome = OnStream(push, [&, &pull = pull, &push = push] {
-    return verbena_push_pull(client.handle(), table.handle(), push.placed.region->handle(),
-                             pull.placed.region->handle(), &range, timeout_ms, &ticket);
+  const Outcome outcome = OnStream(push, [&] {
+    return verbena_push_pull_to(client.handle(), table.handle(), push.placed.region->handle(),
+                                pull.placed.region->handle(), &range, pull.placed.offset,
+                                timeout_ms, &ticket);
   });
   std::vector<Pin> pins;
   pins.reserve(2);
@@ -304,7 +305,8 @@ of several workers that assign a chunk in a step the one with the highest rank c
            py::kw_only(), from_start, to_end, no_timeout, R"(
 Pushes a gradient, then pulls parameters that include it; wait() returns `destination`.
 
-gradient, destination: as push() and pull(); they may be the same array if both types are equal.
+gradient, destination: as push() and pull(); they may be the same memory if both types are equal, and
+    do not overlap otherwise.
 
 sync: a push_pull of the whole table also ends the step; a push_pull of a range does not.)")
       .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout, R"(
