@@ -161,6 +161,10 @@ verbena_status verbena_ticket_status(const verbena_ticket* ticket) {
   });
 }
 
+int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket) {
+  return ticket == nullptr ? 0 : absl::ToInt64Nanoseconds(ticket->ticket.Elapsed());
+}
+
 verbena_status verbena_ticket_cancel(verbena_ticket* ticket) {
   return Guarded([&]() -> absl::Status {
     if (ticket == nullptr) return NullArgument("verbena_ticket_cancel", "ticket");

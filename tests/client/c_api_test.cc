@@ -40,6 +40,10 @@ TEST_CASE("a program in C trains, step by step and in ranges") {
   Good(verbena_ticket_wait(both.get(), kDefault));
   CHECK(Floats(f.gradient)[kElements - 1] == 1.0f);
 
+  CHECK(verbena_ticket_elapsed_ns(both.get()) > 0);
+  CHECK(verbena_ticket_elapsed_ns(both.get()) == verbena_ticket_elapsed_ns(both.get()));
+  CHECK(verbena_ticket_elapsed_ns(nullptr) == 0);
+
   verbena_statistics statistics = {};
   statistics.struct_size = sizeof(statistics);
   Good(verbena_client_get_statistics(f.client.get(), &statistics));

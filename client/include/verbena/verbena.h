@@ -495,6 +495,9 @@ VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
 VERBENA_EXPORT int verbena_ticket_buffer_released(const verbena_ticket* ticket);
 // Called with an operation's status, the error text ("" if VERBENA_OK), and the `user` of the call.
 typedef void (*verbena_done_function)(verbena_status status, const char* text, void* user);
+// Nanoseconds from the call to the operation's end, or until now if it has not ended; 0 if `ticket`
+// is NULL.
+VERBENA_EXPORT int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket);
 // Calls `done` once, from a thread that processes completions, or at once from this thread if the
 // operation has ended. `done` must not block; it may start operations. The handle may be freed
 // before.
