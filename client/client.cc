@@ -295,6 +295,14 @@ Ticket Client::SetOptimizer(const Table& table, const OptimizerChange& change,
   return ticket;
 }
 
+absl::Status Client::SetPriority(const Table& table, int32_t priority) {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+  absl::Status status;
+  const bool open = impl_->runtime->Run(
+      [&](ClientCore& core) { status = core.SetPriority(table.id(), priority); });
+  return open ? status : impl_->runtime->WhyNot();
+}
+
 // ---- state --------------------------------------------------------------------------------------
 
 uint64_t Client::incarnation() const {
@@ -305,7 +313,7 @@ uint64_t Client::incarnation() const {
 
 int Client::rank() const {
   int rank = -1;
-  impl_->runtime->Run([&](ClientCore& core) { rank = core.rank(); });
+  impl_->runtime->Run([&](ClientCore& core) { rank = core.statistics().rank; });
   return rank;
 }
 

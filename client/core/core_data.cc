@@ -293,6 +293,14 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
   return c.Started(*operation);
 }
 
+absl::Status ClientCore::SetPriority(uint32_t table, int32_t priority) {
+  Impl& c = *impl_;
+  auto found = c.CheckTable("priority", table, false);
+  if (!found.ok()) return found.status();
+  c.tracker.queue.Prioritize(*found, priority);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<OperationId> ClientCore::SetOptimizer(uint32_t table,
                                                      std::shared_ptr<OptimizerUpdate> change,
                                                      int64_t deadline_ns, Done done) {

@@ -154,6 +154,9 @@ void SwarmClient::OpenTables() {
           last_ = opened.status();
           if (opened.ok()) {
             opened_.insert(opened->id());
+            // Other orders of tables on other workers; from no draw, which would move all seeds.
+            const auto mixed = static_cast<int32_t>((opened->id() * 7 + slot_ * 3) % 5);
+            process_->core().SetPriority(opened->id(), mixed - 2).IgnoreError();
           } else if (absl::IsAborted(last_) ||
                      absl::StrContains(last_.message(), "connect again") ||
                      (absl::IsFailedPrecondition(last_) && !OfOtherJob(name, began))) {
@@ -546,7 +549,8 @@ void SwarmClient::AttemptRate(SwarmTable* table, Operation* change, double rate)
   }
   if (steps->generation() != stepper_.generation()) return;
   change->step = stepper_.unpushed_step(table->id());
-  change->change = rates.Attempt(change->step, std::as_const(*process_).core().rank(), rate);
+  change->change =
+      rates.Attempt(change->step, std::as_const(*process_).core().statistics().rank, rate);
   steps->RateChanged(change->step);
 }
 

@@ -362,6 +362,13 @@ class VERBENA_EXPORT Client {
   Ticket SetOptimizer(const Table& table, const OptimizerChange& change,
                       const OptimizerOptions& options = {});
 
+  // Sets the priority of this client's requests for a table; any number, initially 0. Where
+  // requests wait for a lane, those of tables with greater numbers are posted first, and those of
+  // one table in the order of the calls. It lets the parameters that are needed next arrive before
+  // others that were requested earlier. It applies to queued pushes and to pulls from now on, and
+  // changes no result. NOT_FOUND: the table was dropped. Others as at the top of this file.
+  absl::Status SetPriority(const Table& table, int32_t priority);
+
   // Pushes gradients of rows. The gradient of keys[i] is `table.dim()` f32 at byte
   // options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free.
   // Gradients of a repeated key are summed in f32, in the order of `keys`. A missing row is

@@ -404,6 +404,15 @@ VERBENA_EXPORT verbena_status verbena_set_optimizer(verbena_client* client,
                                                     size_t parameter_count, int64_t timeout_ms,
                                                     verbena_ticket** ticket);
 
+// Sets the priority of this client's requests for a table; any number, initially 0. Where requests
+// wait for a connection, those of tables with greater numbers are sent first, and those of one
+// table in the order of the calls. It lets the parameters that are needed next arrive before others
+// that were requested earlier. It applies to queued pushes and to pulls from now on, and changes no
+// result. NOT_FOUND: the table was dropped.
+VERBENA_EXPORT verbena_status verbena_table_set_priority(verbena_client* client,
+                                                         const verbena_table* table,
+                                                         int32_t priority);
+
 // Pushes gradients of rows of an embedding table. The gradient of keys[i] is `dim` f32 at byte
 // region_offset + i * dim * 4 of the region; region_offset is a multiple of 4. The `count` keys (0
 // to 4194304; `keys` may be NULL for 0) are copied. Gradients of a repeated key are summed in f32,
@@ -486,6 +495,9 @@ VERBENA_EXPORT verbena_status verbena_ticket_wait(verbena_ticket* ticket, int64_
 VERBENA_EXPORT int verbena_ticket_done(const verbena_ticket* ticket);
 // The status of the ended operation. FAILED_PRECONDITION: it has not ended.
 VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket);
+// Nanoseconds from the call to the operation's end, or until now if it has not ended; 0 if `ticket`
+// is NULL.
+VERBENA_EXPORT int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket);
 // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
 // verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
@@ -495,9 +507,6 @@ VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);
 VERBENA_EXPORT int verbena_ticket_buffer_released(const verbena_ticket* ticket);
 // Called with an operation's status, the error text ("" if VERBENA_OK), and the `user` of the call.
 typedef void (*verbena_done_function)(verbena_status status, const char* text, void* user);
-// Nanoseconds from the call to the operation's end, or until now if it has not ended; 0 if `ticket`
-// is NULL.
-VERBENA_EXPORT int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket);
 // Calls `done` once, from a thread that processes completions, or at once from this thread if the
 // operation has ended. `done` must not block; it may start operations. The handle may be freed
 // before.

@@ -113,6 +113,11 @@ OperationPointer EndStep(Client& client, const Table& table, const py::object& t
   return client.Started(outcome, ticket, {}, py::none());
 }
 
+void SetPriority(Client& client, const Table& table, int32_t priority) {
+  Check(WithoutGil(
+      [&] { return verbena_table_set_priority(client.handle(), table.handle(), priority); }));
+}
+
 OperationPointer SetOptimizer(Client& client, const Table& table, const std::optional<double>& rate,
                               const std::vector<std::pair<std::string, double>>& parameters,
                               const py::object& timeout) {
@@ -314,6 +319,12 @@ Ends this worker's open step of the table; elements without a push count as zero
 
 The next step is open at once. sync: done when the step is committed on every partition; every
 worker of the job ends each step.)")
+      .def("set_priority", &SetPriority, py::arg("table"), py::arg("priority"), R"(
+Sets the priority of this client's requests for a table; initially 0.
+
+Where requests wait for a connection, those of tables with greater numbers are sent first: the
+parameters that are needed next arrive before others that were requested earlier. It changes no
+result.)")
       .def("_set_optimizer", &SetOptimizer, py::arg("table"), py::arg("rate"),
            py::arg("parameters"), py::arg("timeout"))
       .def("push_rows", &PushRows, py::arg("table"), py::arg("keys"), py::arg("gradients"),
