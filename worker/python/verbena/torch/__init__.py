@@ -14,10 +14,12 @@ import torch
 from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .embedding import Embedding, EmbeddingBag, EmbeddingOptimizer, prefetch_batches
 from .local_sgd import DiLoCo, LocalSGD
+from .meter import Communication
 from .optimizer import DistributedOptimizer
 
-__all__ = ["DiLoCo", "DistributedOptimizer", "Embedding", "EmbeddingBag", "EmbeddingOptimizer",
-           "LocalSGD", "broadcast_optimizer_state", "broadcast_parameters", "prefetch_batches"]
+__all__ = ["Communication", "DiLoCo", "DistributedOptimizer", "Embedding", "EmbeddingBag",
+           "EmbeddingOptimizer", "LocalSGD", "broadcast_optimizer_state", "broadcast_parameters",
+           "prefetch_batches"]
 
 if torch.distributed.is_available():
     from .ddp import DDPState, ddp_comm_hook
