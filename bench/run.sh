@@ -48,7 +48,7 @@ quick_options() {
     failover) printf '%s\n' --kills 10 --repeats 3 ;;
     catch_up) printf '%s\n' --repeats 1 ;;
     input) printf '%s\n' --mib 128 --repeats 3 ;;
-    python) printf '%s\n' --repeats 3 ;;
+    python) printf '%s\n' --share 0.3 ;;
     coordinator) printf '%s\n' --workers 100,1000 ;;
   esac
 }
@@ -106,7 +106,8 @@ for name in "${runnable[@]}"; do
   case "$name" in
     apply|codecs|lane) ;;
     python) with=(--verbenad "$build/verbenad" --python "$(cat "$build/python/interpreter")"
-                  --package "$build/python" --script "$root/bench/python/calls.py") ;;
+                  --package "$build/python" --script "$root/bench/python/calls.py"
+                  --library "$build/bench/libbench_python_calls.so") ;;
     end_to_end) with=(--verbenad "$build/verbenad" --train "$build/verbena-train") ;;
     *) with=(--verbenad "$build/verbenad") ;;
   esac

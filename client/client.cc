@@ -317,6 +317,7 @@ Ticket Client::PushPull(const Table& table, const Region& gradient, const Region
     if (!from.ok()) return from.status();
     auto to = impl_->SliceOf(table, destination, range, "destination", options.stream);
     if (!to.ok()) return to.status();
+    to->offset = options.destination_offset.value_or(range.region_offset);
     return core.PushPull(table.id(), *from, *to, deadline, std::move(done), *std::move(encoded));
   });
   return ticket;
@@ -354,6 +355,14 @@ Ticket Client::SetOptimizer(const Table& table, const OptimizerChange& change,
   return ticket;
 }
 
+absl::Status Client::SetPriority(const Table& table, int32_t priority) {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+  absl::Status status;
+  const bool open = impl_->runtime->Run(
+      [&](ClientCore& core) { status = core.SetPriority(table.id(), priority); });
+  return open ? status : impl_->runtime->WhyNot();
+}
+
 // ---- state --------------------------------------------------------------------------------------
 
 uint64_t Client::incarnation() const {
@@ -364,7 +373,7 @@ uint64_t Client::incarnation() const {
 
 int Client::rank() const {
   int rank = -1;
-  impl_->runtime->Run([&](ClientCore& core) { rank = core.rank(); });
+  impl_->runtime->Run([&](ClientCore& core) { rank = core.statistics().rank; });
   return rank;
 }
 

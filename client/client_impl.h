@@ -55,12 +55,14 @@ struct __attribute__((visibility("hidden"))) Table::State {
   DenseLayout layout;
 };
 
-// Guarded by the runtime's lock, except `done`.
+// Guarded by the runtime's lock, except `done` and `started_ns`.
 struct __attribute__((visibility("hidden"))) Ticket::State {
   std::shared_ptr<ClientRuntime> runtime;
   std::shared_ptr<State> self;  // while the core has its address
   client::OperationId id = 0;
   bool started = false;
+  int64_t started_ns = 0;
+  int64_t ended_ns = 0;
   std::atomic<bool> done{false};
   absl::Status status;
   std::function<void(absl::Status)> callback;
@@ -79,6 +81,7 @@ struct __attribute__((visibility("hidden"))) Ticket::State {
       runtime->AddCallback(std::move(callback), status);
     }
     callback = nullptr;
+    ended_ns = runtime->Now();
     done.store(true, std::memory_order_release);
   }
 };
@@ -146,6 +149,7 @@ struct __attribute__((visibility("hidden"))) Client::Impl {
   std::shared_ptr<Ticket::State> NewTicket() {
     auto state = std::allocate_shared<Ticket::State>(PoolAllocator<Ticket::State>(tickets));
     state->runtime = runtime;
+    state->started_ns = runtime->Now();
     return state;
   }
   // Starts an operation with `start(core, done)`.

@@ -72,6 +72,12 @@ absl::Status Ticket::status() const {
   return state_->Result();
 }
 
+absl::Duration Ticket::Elapsed() const {
+  if (state_ == nullptr) return absl::ZeroDuration();
+  const bool done = state_->done.load(std::memory_order_acquire);
+  return absl::Nanoseconds((done ? state_->ended_ns : state_->runtime->Now()) - state_->started_ns);
+}
+
 void Ticket::Cancel() {
   if (Done()) return;
   // The wait runs the core, which ends the operation at once.

@@ -1,173 +1,93 @@
 // The cost of Python: a push_pull of the package verbena, beside the same call in C.
 //
-//     python --verbenad build/release/verbenad --python /usr/bin/python3 --package
-//     build/release/python
-//            --script bench/python/calls.py [--json FILE]
+//     python --verbenad build/release/verbenad --python /usr/bin/python3
+//            --package build/release/python --script bench/python/calls.py
+//            --library build/release/bench/libbench_python_calls.so [--json FILE]
 //
-// Both wait for each call before the next one. Medians of interleaved runs; each has a client, a
-// job and a table of its own.
+// Both wait for each call before the next one. One process makes blocks of calls in Python and in C
+// in turn, each way with a client, a job and a table of its own: on a busy machine other processes
+// slow both blocks of a pair alike.
 #include <stdio.h>
-#include <stdlib.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bench/cluster.h"
 #include "bench/report.h"
-#include "verbena/verbena.h"
 
 namespace verbena::bench {
 namespace {
 
 struct Settings {
-  std::string verbenad, python, package, script, json;
-  int repeats = 7;
+  std::string verbenad, python, package, script, library, json;
+  double share = 1;  // of the pairs of blocks
 };
 
 constexpr char kBench[] = "python";
 
 struct Case {
   const char* name;
-  const char* memory;  // as calls.py knows it: "empty", "numpy", "torch"
+  const char* memory;  // as calls.py knows it: "empty", "numpy", "torch", "parts"
   uint64_t bytes;
-  int calls;  // of a run
+  int calls;  // of a block
+  int pairs;  // of blocks
 };
 constexpr Case kCases[] = {
-    {"4 KiB, arrays of empty()", "empty", 4 << 10, 20'000},
-    {"4 KiB, NumPy arrays", "numpy", 4 << 10, 20'000},
-    {"4 KiB, tensors", "torch", 4 << 10, 20'000},
-    {"16 MiB, arrays of empty()", "empty", 16 << 20, 60},
-    {"16 MiB, NumPy arrays", "numpy", 16 << 20, 60},
+    {"4 KiB, arrays of empty()", "empty", 4 << 10, 1000, 41},
+    {"4 KiB, NumPy arrays", "numpy", 4 << 10, 1000, 41},
+    {"4 KiB, tensors", "torch", 4 << 10, 1000, 41},
+    {"16 MiB, arrays of empty()", "empty", 16 << 20, 4, 101},
+    {"16 MiB, parts of one array of empty()", "parts", 16 << 20, 4, 101},
+    {"16 MiB, NumPy arrays", "numpy", 16 << 20, 4, 101},
 };
 
-absl::Status StatusOf(verbena_status status) {
-  if (status == VERBENA_OK) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(status), verbena_last_error());
-}
-
-// A client with a table, and two regions of the case's kind of memory.
-class CSide {
- public:
-  CSide(const CSide&) = delete;
-  CSide& operator=(const CSide&) = delete;
-  CSide() = default;
-  ~CSide() {
-    for (verbena_region* region : regions_) verbena_region_free(region);
-    verbena_table_free(table_);
-    verbena_client_free(client_);
-  }
-
-  absl::Status Open(const std::string& cluster, const Case& c, int run) {
-    verbena_connect_options options;
-    verbena_connect_options_init(&options, sizeof(options));
-    const std::string job = absl::StrCat("c-", c.memory, "-", c.bytes, "-", run);
-    options.cluster = cluster.c_str();
-    options.job = job.c_str();
-    if (absl::Status s = StatusOf(verbena_connect(&options, &client_)); !s.ok()) return s;
-    verbena_table_spec spec;
-    verbena_table_spec_init(&spec, sizeof(spec));
-    const uint64_t shape = c.bytes / sizeof(float);
-    spec.name = job.c_str();
-    spec.shape = &shape;
-    spec.dimensions = 1;
-    spec.rate = 1e-6;
-    spec.consistency = VERBENA_CONSISTENCY_ASYNC;
-    absl::Status s =
-        StatusOf(verbena_table_create(client_, &spec, VERBENA_TIMEOUT_DEFAULT, &table_));
-    for (int i = 0; i < 2 && s.ok(); ++i) s = AddRegion(c);
-    return s;
-  }
-
-  // Microseconds of a call.
-  absl::StatusOr<double> Run(int calls) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i) {
-      verbena_ticket* ticket = nullptr;
-      verbena_status status = verbena_push_pull(client_, table_, regions_[0], regions_[1], nullptr,
-                                                VERBENA_TIMEOUT_DEFAULT, &ticket);
-      if (status == VERBENA_OK) status = verbena_ticket_wait(ticket, VERBENA_TIMEOUT_DEFAULT);
-      if (status != VERBENA_OK) return StatusOf(status);
-      verbena_ticket_free(ticket);
-    }
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-    return took.count() / calls;
-  }
-
- private:
-  absl::Status AddRegion(const Case& c) {
-    verbena_region* region = nullptr;
-    verbena_status status;
-    if (std::string(c.memory) == "empty") {
-      status = verbena_region_allocate(client_, c.bytes, VERBENA_MEMORY_HOST, 0, &region);
-    } else {
-      memory_.emplace_back(c.bytes / sizeof(float));
-      status = verbena_region_register(client_, memory_.back().data(), c.bytes, VERBENA_MEMORY_HOST,
-                                       0, &region);
-    }
-    regions_.push_back(region);
-    return StatusOf(status);
-  }
-
-  verbena_client* client_ = nullptr;
-  verbena_table* table_ = nullptr;
-  std::vector<std::vector<float>> memory_;
-  std::vector<verbena_region*> regions_;
-};
-
-absl::StatusOr<double> InC(const std::string& cluster, const Case& c, int run) {
-  CSide side;
-  if (absl::Status s = side.Open(cluster, c, run); !s.ok()) return s;
-  if (auto warm = side.Run(c.calls / 10 + 1); !warm.ok()) return warm.status();
-  return side.Run(c.calls);
-}
-
-absl::StatusOr<double> InPython(const Settings& settings, const std::string& cluster, const Case& c,
-                                int run) {
+// Adds the pairs of a process: microseconds in Python and in C.
+absl::Status Measure(const Settings& settings, const std::string& cluster, const Case& c, Row* row,
+                     Samples* more) {
   const std::string command =
       absl::StrCat("PYTHONPATH='", settings.package, "' '", settings.python, "' '", settings.script,
-                   "' ", cluster, " ", c.memory, " ", c.bytes, " ", c.calls, " ", run);
+                   "' ", cluster, " '", settings.library, "' ", c.memory, " ", c.bytes, " ",
+                   c.calls, " ", std::max(3, static_cast<int>(c.pairs * settings.share)));
   FILE* pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) return absl::ErrnoToStatus(errno, "popen");
-  double micros = 0;
-  const int read = std::fscanf(pipe, "%lf", &micros);
-  if (pclose(pipe) != 0 || read != 1) {
+  double python = 0, in_c = 0;
+  while (std::fscanf(pipe, "%lf %lf", &python, &in_c) == 2) {
+    row->value.Add(python);
+    row->limit.Add(in_c);
+    more->Add(python - in_c);
+  }
+  if (pclose(pipe) != 0 || more->empty()) {
     return absl::InternalError(absl::StrCat("this failed: ", command));
   }
-  return micros;
+  return absl::OkStatus();
 }
 
 absl::Status Run(const Settings& settings, Report* report) {
   std::printf(
-      "python: %s, shm, one server of a shard, async, sgd; one call in flight; %d interleaved "
-      "runs, "
-      "medians;\nnothing pinned. The limit is the same call in C.\n\n",
-      settings.python.c_str(), settings.repeats);
+      "python: %s, shm, one server of a shard, async, sgd; one call in flight; nothing pinned.\n"
+      "Medians of blocks of calls in Python, each beside a block of the same calls in C in the "
+      "same\nprocess, which is the limit.\n\n",
+      settings.python.c_str());
   auto cluster =
       Cluster::Start({.verbenad = settings.verbenad, .wire = {}, .servers = 1, .shards = 1});
   if (!cluster.ok()) return cluster.status();
   for (const Case& c : kCases) {
     Row row = {kBench, absl::StrCat("push_pull of ", c.name), "us", Better::kLower, {}, {}};
     Samples more;
-    for (int run = 0; run < settings.repeats; ++run) {
-      const auto in_c = InC((*cluster)->address(), c, run);
-      if (!in_c.ok()) return in_c.status();
-      const auto in_python = InPython(settings, (*cluster)->address(), c, run);
-      if (!in_python.ok()) return in_python.status();
-      row.value.Add(*in_python);
-      row.limit.Add(*in_c);
-      more.Add(*in_python - *in_c);
+    if (absl::Status s = Measure(settings, (*cluster)->address(), c, &row, &more); !s.ok()) {
+      return s;
     }
+    const double limit = row.limit.Median();
     report->Add(std::move(row));
-    std::printf("  %.1f us more than in C (%.1f to %.1f)\n", more.Median(), more.Low(),
-                more.High());
+    std::printf("  %.1f us more than in C beside it, %.2f %%\n", more.Median(),
+                100 * more.Median() / limit);
   }
   return absl::OkStatus();
 }
@@ -182,7 +102,8 @@ int main(int argc, char** argv) {
   app.add_option("--python", settings.python, "the interpreter")->required();
   app.add_option("--package", settings.package, "the folder with the package verbena")->required();
   app.add_option("--script", settings.script, "calls.py")->required();
-  app.add_option("--repeats", settings.repeats, "interleaved runs")->capture_default_str();
+  app.add_option("--library", settings.library, "c_calls.cc as a library")->required();
+  app.add_option("--share", settings.share, "share of the pairs of blocks")->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   verbena::bench::Report report;

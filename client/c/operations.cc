@@ -124,6 +124,23 @@ verbena_status verbena_push_pull(verbena_client* client, const verbena_table* ta
       });
 }
 
+verbena_status verbena_push_pull_to(verbena_client* client, const verbena_table* table,
+                                    const verbena_region* gradient,
+                                    const verbena_region* destination, const verbena_range* range,
+                                    uint64_t destination_offset, int64_t timeout_ms,
+                                    verbena_ticket** ticket) {
+  return Begin(
+      "verbena_push_pull_to", timeout_ms, ticket,
+      {{"client", client}, {"table", table}, {"gradient", gradient}, {"destination", destination}},
+      [&](Timeout timeout) {
+        return client->client->PushPull(table->table, gradient->region, destination->region,
+                                        RangeOf(range),
+                                        {.timeout = timeout,
+                                         .stream = gradient->stream,
+                                         .destination_offset = destination_offset});
+      });
+}
+
 verbena_status verbena_end_step(verbena_client* client, const verbena_table* table,
                                 int64_t timeout_ms, verbena_ticket** ticket) {
   return Begin(
@@ -204,6 +221,10 @@ verbena_status verbena_ticket_state_versions(const verbena_ticket* ticket,
         versions);
     return absl::OkStatus();
   });
+}
+
+int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket) {
+  return ticket == nullptr ? 0 : absl::ToInt64Nanoseconds(ticket->ticket.Elapsed());
 }
 
 verbena_status verbena_ticket_cancel(verbena_ticket* ticket) {

@@ -116,6 +116,15 @@ verbena_status verbena_table_open(verbena_client* client, const char* name, int6
   });
 }
 
+verbena_status verbena_table_set_priority(verbena_client* client, const verbena_table* table,
+                                          int32_t priority) {
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument("verbena_table_set_priority", "client");
+    if (table == nullptr) return NullArgument("verbena_table_set_priority", "table");
+    return client->client->SetPriority(table->table, priority);
+  });
+}
+
 verbena_status verbena_table_drop(verbena_client* client, const char* name, int64_t timeout_ms) {
   constexpr char kCall[] = "verbena_table_drop";
   return Guarded([&]() -> absl::Status {

@@ -193,7 +193,6 @@ LeaseKeeper& ClientCore::lease_keeper() { return impl_->keeper; }
 Registrar& ClientCore::registrar() { return impl_->registrar; }
 
 uint64_t ClientCore::incarnation() const { return impl_->session.incarnation(); }
-int ClientCore::rank() const { return impl_->session.rank(); }
 const v1::ClusterView& ClientCore::view() const { return impl_->session.view(); }
 
 static_assert(std::tuple_size_v<decltype(ClientCounters::staleness)> == kStalenessBuckets);
@@ -201,6 +200,7 @@ static_assert(std::tuple_size_v<decltype(ClientCounters::staleness)> == kStalene
 CoreStatistics ClientCore::statistics() const {
   static constexpr const char* kStates[] = {"idle", "asking", "opening", "open", "closing"};
   CoreStatistics statistics;
+  statistics.rank = impl_->session.rank();
   static_cast<ClientCounters&>(statistics) = impl_->tracker.counters;
   statistics.tables = impl_->tracker.tables.size();
   const LaneCounters lanes = impl_->lanes.counters();

@@ -116,6 +116,7 @@ struct ScanResult {
 };
 
 struct CoreStatistics : ClientCounters {
+  int rank = -1;        // of this worker; -1: it is an observer, or has not joined
   uint64_t tables = 0;  // in use, or dropped and not released yet
   struct Lane {
     uint64_t server = 0;
@@ -209,6 +210,8 @@ class ClientCore {
   // they are in force.
   absl::StatusOr<OperationId> SetOptimizer(uint32_t table, std::shared_ptr<OptimizerUpdate> change,
                                            int64_t deadline_ns, Done done);
+  // Requests of tables with a greater priority are posted first. OK, or an error of the table.
+  absl::Status SetPriority(uint32_t table, int32_t priority);
   // Prefetch: announces to the servers that rows of these keys will be looked up soon.
   absl::StatusOr<OperationId> Prefetch(uint32_t table, absl::Span<const uint64_t> keys,
                                        int64_t deadline_ns, Done done,
@@ -257,7 +260,6 @@ class ClientCore {
   Registrar& registrar();
 
   uint64_t incarnation() const;
-  int rank() const;
   const v1::ClusterView& view() const;
   CoreStatistics statistics() const;
 

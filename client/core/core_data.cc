@@ -33,10 +33,17 @@ absl::Status CheckInPlace(const TableState& table, const ClientCore::Slice& grad
   const DenseLayout& layout = table.layout;
   const std::byte* from = gradient.block->data() + gradient.offset;
   const std::byte* to = destination.block->data() + destination.offset;
-  if (from == to && layout.gradient_bytes == layout.parameter_bytes) return absl::OkStatus();
+  const bool same = layout.gradient_bytes == layout.parameter_bytes;
+  if (same && from == to) return absl::OkStatus();
   const bool apart = from + gradient.count * layout.gradient_bytes <= to ||
                      to + destination.count * layout.parameter_bytes <= from;
   if (apart) return absl::OkStatus();
+  if (same) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push-pull: the destination is ", to < from ? from - to : to - from, " bytes ",
+        to < from ? "before" : "behind",
+        " the gradient and overlaps it; allowed: the same place, or memory without overlap"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "push-pull: the destination overlaps the gradient, which is allowed where both start at the "
       "same byte and have as many; one ",
@@ -320,6 +327,14 @@ absl::StatusOr<OperationId> ClientCore::EndStep(uint32_t table, int64_t deadline
   }
   if (state->sync) c.tracker.commits.WaitForCommit(*operation, 0, 0, state->step);
   return c.Started(*operation);
+}
+
+absl::Status ClientCore::SetPriority(uint32_t table, int32_t priority) {
+  Impl& c = *impl_;
+  auto found = c.CheckTable("priority", table, false);
+  if (!found.ok()) return found.status();
+  c.tracker.queue.Prioritize(*found, priority);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<OperationId> ClientCore::SetOptimizer(uint32_t table,

@@ -32,6 +32,7 @@
 #include "client/core/backoff.h"
 #include "client/core/lane_memory.h"
 #include "client/core/pending_request.h"
+#include "client/core/pull_queue.h"
 #include "client/core/rails.h"
 #include "client/core/session.h"
 #include "client/core/table_state.h"
@@ -89,11 +90,11 @@ struct Stream {
   uint32_t wanted_slot_bytes = 0;  // reopened once to get slots of this size
 
   // ---- owned by the tracker ----
-  std::vector<TableLane*> table_lanes;
-  PendingRequestQueue pulls;    // pulls and awaits to be posted
-  PendingRequestQueue norms;    // norms and totals to be posted
-  PendingRequestQueue delayed;  // waiting for their backoff
-  PendingRequestQueue posted;   // all unanswered records on the lane
+  std::vector<TableLane*> table_lanes;  // by the priority of their table, the greatest first
+  PullQueue pulls;                      // pulls and awaits to be posted
+  PendingRequestQueue norms;            // norms and totals to be posted
+  PendingRequestQueue delayed;          // waiting for their backoff
+  PendingRequestQueue posted;           // all unanswered records on the lane
   uint32_t pulls_out = 0, awaits_out = 0;
   bool dirty = false;
   bool stalled = false;  // last time, a record did not fit

@@ -66,6 +66,7 @@ struct PendingRequest {
   bool holds_buffer = false;  // counted in the operation's `buffers`
   uint32_t posts = 0;
   uint64_t order = 0;  // creation order: records of a partition are (re)posted in this order
+  int64_t level = 0;   // of the PullQueue in which it waits
 
   Operation* operation = nullptr;  // null: of the protocol itself, or of an operation that is gone
   TableState* table = nullptr;

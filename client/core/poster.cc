@@ -229,10 +229,28 @@ bool Poster::Oldest(const Stream& stream, const PendingRequest& entry) {
                       });
 }
 
+// Whether the entry may take the slot that is reserved for the oldest push, because its table has a
+// greater priority. The reserve must prevent that servers hold pushes of later steps in all slots.
+// So it may if a slot has a push that is older than all that wait: servers never hold that one for
+// a push that waits here.
+bool Poster::MayOvertake(const Stream& stream, const PendingRequest& entry) {
+  const PendingRequest* oldest = nullptr;
+  for (const TableLane* lane : stream.table_lanes) {
+    const PendingRequest* front = lane->queue.front();
+    if (front != nullptr && (oldest == nullptr || front->order < oldest->order)) oldest = front;
+  }
+  if (oldest == nullptr || entry.table->priority <= oldest->table->priority) return false;
+  for (const PendingRequest* posted = stream.posted.front(); posted != nullptr;
+       posted = PendingRequestQueue::Next(posted)) {
+    if (PushesChunk(*posted) && posted->order < oldest->order) return true;
+  }
+  return false;
+}
+
 bool Poster::Fits(Stream* stream, PendingRequest* entry, uint32_t payload_bytes) {
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
   if (stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, false))) return true;
-  if (PushesChunk(*entry) && Oldest(*stream, *entry) &&
+  if (PushesChunk(*entry) && (Oldest(*stream, *entry) || MayOvertake(*stream, *entry)) &&
       stream->lane->CanPost(groups, payload_bytes, ReserveOf(*stream, *entry, true))) {
     return true;
   }

@@ -4,6 +4,9 @@
 // until that of its partitions' step t - 1 is. Pulls and awaits may use half of a lane's
 // operations, because the server may defer them (record.h) while pushes must always get through.
 //
+// Requests of a table with a greater priority are posted first. Of the slots of a lane at most all
+// but one have pushes that were posted before an older one (MayOvertake()).
+//
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_POSTER_H_
 #define VERBENA_CLIENT_CORE_POSTER_H_
@@ -54,6 +57,7 @@ class Poster {
   static rdma::WorkerLane::Reserve ReserveOf(const Stream& stream, const PendingRequest& entry,
                                              bool oldest);
   static bool Oldest(const Stream& stream, const PendingRequest& entry);
+  static bool MayOvertake(const Stream& stream, const PendingRequest& entry);
   bool ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payload_bytes);
 
   RequestTracker& tracker_;

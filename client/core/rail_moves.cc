@@ -16,9 +16,9 @@ Stream* RailMoves::Pinned(const PartState& part) {
 void RailMoves::Place(TableState* table, PartState* part, Stream* stream) {
   part->stream = stream;
   part->lane = table->LaneOn(stream);
-  auto& lanes = stream->table_lanes;
+  const auto& lanes = stream->table_lanes;
   if (std::find(lanes.begin(), lanes.end(), part->lane) == lanes.end()) {
-    lanes.push_back(part->lane);
+    RequestQueue::Place(part->lane);
   }
 }
 

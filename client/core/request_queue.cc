@@ -84,11 +84,8 @@ void RequestQueue::EnqueuePullOn(Stream* stream, PendingRequest* entry, bool fro
   if (entry->block != nullptr) entry->device = tracker_.devices.StagingFor(*entry->block);
   entry->state = PendingRequest::State::kQueued;
   entry->stream = stream;
-  if (front) {
-    stream->pulls.PushFront(entry);
-  } else {
-    stream->pulls.PushBack(entry);
-  }
+  const int64_t level = TraitsOf(*entry).awaits ? PullQueue::kAwaits : entry->table->priority;
+  stream->pulls.Add(entry, level, front);
   Touch(stream);
   tracker_.lanes->Want(stream);
 }
@@ -141,6 +138,23 @@ void RequestQueue::Unqueue(PendingRequest* entry) {
   entry->state = PendingRequest::State::kHeld;
 }
 
+// The order of `taken` is that of the queues.
+void RequestQueue::TakeUnordered(Stream* stream, const TableState* table,
+                                 std::vector<PendingRequest*>* taken) {
+  stream->pulls.Take(table, taken);
+  for (PendingRequestQueue* queue : {&stream->norms, &stream->delayed}) {
+    for (PendingRequest* entry = queue->front(); entry != nullptr;) {
+      PendingRequest* next = PendingRequestQueue::Next(entry);
+      if (entry->table == table) {
+        queue->Remove(entry);
+        taken->push_back(entry);
+      }
+      entry = next;
+    }
+  }
+  for (PendingRequest* entry : *taken) entry->state = PendingRequest::State::kHeld;
+}
+
 void RequestQueue::Reroute(TableState* table, std::vector<PendingRequest*> more) {
   std::vector<PendingRequest*> moving = std::move(more), pulls;
   for (const auto& lane : table->lanes) {
@@ -150,23 +164,13 @@ void RequestQueue::Reroute(TableState* table, std::vector<PendingRequest*> more)
     }
   }
   for (const auto& stream : tracker_.lanes->streams()) {
-    for (PendingRequestQueue* queue : {&stream->pulls, &stream->norms, &stream->delayed}) {
-      for (PendingRequest* entry = queue->front(); entry != nullptr;) {
-        PendingRequest* next = PendingRequestQueue::Next(entry);
-        if (entry->table == table) {
-          queue->Remove(entry);
-          entry->state = PendingRequest::State::kHeld;
-          entry->backoff.Reset();  // no server has refused it there
-          pulls.push_back(entry);
-        }
-        entry = next;
-      }
-    }
+    TakeUnordered(stream.get(), table, &pulls);
   }
   std::sort(moving.begin(), moving.end(),
             [](const PendingRequest* a, const PendingRequest* b) { return a->order < b->order; });
   for (PendingRequest* entry : moving) Enqueue(entry);
   for (PendingRequest* entry : pulls) {
+    entry->backoff.Reset();  // no server has refused it there
     if (IsNorms(*entry)) {
       tracker_.norms.ReturnNorms(entry);
     } else {
@@ -183,17 +187,24 @@ void RequestQueue::Drop(TableState* table) {
         tracker_.entries.Free(entry);
       }
     }
-    for (PendingRequestQueue* queue :
-         {&lane->stream->pulls, &lane->stream->norms, &lane->stream->delayed}) {
-      for (PendingRequest* entry = queue->front(); entry != nullptr;) {
-        PendingRequest* next = PendingRequestQueue::Next(entry);
-        if (entry->table == table) {
-          queue->Remove(entry);
-          tracker_.entries.Free(entry);
-        }
-        entry = next;
-      }
-    }
+    std::vector<PendingRequest*> unordered;
+    TakeUnordered(lane->stream, table, &unordered);
+    for (PendingRequest* entry : unordered) tracker_.entries.Free(entry);
+  }
+}
+
+void RequestQueue::Place(TableLane* lane) {
+  auto& lanes = lane->stream->table_lanes;
+  const auto behind = std::find_if(lanes.begin(), lanes.end(), [lane](const TableLane* other) {
+    return other->table->priority < lane->table->priority;
+  });
+  lanes.insert(behind, lane);
+}
+
+void RequestQueue::Prioritize(TableState* table, int32_t priority) {
+  table->priority = priority;
+  for (const auto& lane : table->lanes) {
+    if (std::erase(lane->stream->table_lanes, lane.get()) > 0) Place(lane.get());
   }
 }
 

@@ -2,7 +2,8 @@
 //
 // Records that change data use one queue for each table and lane (TableLane), in the order of
 // their creation; returned ones go back to their place. Pulls and awaits have a queue for each
-// lane, norms and totals another.
+// lane (PullQueue), norms and totals another. Of the tables on a lane the one with the greatest
+// priority is first.
 //
 // **Thread safety**: one owner at a time.
 #ifndef VERBENA_CLIENT_CORE_REQUEST_QUEUE_H_
@@ -50,7 +51,15 @@ class RequestQueue {
   // Queues delayed records whose backoff has passed.
   bool RunTimer(int64_t now);
 
+  // Gives the table's requests a priority: queued pushes, and pulls that are queued from now on.
+  void Prioritize(TableState* table, int32_t priority);
+  // Adds a table's lane to those of its stream, by its priority.
+  static void Place(TableLane* lane);
+
  private:
+  // Removes the table's requests from the stream's queues without an order between lanes.
+  static void TakeUnordered(Stream* stream, const TableState* table,
+                            std::vector<PendingRequest*>* taken);
   void EnqueuePullAt(PendingRequest* entry, bool front);
 
   RequestTracker& tracker_;

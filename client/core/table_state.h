@@ -84,6 +84,7 @@ struct TableState {
   bool sync = false;
   bool ssp = false;
   bool dropped = false;
+  int32_t priority = 0;      // of its requests on their lanes
   uint32_t entries = 0;      // number of entries in use that refer to it
   bool copies = false;       // of any part
   bool clipped = false;      // by the global norm of the job's step

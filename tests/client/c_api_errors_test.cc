@@ -193,6 +193,10 @@ TEST_CASE("NULL is refused by name, in every argument") {
   null(verbena_push_pull(client, table, nullptr, region, nullptr, kDefault, &ticket), "gradient");
   null(verbena_push_pull(client, table, region, nullptr, nullptr, kDefault, &ticket),
        "destination");
+  null(verbena_push_pull_to(client, table, region, nullptr, nullptr, 0, kDefault, &ticket),
+       "destination");
+  null(verbena_table_set_priority(nullptr, table, 1), "client");
+  null(verbena_table_set_priority(client, nullptr, 1), "table");
   null(verbena_end_step(nullptr, table, kDefault, &ticket), "client");
   null(verbena_end_step(client, nullptr, kDefault, &ticket), "table");
   const uint64_t key = 0;

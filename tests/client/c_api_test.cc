@@ -40,6 +40,10 @@ TEST_CASE("a program in C trains, step by step and in ranges") {
   Good(verbena_ticket_wait(both.get(), kDefault));
   CHECK(Floats(f.gradient)[kElements - 1] == 1.0f);
 
+  CHECK(verbena_ticket_elapsed_ns(both.get()) > 0);
+  CHECK(verbena_ticket_elapsed_ns(both.get()) == verbena_ticket_elapsed_ns(both.get()));
+  CHECK(verbena_ticket_elapsed_ns(nullptr) == 0);
+
   verbena_statistics statistics = {};
   statistics.struct_size = sizeof(statistics);
   Good(verbena_client_get_statistics(f.client.get(), &statistics));
@@ -64,6 +68,47 @@ TEST_CASE("a program in C trains, step by step and in ranges") {
         ++*static_cast<int*>(user);
       },
       &missing));
+}
+
+TEST_CASE("gradient and parameters lie at different offsets of one region") {
+  Fixture f;
+  const Handle<verbena_region> both = Allocate(f.client.get(), 3 * kElements * 4);
+  std::fill_n(Floats(both), 3 * kElements, 0.5f);
+  const verbena_range range = {0, UINT64_MAX, kElements * 4};
+  verbena_ticket* raw = nullptr;
+  Good(verbena_push_pull_to(f.client.get(), f.table.get(), both.get(), both.get(), &range,
+                            2 * kElements * 4, kDefault, &raw));
+  const Handle<verbena_ticket> ticket(raw);
+  Good(verbena_ticket_wait(ticket.get(), kDefault));
+  CHECK(Floats(both)[kElements - 1] == 0.5f);
+  CHECK(Floats(both)[2 * kElements - 1] == 0.5f);
+  CHECK(Floats(both)[2 * kElements] == 1.5f);
+  CHECK(Floats(both)[3 * kElements - 1] == 1.5f);
+  verbena_statistics statistics = {};
+  statistics.struct_size = sizeof(statistics);
+  Good(verbena_client_get_statistics(f.client.get(), &statistics));
+  CHECK(statistics.staged_bytes == 0);
+  ExpectError(verbena_push_pull_to(f.client.get(), f.table.get(), both.get(), both.get(), &range,
+                                   2 * kElements * 4 - 4, kDefault, &raw),
+              VERBENA_INVALID_ARGUMENT, {"overlaps"});
+  ExpectError(verbena_push_pull_to(f.client.get(), f.table.get(), both.get(), both.get(), &range,
+                                   2 * kElements * 4 + 4, kDefault, &raw),
+              VERBENA_INVALID_ARGUMENT, {"too small"});
+}
+
+TEST_CASE("a table's priority changes no result") {
+  Fixture f;
+  Good(verbena_table_set_priority(f.client.get(), f.table.get(), INT32_MIN));
+  std::fill_n(Floats(f.gradient), kElements, 0.5f);
+  verbena_ticket* raw = nullptr;
+  Good(verbena_push_pull(f.client.get(), f.table.get(), f.gradient.get(), f.parameters.get(),
+                         nullptr, kDefault, &raw));
+  const Handle<verbena_ticket> ticket(raw);
+  Good(verbena_table_set_priority(f.client.get(), f.table.get(), INT32_MAX));
+  Good(verbena_ticket_wait(ticket.get(), kDefault));
+  CHECK(Floats(f.parameters)[0] == 1.5f);
+  Good(verbena_table_drop(f.client.get(), "weights", kDefault));
+  ExpectError(verbena_table_set_priority(f.client.get(), f.table.get(), 1), VERBENA_NOT_FOUND);
 }
 
 TEST_CASE("tables report their properties, are listed, opened again and dropped") {

@@ -195,6 +195,12 @@ TEST_CASE("push-pull in place needs as many bytes in both directions") {
     INFO(types.parameters << " " << types.gradients);
     if (types.parameter_bytes == types.gradient_bytes) {
       Good(&cluster, in_place);
+      const size_t step = types.gradient_bytes;
+      auto shifted = cluster.PushPull(table, {block, 0, 0, kElements}, {block, step, 0, kElements});
+      REQUIRE(shifted->done);
+      CHECK(absl::IsInvalidArgument(shifted->status));
+      CHECK_THAT(std::string(shifted->status.message()),
+                 Contains(absl::StrCat("the destination is ", step, " bytes behind the gradient")));
       continue;
     }
     REQUIRE(in_place->done);

@@ -91,6 +91,7 @@ class SwarmClient {
   void CheckStaleness() const;
   void Join();
   void OpenTables();
+  void Prioritize(uint32_t table);
   bool Wants(const SwarmTable& table) const;
   void Begin();
   void BeginOn(SwarmTable* table);

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+import verbena  # noqa: E402: after the check
 
 
 @pytest.fixture
@@ -27,6 +28,16 @@ def test_a_storage_is_registered_once(client, table):
         client.pull(table, second).wait()
         client.push(table, torch.as_strided(flat, (6,), (1,), 3)).wait()
     assert client.registered_regions == 1
+
+
+def test_gradient_and_destination_are_parts_of_one_storage(client):
+    table = client.table("parts", shape=1000, rate=1)
+    whole = torch.from_numpy(client.empty(3000)).fill_(1)
+    client.push_pull(table, whole[1000:2000], whole[2000:]).wait()
+    assert torch.equal(whole, torch.cat([torch.ones(2000), torch.full((1000,), -1.0)]))
+    assert client.statistics()["staged_bytes"] == 0  # servers wrote to the place itself
+    with pytest.raises(verbena.InvalidArgumentError, match="overlaps"):
+        client.push_pull(table, whole[:1000], whole[1:1001])
 
 
 def test_the_regions_of_ended_storages_are_freed(client, table):

@@ -9,7 +9,7 @@ import pytest
 
 import verbena.plot
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 ROOT = os.environ.get("VERBENA_ROOT") or os.path.join(os.path.dirname(__file__), "..", "..")
 
@@ -60,6 +60,26 @@ def test_dlrm(tmp_path):
     assert panels(log)[:2] == ["loss", "validation"]
     assert trained[0] >= best - 0.01
     assert abs(trained[0] - trained[1]) < 0.005
+
+
+def test_resnet(tmp_path):
+    """The parameters are those of DistributedDataParallel, and every step reports its traffic."""
+    pytest.importorskip("torchvision")
+    if not torch.distributed.is_available():
+        pytest.skip("PyTorch without torch.distributed")
+    # --nightly: the sizes of the documentation.
+    small = () if os.environ.get("VERBENA_NIGHTLY") else (
+        "--pixels", "32", "--batch", "2", "--steps", "2", "--blocks", "2")
+    output = run_example("resnet.py", *small)
+    assert number(r"after 2 steps: (\S+) of their movement", output) < 0.001
+    assert number(r"2 workers, .* ratio (\S+) ", output) > 0
+    steps = re.findall(r"^verbena: step .*; communication: hidden (\S+) ms, exposed (\S+) ms, .*; "
+                       r"pushed (\d+) bytes, pulled (\d+) bytes$", output, re.MULTILINE)
+    assert len(steps) == (4 if small else 48) == len(re.findall("^ddp: step", output, re.MULTILINE))
+    model = 11181642 * 4  # bytes of ResNet-18 with 10 classes
+    assert sum(int(pushed) for _, _, pushed, _ in steps) == model * len(steps)
+    assert sum(int(pulled) for _, _, _, pulled in steps) == model * len(steps)
+    assert sum(float(hidden) for hidden, _, _, _ in steps) > 0
 
 
 def test_dlrm_names_a_wrong_line(tmp_path):

@@ -120,13 +120,16 @@ struct Range {
   size_t region_offset = 0;     // bytes from the region's start to the first element
 };
 
-// Options of Push(), PushPull() and EndStep().
+// Options of Push(), Assign(), PushPull() and EndStep().
 struct PushOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
   // For regions on a GPU: the stream (cudaStream_t, CUstream) with the work that must come first,
   // such as the kernels that write the gradient. The region is accessed after all work that was
   // enqueued before this call; the stream does not wait. Default: the GPU's default stream.
   void* stream = nullptr;
+  // PushPull(): bytes from the start of the destination to its first element. Default:
+  // Range::region_offset, which then applies to both regions.
+  std::optional<size_t> destination_offset = {};
 };
 
 // Options of Pull().
@@ -353,7 +356,8 @@ class VERBENA_EXPORT Client {
   Ticket Pull(const Table& table, const Region& destination, const Range& range = {},
               const PullOptions& options = {});
   // Pushes, then pulls parameters that include the push. `range.region_offset` applies to both
-  // regions. They may be the same region if both element sizes are equal (else INVALID_ARGUMENT).
+  // regions unless options.destination_offset is set. The destination may be the gradient itself if
+  // both element sizes are equal; any other overlap is INVALID_ARGUMENT.
   // sync: pulls version step + 1; if the range is the whole table, it also ends the step. Errors as
   // Push().
   Ticket PushPull(const Table& table, const Region& gradient, const Region& destination,
@@ -391,6 +395,13 @@ class VERBENA_EXPORT Client {
   // are in flight. DATA_LOSS: a partition is lost. Others as at the top of this file.
   Ticket SetOptimizer(const Table& table, const OptimizerChange& change,
                       const OptimizerOptions& options = {});
+
+  // Sets the priority of this client's requests for a table; any number, initially 0. Where
+  // requests wait for a lane, those of tables with greater numbers are posted first, and those of
+  // one table in the order of the calls. It lets the parameters that are needed next arrive before
+  // others that were requested earlier. It applies to queued pushes and to pulls from now on, and
+  // changes no result. NOT_FOUND: the table was dropped. Others as at the top of this file.
+  absl::Status SetPriority(const Table& table, int32_t priority);
 
   // Pushes gradients of rows. The gradient of keys[i] is `table.dim()` f32 at byte
   // options.region_offset + i * dim * 4 of the region. Keys are copied; their order is free.

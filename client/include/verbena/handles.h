@@ -109,6 +109,8 @@ class VERBENA_EXPORT Ticket {
   bool Done() const;
   // The status of the ended operation; FAILED_PRECONDITION before.
   absl::Status status() const;
+  // Time from the call to the operation's end, or until now if it has not ended.
+  absl::Duration Elapsed() const;
   // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
   // BufferReleased().
   void Cancel();

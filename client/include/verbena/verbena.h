@@ -394,14 +394,21 @@ VERBENA_EXPORT verbena_status verbena_assign_state(verbena_client* client,
                                                    uint64_t applies, const verbena_region* state,
                                                    const verbena_range* range, int64_t timeout_ms,
                                                    verbena_ticket** ticket);
-// Pushes, then pulls parameters that include the push. region_offset applies to both regions, which
-// may be the same region if both element sizes are equal. sync: if the range is the whole table, it
-// also ends the step.
+// Pushes, then pulls parameters that include the push. region_offset applies to both regions. The
+// destination may be the gradient itself if both element sizes are equal; any other overlap is
+// INVALID_ARGUMENT. sync: if the range is the whole table, it also ends the step.
 VERBENA_EXPORT verbena_status verbena_push_pull(verbena_client* client, const verbena_table* table,
                                                 const verbena_region* gradient,
                                                 const verbena_region* destination,
                                                 const verbena_range* range, int64_t timeout_ms,
                                                 verbena_ticket** ticket);
+// As verbena_push_pull(), with a place of its own for the parameters: `destination_offset` bytes
+// from the start of `destination`. region_offset applies to the gradient alone. For a gradient and
+// parameters in one region.
+VERBENA_EXPORT verbena_status verbena_push_pull_to(
+    verbena_client* client, const verbena_table* table, const verbena_region* gradient,
+    const verbena_region* destination, const verbena_range* range, uint64_t destination_offset,
+    int64_t timeout_ms, verbena_ticket** ticket);
 // Ends this worker's open step of the table; elements without a push count as zero. The next step
 // is open at once. sync: done when the step is committed on every partition. With clip_global_norm
 // a step is committed when all workers have ended it on all tables of the job that have this
@@ -424,6 +431,15 @@ VERBENA_EXPORT verbena_status verbena_set_optimizer(verbena_client* client,
                                                     const verbena_parameter* parameters,
                                                     size_t parameter_count, int64_t timeout_ms,
                                                     verbena_ticket** ticket);
+
+// Sets the priority of this client's requests for a table; any number, initially 0. Where requests
+// wait for a connection, those of tables with greater numbers are sent first, and those of one
+// table in the order of the calls. It lets the parameters that are needed next arrive before others
+// that were requested earlier. It applies to queued pushes and to pulls from now on, and changes no
+// result. NOT_FOUND: the table was dropped.
+VERBENA_EXPORT verbena_status verbena_table_set_priority(verbena_client* client,
+                                                         const verbena_table* table,
+                                                         int32_t priority);
 
 // Pushes gradients of rows of an embedding table. The gradient of keys[i] is `dim` f32 at byte
 // region_offset + i * dim * 4 of the region; region_offset is a multiple of 4. The `count` keys (0
@@ -518,6 +534,9 @@ typedef struct verbena_state_versions {
 // has not ended. Others: its error.
 VERBENA_EXPORT verbena_status verbena_ticket_state_versions(const verbena_ticket* ticket,
                                                             verbena_state_versions* versions);
+// Nanoseconds from the call to the operation's end, or until now if it has not ended; 0 if `ticket`
+// is NULL.
+VERBENA_EXPORT int64_t verbena_ticket_elapsed_ns(const verbena_ticket* ticket);
 // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
 // verbena_ticket_buffer_released().
 VERBENA_EXPORT verbena_status verbena_ticket_cancel(verbena_ticket* ticket);

@@ -173,19 +173,6 @@ Client::Part Client::Use(const Buffer& buffer) {
   return part;
 }
 
-std::pair<Client::Part, Client::Part> Client::UseBoth(const Buffer& gradient,
-                                                      const Buffer& destination) {
-  Part from = Use(gradient), to = Use(destination);
-  if (from.placed.offset == to.placed.offset) return {std::move(from), std::move(to)};
-  // The library has one offset for both.
-  for (const auto& [part, buffer] : {std::pair(&from, &gradient), std::pair(&to, &destination)}) {
-    if (part->placed.offset == 0) continue;
-    part->placed = {part->placed.region->Part(buffer->extent), 0};
-    part->pin.region = part->placed.region;
-  }
-  return {std::move(from), std::move(to)};
-}
-
 std::shared_ptr<Operation> Client::Started(const Outcome& outcome, verbena_ticket* ticket,
                                            std::vector<Pin> pins, py::object result) {
   Sweep();

@@ -51,8 +51,6 @@ class Client {
     void* stream = nullptr;
   };
   Part Use(const Buffer& buffer);
-  // Both of a push_pull, at the same offset of their regions.
-  std::pair<Part, Part> UseBoth(const Buffer& gradient, const Buffer& destination);
   // The handle of an operation that was started, or its error.
   std::shared_ptr<Operation> Started(const Outcome& outcome, verbena_ticket* ticket,
                                      std::vector<Pin> pins, py::object result);

@@ -117,12 +117,13 @@ OperationPointer PushPull(Client& client, const Table& table, const py::object& 
   const uint64_t elements = table.Count(first, count);
   const Buffer from = Describe(gradient, {"gradient", table.gradient_element(), elements, false});
   const Buffer to = Describe(destination, {"destination", table.element(), elements, true});
-  auto [push, pull] = client.UseBoth(from, to);
+  Client::Part push = client.Use(from), pull = client.Use(to);
   const verbena_range range = {first, elements, push.placed.offset};
   verbena_ticket* ticket = nullptr;
-  const Outcome outcome = OnStream(push, [&, &pull = pull, &push = push] {
-    return verbena_push_pull(client.handle(), table.handle(), push.placed.region->handle(),
-                             pull.placed.region->handle(), &range, timeout_ms, &ticket);
+  const Outcome outcome = OnStream(push, [&] {
+    return verbena_push_pull_to(client.handle(), table.handle(), push.placed.region->handle(),
+                                pull.placed.region->handle(), &range, pull.placed.offset,
+                                timeout_ms, &ticket);
   });
   std::vector<Pin> pins;
   pins.reserve(2);
@@ -137,6 +138,11 @@ OperationPointer EndStep(Client& client, const Table& table, const py::object& t
   const Outcome outcome = WithoutGil(
       [&] { return verbena_end_step(client.handle(), table.handle(), timeout_ms, &ticket); });
   return client.Started(outcome, ticket, {}, py::none());
+}
+
+void SetPriority(Client& client, const Table& table, int32_t priority) {
+  Check(WithoutGil(
+      [&] { return verbena_table_set_priority(client.handle(), table.handle(), priority); }));
 }
 
 OperationPointer SetOptimizer(Client& client, const Table& table, const std::optional<double>& rate,
@@ -345,7 +351,8 @@ too. Assign parameters before state: that counts as an apply.)")
            py::kw_only(), from_start, to_end, no_timeout, R"(
 Pushes a gradient, then pulls parameters that include it; wait() returns `destination`.
 
-gradient, destination: as push() and pull(); they may be the same array if both types are equal.
+gradient, destination: as push() and pull(); they may be the same memory if both types are equal, and
+    do not overlap otherwise.
 
 sync: a push_pull of the whole table also ends the step; a push_pull of a range does not.)")
       .def("end_step", &EndStep, py::arg("table"), py::kw_only(), no_timeout, R"(
@@ -353,6 +360,12 @@ Ends this worker's open step of the table; elements without a push count as zero
 
 The next step is open at once. sync: done when the step is committed on every partition; every
 worker of the job ends each step.)")
+      .def("set_priority", &SetPriority, py::arg("table"), py::arg("priority"), R"(
+Sets the priority of this client's requests for a table; initially 0.
+
+Where requests wait for a connection, those of tables with greater numbers are sent first: the
+parameters that are needed next arrive before others that were requested earlier. It changes no
+result.)")
       .def("_set_optimizer", &SetOptimizer, py::arg("table"), py::arg("rate"),
            py::arg("parameters"), py::arg("timeout"))
       .def("push_rows", &PushRows, py::arg("table"), py::arg("keys"), py::arg("gradients"),

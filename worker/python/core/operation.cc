@@ -161,6 +161,8 @@ Raises verbena.Error: the operation's error, or DeadlineExceededError (a Timeout
 The error of the ended operation; None if it succeeded.
 
 Before the end: a FailedPreconditionError.)")
+      .def_property_readonly("elapsed", &Operation::Elapsed, R"(
+Seconds from the call to the operation's end, or until now.)")
       .def("cancel", &Operation::Cancel, R"(
 Ends the operation with CancelledError unless it has ended.)")
       .def("state_versions", &Operation::StateVersions, R"(

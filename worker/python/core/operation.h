@@ -39,6 +39,8 @@ class Operation : public std::enable_shared_from_this<Operation> {
   // Waits without the GIL, and looks for signals meanwhile. Raises the operation's error, or
   // DeadlineExceededError when `timeout` seconds have passed.
   py::object Wait(const py::object& timeout);
+  // Seconds from the call to the end, or until now.
+  double Elapsed() const { return static_cast<double>(verbena_ticket_elapsed_ns(ticket_)) * 1e-9; }
   void Cancel();
   // The chunks that an ended pull of state has read.
   py::dict StateVersions() const;

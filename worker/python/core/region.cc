@@ -5,8 +5,6 @@
 namespace verbena::python {
 namespace {
 
-// Regions of parts that a region keeps: more than the tensors of a model's layer.
-constexpr size_t kMostParts = 64;
 // Registrations between two searches for tensors' storages that ended: their memory may be locked.
 constexpr size_t kMostUnswept = 64;
 constexpr size_t kMostUnsweptBytes = 16 << 20;
@@ -25,7 +23,6 @@ Region::Region(std::shared_ptr<LibraryClient> client, verbena_region* handle, co
     : client_(std::move(client)), handle_(handle), extent_(extent), allocated_(allocated) {}
 
 Region::~Region() {
-  parts_.clear();
   const ReleasedGil released;
   verbena_region_free(handle_);
 }
@@ -49,22 +46,6 @@ std::shared_ptr<Region> Region::Register(const std::shared_ptr<LibraryClient>& c
                                    extent.device, &handle);
   }));
   return std::shared_ptr<Region>(new Region(client, handle, extent, false));
-}
-
-std::shared_ptr<Region> Region::Part(const Extent& part) {
-  if (part.data == extent_.data && part.bytes == extent_.bytes) return shared_from_this();
-  for (const auto& known : parts_) {
-    if (known->extent_.data == part.data && known->extent_.bytes == part.bytes) return known;
-  }
-  auto made = Register(client_, part);
-  // Freeing a region lets other threads run, which see this list.
-  std::shared_ptr<Region> oldest;
-  if (parts_.size() >= kMostParts) {
-    oldest = std::move(parts_.front());
-    parts_.erase(parts_.begin());
-  }
-  parts_.push_back(made);
-  return made;
 }
 
 // ---- RegionCache --------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ struct LibraryClient {
 };
 
 // A region of the library.
-class Region : public std::enable_shared_from_this<Region> {
+class Region {
  public:
   // Raises the library's error.
   static std::shared_ptr<Region> Allocate(const std::shared_ptr<LibraryClient>& client,
@@ -50,8 +50,6 @@ class Region : public std::enable_shared_from_this<Region> {
   verbena_region* handle() const { return handle_; }
   const Extent& extent() const { return extent_; }
   bool allocated() const { return allocated_; }
-  // A region of this part alone, which starts at offset 0; kept for the next call.
-  std::shared_ptr<Region> Part(const Extent& part);
   // Held while the stream is set and an operation starts with it.
   std::mutex& stream_mutex() { return stream_mutex_; }
 
@@ -64,7 +62,6 @@ class Region : public std::enable_shared_from_this<Region> {
   const Extent extent_;
   const bool allocated_;
   std::mutex stream_mutex_;
-  std::vector<std::shared_ptr<Region>> parts_;
 };
 
 // An argument's place in a region.

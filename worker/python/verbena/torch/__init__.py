@@ -15,11 +15,12 @@ from .broadcast import broadcast_optimizer_state, broadcast_parameters
 from .embedding import Embedding, EmbeddingBag, EmbeddingOptimizer, prefetch_batches
 from .exports import load_export, save_import
 from .local_sgd import DiLoCo, LocalSGD, QuorumError
+from .meter import Communication
 from .optimizer import DistributedOptimizer
 
-__all__ = ["DiLoCo", "DistributedOptimizer", "Embedding", "EmbeddingBag", "EmbeddingOptimizer",
-           "LocalSGD", "QuorumError", "broadcast_optimizer_state", "broadcast_parameters",
-           "load_export", "prefetch_batches", "save_import"]
+__all__ = ["Communication", "DiLoCo", "DistributedOptimizer", "Embedding", "EmbeddingBag",
+           "EmbeddingOptimizer", "LocalSGD", "QuorumError", "broadcast_optimizer_state",
+           "broadcast_parameters", "load_export", "prefetch_batches", "save_import"]
 
 if torch.distributed.is_available():
     from .ddp import DDPState, ddp_comm_hook

@@ -6,6 +6,7 @@ gradient, into which hooks copy, and the parameters, into which the servers writ
 from __future__ import annotations
 
 import hashlib
+import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from .._client import Client
 from .._core import Handle, Table
 from .._errors import Error
+from .meter import Meter
 from .rules import Rule, unknown
 
 # By a parameter's type: types of the table's parameters, its gradients and the flat gradient.
@@ -48,6 +50,8 @@ class Slot:
         self.first = first  # element of the bucket
         self.passes = 0  # backward passes since the last step
         self._pushed: Optional[Tuple[int, int]] = None  # the gradient that was packed
+        self._gradient: torch.Tensor  # its views of the bucket's tensors
+        self._pulled: torch.Tensor
 
     @property
     def packed(self) -> bool:
@@ -59,18 +63,24 @@ class Slot:
         parameter = self.parameter
         return flat[self.first:self.first + parameter.numel()].view(parameter.shape)
 
+    def place(self) -> None:
+        """Finds its place in the bucket's tensors."""
+        self._gradient = self.view(self.bucket.gradient)
+        self._pulled = self.view(self.bucket.parameters)
+
     def pack(self) -> None:
         """Copies the gradient into the bucket; zeros if there is none."""
+        start = time.perf_counter()
         gradient = self.parameter.grad
-        place = self.view(self.bucket.gradient)
         if gradient is None:
-            place.zero_()
+            self._gradient.zero_()
         elif gradient.layout != torch.strided:
             raise TypeError(f"the gradient of {self.name!r} is sparse; allowed: dense. Use "
                             "verbena.torch.Embedding, or sparse=False")
         else:
-            place.copy_(gradient.detach())
+            self._gradient.copy_(gradient.detach())
         self._pushed = self._state()
+        self.bucket.meter.copies += time.perf_counter() - start
 
     def _state(self) -> Tuple[int, int]:
         gradient = self.parameter.grad
@@ -82,20 +92,18 @@ class Slot:
 
     def pack_parameter(self) -> None:
         """Copies the parameter into the bucket."""
-        self.view(self.bucket.parameters).copy_(self.parameter.detach())
+        self._pulled.copy_(self.parameter.detach())
 
     def pack_movement(self) -> None:
         """Copies the negative change of the parameter since it was pulled, as a gradient."""
-        torch.sub(self.view(self.bucket.parameters), self.parameter.detach(),
-                  out=self.view(self.bucket.gradient))
+        torch.sub(self._pulled, self.parameter.detach(), out=self._gradient)
 
     def unpack_parameter(self, keep: float) -> None:
         """Copies the servers' parameter into the module, but for a share `keep` of the module's."""
-        pulled = self.view(self.bucket.parameters)
         if keep == 0:
-            self.parameter.copy_(pulled)
+            self.parameter.copy_(self._pulled)
         else:
-            self.parameter.lerp_(pulled, 1 - keep)
+            self.parameter.lerp_(self._pulled, 1 - keep)
 
     def begin_step(self) -> None:
         self.passes = 0
@@ -118,7 +126,9 @@ class Bucket:
         self.elements = 0
         self.rule: Optional[Rule] = None  # in force at the servers
         self.handles: List[Handle] = []  # of the step in flight
+        self.started = 0.0  # of the first of them, in time.perf_counter()
         self.pushed = False  # in the open step
+        self.meter = Meter()
 
     def add(self, name: str, parameter: torch.nn.Parameter) -> None:
         self.slots.append(Slot(name, parameter, self, self.elements))
@@ -145,6 +155,8 @@ class Bucket:
         device = self.slots[0].parameter.device
         self.gradient = shared_tensor(client, self.elements, flat, device)
         self.parameters = shared_tensor(client, self.elements, dtype, device)
+        for slot in self.slots:
+            slot.place()
 
     def wait(self, keep: float = 0.0) -> None:
         """Waits for the step in flight and copies its parameters into the module.
@@ -158,15 +170,18 @@ class Bucket:
         first: Optional[Error] = None
         for handle in self.handles:  # an interrupt leaves them to the next call
             try:
-                handle.wait()
+                self.meter.wait(handle)
             except Error as error:
                 first = first or error
+        self.meter.ended(self.started, self.handles)
         if first is not None:
             self.handles = []
             raise first
+        start = time.perf_counter()
         with torch.no_grad():
             for slot in self.slots:
                 slot.unpack_parameter(keep)
+        self.meter.copies += time.perf_counter() - start
         self.handles = []
 
 

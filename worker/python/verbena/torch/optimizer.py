@@ -1,6 +1,7 @@
 """DistributedOptimizer: a model's parameters on the servers, trained by their optimizers."""
 from __future__ import annotations
 
+import time
 import weakref
 from typing import (Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence,
                     Tuple, Union)
@@ -14,6 +15,7 @@ from .all_reduce import AllReduce
 from .buckets import (Bucket, NamedParameter, Slot, group_parameters, make_buckets,
                       unique_parameters)
 from .hooks import on_gradient, wait_before_forward
+from .meter import Communication, Meter
 from .rules import Rule, changes, rule_of
 from .state import NewState, read_state
 
@@ -138,11 +140,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._rules_of == "lamb":
             bucket_bytes = 0  # its trust ratio is that of a table
         self._buckets = make_buckets(prefix, by_group, bucket_bytes)
+        self._meter = Meter()
+        order = {name: number for number, (name, _) in enumerate(named)}
         for bucket in self._buckets:
+            bucket.meter = self._meter
             # Before the schedulers: a table's specification is the same in every run.
             group = dict(self.param_groups[bucket.group])
             group["lr"] = group.get("initial_lr", group["lr"])
             bucket.create(self._client, rule_of(self._rules_of, group, 0), options)
+            # The next forward needs the first parameters first, whose gradients come last.
+            self._client.set_priority(bucket.table, -min(order[s.name] for s in bucket.slots))
 
     def _slots(self) -> Iterator[Slot]:
         return (slot for bucket in self._buckets for slot in bucket.slots)
@@ -179,6 +186,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def pull_parameters(self) -> None:
         """Writes the servers' parameters into the model; after step() has raised, for example."""
         for bucket in self._buckets:
+            bucket.started = time.perf_counter()
             bucket.handles.append(self._client.pull(bucket.table, bucket.parameters))
         self.synchronize()
 
@@ -228,6 +236,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _push(self, bucket: Bucket) -> None:
         client, rule = self._client, self._rule(bucket)
         assert bucket.rule is not None
+        bucket.started = time.perf_counter()
         rate, parameters = changes(bucket.rule, rule)
         if rate is not None or parameters:
             bucket.handles.append(client.set_optimizer(bucket.table, rate=rate, **parameters))
@@ -319,6 +328,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots():
             slot.begin_step()
         self._steps += 1
+        self._meter.fold()
         if not self._defer:
             self.synchronize()
         if self._log is not None:
@@ -338,6 +348,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 first = first or error
         if first is not None:
             raise first
+
+    @property
+    def communication(self) -> Communication:
+        """The time of pushes and pulls so far, and its part for which training waited."""
+        return self._meter.read()
 
     # ---- torch.optim ----------------------------------------------------------------------------
 
