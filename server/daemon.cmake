@@ -6,6 +6,31 @@ verbena_module(verbena_server_store server
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 
+# The coordinator's state in etcd, and the election of a leader by it. The messages and calls are etcd's.
+set(etcd_sources)
+foreach(p etcd stored_state)
+  set(out ${CMAKE_BINARY_DIR}/generated/etcd/${p})
+  set(made ${out}.pb.cc ${out}.pb.h)
+  set(services)
+  if(p STREQUAL "etcd")
+    list(APPEND made ${out}.grpc.pb.cc ${out}.grpc.pb.h)
+    set(services --grpc_out=${CMAKE_BINARY_DIR}/generated --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN})
+  endif()
+  add_custom_command(
+    OUTPUT ${made}
+    COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR}/proto
+            --cpp_out=${CMAKE_BINARY_DIR}/generated ${services} ${CMAKE_SOURCE_DIR}/proto/etcd/${p}.proto
+    DEPENDS ${CMAKE_SOURCE_DIR}/proto/etcd/${p}.proto ${CMAKE_SOURCE_DIR}/proto/verbena/v1/cluster.proto)
+  list(APPEND etcd_sources ${made})
+endforeach()
+add_library(verbena_etcd_messages STATIC ${etcd_sources})
+set_target_properties(verbena_etcd_messages PROPERTIES UNITY_BUILD OFF)
+target_link_libraries(verbena_etcd_messages PUBLIC verbena_messages gRPC::grpc++)
+verbena_module(verbena_etcd server
+  SOURCES coordinator/etcd/etcd_client.cc coordinator/etcd/etcd_store.cc coordinator/etcd/stored_entries.cc
+  LINK verbena_coordinator verbena_etcd_messages verbena_proto_grpc
+  PRIVATE_LINK absl::random_random PkgConfig::XXHASH)
+
 # Rows that are not in memory.
 verbena_module(verbena_cold server
   SOURCES cold/cold_directory.cc cold/rocks_store.cc

@@ -85,13 +85,6 @@ uint64_t RevisionOf(const google::protobuf::Message& request) {
   return request.GetReflection()->GetUInt64(request, field);
 }
 
-// Addresses for which no packet leaves the host: "127.0.0.1:7000", "localhost:7000", "[::1]:7000".
-bool OnThisHost(const std::string& address) {
-  const absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
-  return parsed.ok() && (parsed->host == "localhost" || parsed->host == "::1" ||
-                         (tls::IsIpAddress(parsed->host) && parsed->host.rfind("127.", 0) == 0));
-}
-
 }  // namespace
 
 // Owned by State::outstanding while gRPC uses it, then by State::ended.
