@@ -87,6 +87,7 @@ class Program {
 
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
+    if (options_.command == Command::kCoordinator) return RunList();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
@@ -106,6 +107,13 @@ class Program {
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int RunList() const {
+    const absl::StatusOr<CoordinatorReport> report = ListCoordinators(options_.json, coordinator_);
+    if (!report.ok()) return Failed(report.status());
+    const int status = report->leads ? kExitOk : kExitWrong;
+    return Print(report->out) ? status : AfterFailedPrint(status);
   }
 
   int RunTable() const {
@@ -176,6 +184,7 @@ class Program {
       case Command::kJob:
       case Command::kTable:
       case Command::kToken:
+      case Command::kCoordinator:
       case Command::kCheckpoint:
         break;  // is no report
     }
@@ -309,6 +318,17 @@ int RunCheckpointCommand(const Options& options) {
   return Print(report->out) ? status : AfterFailedPrint(status);
 }
 
+// Calls no coordinator.
+int RunMoveState(const Options& options) {
+  const absl::StatusOr<CoordinatorReport> report = MoveState(options.coordinator, options.json);
+  if (!report.ok()) {
+    std::fprintf(stderr, "verbena: %s\n", std::string(report.status().message()).c_str());
+    return kExitWrong;
+  }
+  std::fputs(report->err.c_str(), stderr);
+  return Print(report->out) ? kExitOk : AfterFailedPrint(kExitOk);
+}
+
 int PrintOptionReference(const Options& options) {
   const std::string text = options.markdown ? OptionReferenceMarkdown()
                            : options.json   ? OptionReferenceJson()
@@ -336,6 +356,7 @@ int Main(int argc, char** argv) {
   }
   // The call's status has gRPC's reason.
   gpr_set_log_function([](gpr_log_func_args*) {});
+  if (MovesState(parsed.options.coordinator)) return RunMoveState(parsed.options);
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(parsed.options.tls);
   if (!tls.ok()) {
     const std::string message(tls.status().message());

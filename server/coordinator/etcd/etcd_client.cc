@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
@@ -17,6 +18,7 @@
 #include "etcd/etcd.grpc.pb.h"
 #include "proto/base/host_port.h"
 #include "proto/security/grpc_credentials.h"
+#include "proto/security/tls_files.h"
 #include "proto/security/token_file.h"
 #include "rdma/base/clock.h"
 

@@ -18,32 +18,16 @@
 #define VERBENA_SERVER_COORDINATOR_ETCD_ETCD_CLIENT_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "etcd/etcd.pb.h"
-#include "proto/security/tls_files.h"
-#include "verbena/tls_options.h"
+#include "server/coordinator/etcd/etcd_options.h"
 
 namespace verbena::server {
-
-struct EtcdOptions {
-  std::vector<std::string> endpoints;  // HOST:PORT of members
-  TlsOptions tls;                      // no file: without TLS
-  std::string user;                    // empty: without authentication
-  std::string password_file;           // of `user`
-  std::string prefix = "/verbena/";    // of all keys
-  int lease_s = 5;                     // of the leader's key
-  // One member's time for one answer. More: a stopped member delays a change longer; less: a slow
-  // disk of etcd is taken for a stopped member.
-  absl::Duration attempt = absl::Seconds(1);
-  absl::Duration pause = absl::Milliseconds(50);  // before a repetition
-};
 
 // Whether a call that ended with this error may have been applied, or may still be.
 bool OutcomeUnknown(const absl::Status& status);

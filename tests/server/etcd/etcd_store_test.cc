@@ -139,14 +139,14 @@ TEST_CASE("of a large save that is cut off, the next leader finds all or nothing
   bool nothing = false, all = false;
   for (int cut = 0; !done; ++cut) {
     Stored stored;
-    const EtcdLimits small{.operations = 4, .bytes = 3000, .longest = absl::Milliseconds(20)};
+    const EtcdLimits small{.operations = 4, .bytes = 3000};
     const CoordinatorState before = Large(2), after = Large(30);
     EtcdStore store = stored.NewStore(small);
     REQUIRE(store.Load().ok());
     REQUIRE(store.Save(before, {}).ok());
     int requests = 0;
     stored.world.etcd.SetFaults(
-        [&](const std::string&) { return requests++ < cut ? Fault::kNone : Fault::kLost; });
+        [&](const std::string&) { return requests++ < cut ? Fault::kNone : Fault::kNoSpace; });
     const absl::Status saved = store.Save(after, {});
     done = requests <= cut;
     stored.world.etcd.SetFaults({});
