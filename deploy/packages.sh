@@ -38,6 +38,7 @@ VERBENA_PACKAGES_PYTHON=(
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
   python3 python3-yaml clang-format-14 shellcheck systemd
+  etcd-server                                         # tests start their own members by hand
   "${VERBENA_PACKAGES_PYTHON[@]}"
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"
@@ -86,6 +87,12 @@ ensure_packages() {
     printf 'Packages are missing. Install them, then run this again:\n' >&2
     printf '  sudo apt-get install --no-install-recommends %s\n' "${missing[*]}" >&2
     return 1
+  fi
+  # Debian starts a package's service when it installs it. Tests need the program alone.
+  local unit=/etc/systemd/system/etcd.service
+  if [[ " ${missing[*]} " == *" etcd-server "* ]] && [ ! -e "$unit" ] && [ ! -L "$unit" ]; then
+    mkdir -p "${unit%/*}" && ln -s /dev/null "$unit"
+    printf 'The service etcd is masked: it does not start on this machine (systemctl unmask etcd ends that).\n' >&2
   fi
   printf 'Installing %d missing packages: %s\n' "${#missing[@]}" "${missing[*]}" >&2
   # A fresh machine has no package lists yet; another apt may be at work (two quickstarts at once).
