@@ -256,6 +256,31 @@ TEST_CASE(
                             << absl::StrJoin(changes_s, " "));
 }
 
+// Hidden, since it asserts no time: `coordinators_test [takeover]`, with VERBENA_ETCD_ROUNDS kills.
+TEST_CASE("measure the time from a leader's death to the next leader", "[.takeover]") {
+  EtcdCluster cluster;
+  std::vector<double> seconds;
+  for (int kill = 0; kill < Rounds(); ++kill) {
+    const int leader = cluster.WaitLeader();
+    REQUIRE(leader >= 0);
+    // Kills are spread over the interval in which the lease is extended.
+    absl::SleepFor(absl::Milliseconds(37 * kill % 600));
+    const absl::Time killed = absl::Now();
+    cluster.KillCoordinator(leader);
+    REQUIRE(cluster.WaitLeader(leader) >= 0);
+    seconds.push_back(absl::ToDoubleSeconds(absl::Now() - killed));
+    cluster.StartCoordinator(leader);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const auto at = [&](double part) {
+    return seconds[std::min(seconds.size() - 1,
+                            static_cast<size_t>(part * static_cast<double>(seconds.size())))];
+  };
+  WARN(seconds.size() << " kills, lease " << EtcdClusterOptions().lease_s << " s: median "
+                      << at(0.5) << " s, p99 " << at(0.99) << " s, longest " << seconds.back()
+                      << " s");
+}
+
 std::unique_ptr<Process> StartCoordinator(const std::string& address,
                                           std::vector<std::string> state) {
   std::vector<std::string> argv = {

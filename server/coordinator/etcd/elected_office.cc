@@ -66,8 +66,17 @@ void ElectedOffice::CountFailures() {
   if (!etcd_store_->status().ok()) writes_.store(false, std::memory_order_relaxed);
 }
 
+void ElectedOffice::NoteEtcd(const LeaderElection::Seat& seat) {
+  if (seat.problem.ok() == answers_) return;
+  answers_ = seat.problem.ok();
+  log_(!answers_,
+       answers_ ? "etcd answers again"
+                : absl::StrCat("this coordinator cannot be elected: ", seat.problem.message()));
+}
+
 bool ElectedOffice::Follow(std::unique_ptr<Coordinator>* coordinator) {
   CountFailures();
+  NoteEtcd(election_->seat());
   bool changed = false;
   if (store_ != nullptr) {
     const absl::Status why = WhyEnded();
@@ -141,8 +150,11 @@ absl::Status ElectedOffice::Absence() const {
 }
 
 absl::Status ElectedOffice::problem() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return problem_;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!problem_.ok()) return problem_;
+  }
+  return election_->seat().problem;
 }
 
 }  // namespace verbena::server

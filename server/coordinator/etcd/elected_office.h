@@ -50,7 +50,8 @@ class ElectedOffice {
   bool Follow(std::unique_ptr<Coordinator>* coordinator);
   // For callers of a coordinator that does not lead (proto/control/standby.h).
   absl::Status Absence() const;
-  // Not OK: it was elected last, and could not take office; the reason, for an operator.
+  // Not OK: etcd does not answer, or this coordinator was elected last and could not take office;
+  // the reason, for an operator.
   absl::Status problem() const;
   std::string leader() const { return election_->seat().leader; }
 
@@ -67,6 +68,8 @@ class ElectedOffice {
   // Why the office that is held must end; OK: it goes on.
   absl::Status WhyEnded() const;
   void CountFailures();
+  // Logs once when etcd does not answer, and once when it does again.
+  void NoteEtcd(const LeaderElection::Seat& seat);
 
   const EtcdOptions etcd_;
   const CoordinatorOptions options_;
@@ -82,6 +85,7 @@ class ElectedOffice {
   std::unique_ptr<WatchedStore> store_;  // null: no office is held
   uint64_t failures_before_ = 0;         // of earlier stores
   int64_t refused_ = 0;                  // the leadership that could not take office
+  bool answers_ = true;                  // etcd, as logged last
 
   // Relaxed where they are single values: a scrape reads them.
   std::atomic<int64_t> held_ = 0;     // the create revision of the office that is held

@@ -144,6 +144,7 @@ absl::Duration LeaderElection::Keep() {
       left > absl::ZeroDuration()
           ? client_->KeepLease(lease_, std::min(left, client_->options().attempt))
           : absl::UnavailableError("etcd has not extended the leader's lease in time");
+  if (kept.ok()) kept = CheckKey(own.create_revision);
   if (kept.ok()) {
     const std::lock_guard<std::mutex> lock(mutex_);
     until_ns_ = EndOfLease(sent_ns);
@@ -153,6 +154,18 @@ absl::Duration LeaderElection::Keep() {
   former_leases_.insert(std::exchange(lease_, 0));
   Follow("", kept);
   return absl::ZeroDuration();
+}
+
+// A lease lives on without the key that was attached to it.
+absl::Status LeaderElection::CheckKey(int64_t create_revision) {
+  etcdserverpb::RangeRequest request;
+  request.set_key(Key());
+  const absl::StatusOr<etcdserverpb::RangeResponse> found =
+      client_->Range(request, client_->options().attempt);
+  if (!found.ok()) return found.status();
+  if (!found->kvs().empty() && found->kvs(0).create_revision() == create_revision)
+    return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("etcd: the leader's key ", Key(), " was removed"));
 }
 
 absl::Status LeaderElection::RemoveKey(int64_t create_revision) {

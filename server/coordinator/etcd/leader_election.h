@@ -6,7 +6,7 @@
 //   follows   | no key: it is created with a new lease        | leads
 //             | another's key: looked at every 100 ms         | follows
 //             | etcd does not answer: seat().problem          | follows
-//   leads     | the lease is extended                         | leads
+//   leads     | the lease is extended, and the key is there   | leads
 //             | the lease has ended, or could have by our own | follows
 //             | clock; Resign()                               |
 //   any       | Stop(): the own key is removed                | stopped
@@ -87,6 +87,8 @@ class LeaderElection {
   void Follow(const std::string& leader, const absl::Status& problem);
   // Removes our own key, if it has this create revision.
   absl::Status RemoveKey(int64_t create_revision);
+  // NOT_FOUND: it is gone, or another's.
+  absl::Status CheckKey(int64_t create_revision);
   int64_t EndOfLease(int64_t sent_ns) const;
   std::string Key() const { return client_->options().prefix + "leader"; }
 

@@ -83,6 +83,16 @@ TEST_CASE("a leader whose lease has ended in etcd is replaced, and stands for el
   REQUIRE(Soon([&] { return a.leads(); }));
 }
 
+TEST_CASE("a leader whose key was removed leads no more") {
+  FakeEtcd etcd;
+  Candidate a(etcd, "a:7000", 2);
+  REQUIRE(Soon([&] { return a.leads(); }));
+  const int64_t first = a.own();
+  etcd.Recreate("/verbena/leader", "another:7000");
+  REQUIRE(Soon([&] { return a.election->seat().leader == "another:7000"; }));
+  CHECK_FALSE(a.election->Leads(first));
+}
+
 TEST_CASE("a leader that was suspended past its lease does not lead, whatever etcd has") {
   FakeEtcd etcd;
   Candidate a(etcd, "a:7000", 60);
@@ -225,6 +235,23 @@ TEST_CASE("an office ends by the clock alone, and is taken anew in a later term"
   REQUIRE(Soon([&] { return a.Follow(); }));
   CHECK(a.coordinator->view().term() == 2);
   CHECK(a.office->times_elected() == 2);
+}
+
+TEST_CASE("a coordinator says when it cannot be elected, and when it can again") {
+  FakeEtcd etcd;
+  etcd.RequireUser("somebody", "else");
+  Office a(etcd, "a:7000");
+  REQUIRE(Soon([&] {
+    a.Follow();
+    return !a.office->problem().ok() && !a.log.empty();
+  }));
+  CHECK_THAT(a.log, Catch::Matchers::Contains("cannot be elected: etcd at " + etcd.address()) &&
+                        Catch::Matchers::Contains("user name is empty"));
+  CHECK_THAT(std::string(a.office->Absence().message()),
+             Catch::Matchers::Contains("user name is empty"));
+  etcd.RequireUser("", "");
+  REQUIRE(Soon([&] { return a.Follow() && a.office->problem().ok(); }));
+  CHECK_THAT(a.log, Catch::Matchers::Contains("etcd answers again"));
 }
 
 TEST_CASE("a coordinator that cannot read the state says so, and lets others try") {

@@ -289,7 +289,7 @@ def connect(cluster: Any, *, job: Optional[str] = None, name: Optional[str] = No
             tls_key: Optional[str] = None, token_file: Optional[str] = None) -> Client:
     """Joins a job of a cluster.
 
-    cluster: "host:port" of the coordinator, or a LocalCluster.
+    cluster: "host:port" of the coordinator, or of several ("a:7000,b:7000"), or a LocalCluster.
     job: workers of one job share its tables and step clock; default "default".
     name: shown to operators; default host-pid.
     rank: gradients are summed in rank order; default: any free rank.
