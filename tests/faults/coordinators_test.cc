@@ -208,6 +208,10 @@ TEST_CASE(
     next = cluster.WaitLeader(leader, &view);
     REQUIRE(next >= 0);
     term = view.term();
+    const Finished status =
+        RunProgram({CliPath(), "--cluster", cluster.address(), "--timeout", "20", "status"});
+    INFO(status.err);
+    CHECK(status.status <= 1);  // reached, whatever it has to say
     cluster.coordinator(leader).Signal(SIGCONT);
     REQUIRE(cluster.coordinator(leader).WaitFor("leads no more", absl::Seconds(60)));
     world.Goes("a coordinator was stopped");

@@ -73,15 +73,21 @@ int EndedBySignal(int signal_fd) {
   return 128 + (size == sizeof info ? static_cast<int>(info.ssi_signo) : SIGINT);
 }
 
+// A stopped process accepts connections: a call that waits for it must wait as long as --timeout.
+// Where there are several coordinators, another one may answer.
+absl::Duration LongestAttempt(const Options& options) {
+  const bool several = options.cluster.find(',') != std::string::npos;
+  return several ? std::min(options.timeout / 4, absl::Seconds(2))
+                 : options.timeout + absl::Seconds(1);
+}
+
 class Program {
  public:
   Program(const Options& options, std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
           int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        // A stopped process accepts connections: a call that waits for it must wait as long as
-        // --timeout.
-        channel_(std::move(tls), std::move(token), options_.timeout + absl::Seconds(1)),
+        channel_(std::move(tls), std::move(token), LongestAttempt(options_)),
         coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
         reader_(coordinator_) {}
 

@@ -152,7 +152,8 @@ absl::Duration LeaderElection::Keep() {
   }
   if (!absl::IsNotFound(kept) && Leads(own.create_revision)) return kLook;
   former_leases_.insert(std::exchange(lease_, 0));
-  Follow("", kept);
+  // etcd has answered if the lease or the key is gone.
+  Follow("", absl::IsNotFound(kept) ? absl::OkStatus() : kept);
   return absl::ZeroDuration();
 }
 
