@@ -34,10 +34,10 @@ std::string DefaultName() {
 }
 
 absl::Status CheckOptions(const ClientOptions& options) {
-  const size_t colon = options.cluster.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == options.cluster.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("ClientOptions::cluster is '", options.cluster,
-                                                   "'; allowed: host:port of the coordinator"));
+  if (!SplitAddresses(options.cluster).ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ClientOptions::cluster is '", options.cluster,
+        "'; allowed: host:port of the coordinator, or several as host:port,host:port"));
   }
   if (absl::Status s = rdma::CheckTransport(options.transport); !s.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("ClientOptions::", s.message()));
@@ -88,7 +88,9 @@ rdma::TransportSettings SettingsOf(const ClientOptions& options) {
   settings.ofi.provider = options.fabric.provider;
   settings.ofi.address = options.fabric.address;
   // A text that is not HOST:PORT fails later on connecting, with a better reason.
-  settings.ofi.towards = SplitHostPort(options.cluster).value_or(HostAndPort{}).host;
+  // Of several coordinators the first: all are in the cluster's network.
+  const std::string first = options.cluster.substr(0, options.cluster.find(','));
+  settings.ofi.towards = SplitHostPort(first).value_or(HostAndPort{}).host;
   return settings;
 }
 

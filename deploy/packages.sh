@@ -43,6 +43,7 @@ VERBENA_PACKAGES_PYTHON=(
 # For tests/run.sh beyond that.
 VERBENA_PACKAGES_TEST=(
   python3 python3-yaml clang-format-14 shellcheck systemd
+  etcd-server                                         # tests start their own members by hand
   "${VERBENA_PACKAGES_PYTHON[@]}"
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"
@@ -88,10 +89,18 @@ ensure_packages() {
   fi
   mapfile -t missing < <(missing_packages "$@")
   [ "${#missing[@]}" -eq 0 ] && return 0
+  # Debian starts a package's service when it installs it. Tests need the program alone.
+  local service='' unit=/etc/systemd/system/etcd.service
+  [[ " ${missing[*]} " == *" etcd-server "* ]] && service=etcd
   if [ "$(id -u)" -ne 0 ]; then
     printf 'Packages are missing. Install them, then run this again:\n' >&2
+    [ -z "$service" ] || printf '  sudo systemctl mask etcd   # unless this machine is to run one\n' >&2
     printf '  sudo apt-get install --no-install-recommends %s\n' "${missing[*]}" >&2
     return 1
+  fi
+  if [ "$service" = etcd ] && [ ! -e "$unit" ] && [ ! -L "$unit" ]; then
+    mkdir -p "${unit%/*}" && ln -s /dev/null "$unit"
+    printf 'The service etcd is masked: it does not start on this machine (systemctl unmask etcd ends that).\n' >&2
   fi
   printf 'Installing %d missing packages: %s\n' "${#missing[@]}" "${missing[*]}" >&2
   # A fresh machine has no package lists yet; another apt may be at work (two quickstarts at once).

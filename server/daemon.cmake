@@ -6,6 +6,33 @@ verbena_module(verbena_server_store server
   LINK verbena_coordinator
   PRIVATE_LINK PkgConfig::SQLITE3 PkgConfig::XXHASH)
 
+# The coordinator's state in etcd, and the election of a leader by it. The messages and calls are etcd's.
+set(etcd_sources)
+foreach(p etcd stored_state)
+  set(out ${CMAKE_BINARY_DIR}/generated/etcd/${p})
+  set(made ${out}.pb.cc ${out}.pb.h)
+  set(services)
+  if(p STREQUAL "etcd")
+    list(APPEND made ${out}.grpc.pb.cc ${out}.grpc.pb.h)
+    set(services --grpc_out=${CMAKE_BINARY_DIR}/generated --plugin=protoc-gen-grpc=${GRPC_CPP_PLUGIN})
+  endif()
+  add_custom_command(
+    OUTPUT ${made}
+    COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR}/proto
+            --cpp_out=${CMAKE_BINARY_DIR}/generated ${services} ${CMAKE_SOURCE_DIR}/proto/etcd/${p}.proto
+    DEPENDS ${CMAKE_SOURCE_DIR}/proto/etcd/${p}.proto ${CMAKE_SOURCE_DIR}/proto/verbena/v1/cluster.proto)
+  list(APPEND etcd_sources ${made})
+endforeach()
+add_library(verbena_etcd_messages STATIC ${etcd_sources})
+set_target_properties(verbena_etcd_messages PROPERTIES UNITY_BUILD OFF)
+target_link_libraries(verbena_etcd_messages PUBLIC verbena_messages gRPC::grpc++)
+verbena_module(verbena_etcd server
+  SOURCES coordinator/etcd/elected_office.cc coordinator/etcd/etcd_client.cc coordinator/etcd/etcd_store.cc
+    coordinator/etcd/leader_election.cc coordinator/etcd/stored_entries.cc
+  LINK verbena_coordinator verbena_etcd_messages verbena_proto_grpc
+  PRIVATE_LINK absl::random_random PkgConfig::XXHASH Threads::Threads)
+verbena_module(verbena_etcd_options server SOURCES cli/etcd_options.cc LINK verbena_etcd)
+
 # Rows that are not in memory.
 verbena_module(verbena_cold server
   SOURCES cold/cold_directory.cc cold/rocks_store.cc
@@ -23,7 +50,7 @@ verbena_module(verbena_server server
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_limits.cc node_state.cc
     node_transports.cc
-  LINK verbena_cold verbena_checkpoint_tasks verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
+  LINK verbena_cold verbena_checkpoint_tasks verbena_etcd_options verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
     verbena_toml
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)
 
@@ -41,13 +68,14 @@ verbena_module(verbena_cli server
     cli/verbena/newest_checkpoint.cc
     cli/verbena/checkpoint_report.cc
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
+    cli/verbena/coordinator_command.cc
     cli/verbena/health.cc cli/verbena/json_fields.cc cli/verbena/json_report.cc cli/verbena/limits.cc
     cli/verbena/option_reference.cc cli/verbena/partition_report.cc cli/verbena/repair_command.cc
     cli/verbena/shard_load.cc cli/verbena/spec_report.cc cli/verbena/table_command.cc cli/verbena/table_set.cc
     cli/verbena/table_tensor.cc cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
     cli/verbena/format.cc
-  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_shard verbena_proto verbena_proto_grpc verbena_json
-       verbena_toml absl::str_format absl::time)
+  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_etcd_options verbena_server_store verbena_shard
+       verbena_proto verbena_proto_grpc verbena_json verbena_toml absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 
 add_executable(verbena_program cli/verbena/main.cc)

@@ -105,7 +105,7 @@ struct VerbenaNode::Impl {
   std::string address;
   std::string metrics_address;
 
-  const WatchedStore* state_store = nullptr;  // the coordinator's
+  const WatchedStore* state_store = nullptr;  // the coordinator's; null: it is elected
   std::unique_ptr<CoordinatorTask> coordinator;
   std::unique_ptr<Driver> coordinator_driver;
   InboxTask files;  // of checkpoints; made before the shards, which hand it their pieces
@@ -141,10 +141,6 @@ absl::Status VerbenaNode::Impl::OpenAccess() {
 
 absl::Status VerbenaNode::Impl::StartCoordinator() {
   if (!options.coordinator) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<WatchedStore>> opened = OpenStateStore(options);
-  if (!opened.ok()) return opened.status();
-  std::unique_ptr<WatchedStore> watched = *std::move(opened);
-  state_store = watched.get();
   CoordinatorOptions coordinator_options;
   coordinator_options.partitions = options.partitions;
   coordinator_options.lease_ms = options.lease_ms;
@@ -163,18 +159,23 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.tokens = tokens.operator_token.has_value();
   coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
-  absl::StatusOr<std::unique_ptr<Coordinator>> created =
-      Coordinator::Create(coordinator_options, &clock, watched.get());
-  if (!created.ok()) return created.status();
-  if (!options.accept_older_state.empty() && !(*created)->view().terms().rbegin()->accepted()) {
-    // Once a process life.
-    spdlog::warn(
-        "--accept-older-state {}: without effect: the state has no such term, or was "
-        "accepted before",
-        options.accept_older_state);
+  if (!options.etcd.endpoints.empty()) {
+    absl::StatusOr<std::unique_ptr<ElectedOffice>> office = OpenOffice(
+        options, coordinator_options, &clock, [this] { coordinator->inbox().Post([] {}); });
+    if (!office.ok()) return office.status();
+    coordinator = std::make_unique<CoordinatorTask>(
+        *std::move(office), [this](const v1::ClusterView& view) { LogSettings(view, options); });
+  } else {
+    absl::StatusOr<std::unique_ptr<WatchedStore>> opened = OpenStateStore(options);
+    if (!opened.ok()) return opened.status();
+    std::unique_ptr<WatchedStore> watched = *std::move(opened);
+    state_store = watched.get();
+    absl::StatusOr<std::unique_ptr<Coordinator>> created =
+        Coordinator::Create(coordinator_options, &clock, watched.get());
+    if (!created.ok()) return created.status();
+    LogSettings((*created)->view(), options);
+    coordinator = std::make_unique<CoordinatorTask>(std::move(watched), *std::move(created));
   }
-  LogSettings((*created)->view(), options);
-  coordinator = std::make_unique<CoordinatorTask>(std::move(watched), *std::move(created));
   coordinator_driver =
       std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
   return absl::OkStatus();
@@ -291,6 +292,8 @@ absl::Status VerbenaNode::Impl::StartShards() {
   if (absl::Status status = files_driver->Start(); !status.ok()) return status;
   if (coordinator_driver != nullptr) {
     if (absl::Status status = coordinator_driver->Start(); !status.ok()) return status;
+    // Callers reach it from now on.
+    if (coordinator->office() != nullptr) coordinator->office()->Start(address);
   }
   for (const std::unique_ptr<RocksStore>& store : cold) {
     if (absl::Status status = store->Start(); !status.ok()) return status;
@@ -327,10 +330,11 @@ absl::Status VerbenaNode::Impl::StartMembership() {
     return absl::OkStatus();
   }
   MembershipOptions member;
-  // A coordinator connects to itself at its listening address, whatever its advertised address.
+  // A coordinator that is the only one connects to itself at its listening address, whatever its
+  // advertised address.
   // With TLS it uses the advertised address, for which its certificate is valid.
   const std::string& self = tls == nullptr ? grpc->address() : address;
-  member.coordinator = options.coordinator ? self : options.join;
+  member.coordinator = options.join.empty() ? self : options.join;
   member.name = options.name;
   member.address = address;
   member.shards = options.shards;
@@ -369,6 +373,9 @@ absl::Status VerbenaNode::Impl::StartCheckpoints() {
   wanted.retention = {.keep_last = options.checkpoint_keep_last,
                       .keep_every = options.checkpoint_keep_every};
   wanted.failing = &failing_checkpoints;
+  if (coordinator->office() != nullptr) {
+    wanted.active = [machine = coordinator.get()] { return machine->leads(); };
+  }
   const auto failures =
       Bounded([](const std::string& text) { spdlog::warn("checkpoints: {}", text); });
   const auto successes =
@@ -429,6 +436,10 @@ NodeMetrics VerbenaNode::Impl::Gather() {
       said.age_seconds = static_cast<double>(clock.NowNanos() - made.at_ns) / 1e9;
     }
   }
+  if (coordinator != nullptr && coordinator->office() != nullptr) {
+    const ElectedOffice& office = *coordinator->office();
+    metrics.election = {office.Leads(), office.times_elected(), office.etcd_failures()};
+  }
   std::future<CoordinatorMetrics> coordinator_metrics;
   if (coordinator != nullptr) {
     auto promise = std::make_shared<std::promise<CoordinatorMetrics>>();
@@ -452,10 +463,13 @@ NodeMetrics VerbenaNode::Impl::Gather() {
           absl::ToInt64Milliseconds(kScrapeTimeout))) == std::future_status::ready) {
     try {
       metrics.coordinator = coordinator_metrics.get();
-      metrics.coordinator->checkpoint_failures = state_store->failures();
-      metrics.coordinator->checkpoint_failing = state_store->failing();
+      const ElectedOffice* office = coordinator->office();
+      metrics.coordinator->checkpoint_failures =
+          office != nullptr ? office->save_failures() : state_store->failures();
+      metrics.coordinator->checkpoint_failing =
+          office != nullptr ? office->save_failing() : state_store->failing();
     } catch (const std::future_error&) {
-      // The coordinator has retired, so it has no metrics.
+      // The coordinator has retired, or another one leads: it has no metrics.
     }
   }
   return metrics;

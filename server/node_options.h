@@ -11,6 +11,7 @@
 #include "rdma/selection/transports.h"
 #include "server/checkpoint/files/checkpoint_directory.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/etcd/etcd_options.h"
 #include "server/executor/shard_executor.h"
 #include "shard/replica/log_limits.h"
 #include "verbena/tls_options.h"
@@ -22,7 +23,8 @@ struct NodeOptions {
   // HOST or HOST:PORT for peers; empty: the listening address
   std::string advertise;
   bool coordinator = false;
-  std::string join;  // host:port of the coordinator, when it is not us
+  // host:port of the coordinator, when it is not us; or of several, of which one leads
+  std::string join;
   uint32_t shards = 1;
   TlsOptions tls;  // of the control plane; no certificate: without TLS
   // With tls.ca: peers must present a certificate of one of these authorities (mutual TLS).
@@ -34,6 +36,7 @@ struct NodeOptions {
   std::string audit_log;   // file; empty: the lines go to the daemon's log
   std::string metrics;     // host:port of /metrics and /healthz; empty: none
   std::string state;       // directory of the coordinator's state; empty: in memory
+  EtcdOptions etcd;        // with endpoints: of the coordinator's state, and of the election of one
   // Coordinator: confirms that the state is an old one, and that nothing newer is left.
   std::string accept_older_state;  // 16 hexadecimal digits; empty: none
   // Coordinator: interval at which each job's tables are written to checkpoints below this

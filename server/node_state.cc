@@ -10,6 +10,19 @@
 
 namespace verbena::server {
 
+namespace {
+
+// Of a store that fails and recovers.
+WatchedStore::Say SayFailures() {
+  const auto failures = Bounded([](const std::string& text) { spdlog::error("{}", text); });
+  const auto recoveries = Bounded([](const std::string& text) { spdlog::info("{}", text); });
+  return [failures, recoveries](bool failing, const std::string& text) {
+    (failing ? failures : recoveries)(text);
+  };
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& options) {
   std::unique_ptr<Store> store;
   if (options.state.empty()) {
@@ -21,12 +34,19 @@ absl::StatusOr<std::unique_ptr<WatchedStore>> OpenStateStore(const NodeOptions& 
     if (!opened.ok()) return opened.status();
     store = *std::move(opened);
   }
-  const auto failures = Bounded([](const std::string& text) { spdlog::error("{}", text); });
-  const auto recoveries = Bounded([](const std::string& text) { spdlog::info("{}", text); });
-  return std::make_unique<WatchedStore>(
-      std::move(store), [failures, recoveries](bool failing, const std::string& text) {
-        (failing ? failures : recoveries)(text);
-      });
+  return std::make_unique<WatchedStore>(std::move(store), SayFailures());
+}
+
+absl::StatusOr<std::unique_ptr<ElectedOffice>> OpenOffice(const NodeOptions& options,
+                                                          const CoordinatorOptions& coordinator,
+                                                          const Clock* clock,
+                                                          std::function<void()> changed) {
+  // Leaders may change as often as etcd fails.
+  const auto losses = Bounded([](const std::string& text) { spdlog::warn("{}", text); });
+  const auto offices = Bounded([](const std::string& text) { spdlog::info("{}", text); });
+  return ElectedOffice::Create(
+      options.etcd, coordinator, clock, SayFailures(), std::move(changed),
+      [losses, offices](bool bad, const std::string& text) { (bad ? losses : offices)(text); });
 }
 
 void LogSettings(const v1::ClusterView& view, const NodeOptions& options) {
@@ -39,6 +59,13 @@ void LogSettings(const v1::ClusterView& view, const NodeOptions& options) {
     // Once a process life.
     spdlog::warn("--partitions {}: without effect; the cluster keeps its {} partitions",
                  options.partitions, view.partitions_size());
+  }
+  if (!options.accept_older_state.empty() && !view.terms().rbegin()->accepted()) {
+    // Once an office.
+    spdlog::warn(
+        "--accept-older-state {}: without effect: the state has no such term, or was accepted "
+        "before",
+        options.accept_older_state);
   }
 }
 

@@ -44,7 +44,7 @@ absl::StatusOr<rdma::Transports> MakeShardTransports(const NodeOptions& options,
   if (cpu >= 0) settings.verbs.numa_node = NodeOfProcessor(cpu);
   settings.ofi.log = settings.verbs.log;
   // Where the control plane listens; a server of loopback alone is of loopback alone.
-  for (const std::string& near : {options.listen, options.join}) {
+  for (const std::string& near : {options.listen, options.join.substr(0, options.join.find(','))}) {
     const absl::StatusOr<HostAndPort> parsed = SplitHostPort(near);
     if (!settings.ofi.towards.empty() || !parsed.ok() || IsWildcard(parsed->host)) continue;
     settings.ofi.towards = parsed->host;

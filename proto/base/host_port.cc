@@ -1,8 +1,14 @@
 #include "proto/base/host_port.h"
 
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace verbena {
 
@@ -40,6 +46,27 @@ std::string WithoutBrackets(const std::string& host) {
 std::string JoinHostPort(const std::string& host, uint16_t port) {
   return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
                                              : absl::StrCat("[", host, "]:", port);
+}
+
+bool OnThisHost(const std::string& address) {
+  const absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
+  if (!parsed.ok()) return false;
+  if (parsed->host == "localhost" || parsed->host == "::1") return true;
+  in_addr ip = {};
+  return inet_pton(AF_INET, parsed->host.c_str(), &ip) == 1 && (ntohl(ip.s_addr) >> 24) == 127;
+}
+
+absl::StatusOr<std::vector<std::string>> SplitAddresses(const std::string& list) {
+  std::vector<std::string> addresses = absl::StrSplit(list, ',');
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    if (absl::Status parsed = SplitHostPort(addresses[i]).status(); !parsed.ok()) return parsed;
+    if (std::find(addresses.begin(), addresses.begin() + static_cast<std::ptrdiff_t>(i),
+                  addresses[i]) != addresses.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", list, "' names ", addresses[i], " twice; name each address once"));
+    }
+  }
+  return addresses;
 }
 
 }  // namespace verbena

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -22,6 +23,11 @@ absl::StatusOr<HostAndPort> SplitHostPort(const std::string& address);
 std::string WithoutBrackets(const std::string& host);
 // Puts brackets around a host that contains a colon.
 std::string JoinHostPort(const std::string& host, uint16_t port);
+// Whether no packet to this address leaves the host: "127.0.0.1:7000", "localhost:7000",
+// "[::1]:7000".
+bool OnThisHost(const std::string& address);
+// The addresses of a list "host:port,host:port". INVALID_ARGUMENT: one is wrong, or is named twice.
+absl::StatusOr<std::vector<std::string>> SplitAddresses(const std::string& list);
 
 }  // namespace verbena
 

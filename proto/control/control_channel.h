@@ -40,7 +40,8 @@ class ControlChannel {
   using Done = absl::AnyInvocable<void(absl::Status)>;
   virtual ~ControlChannel() = default;
 
-  // Calls `method` ("/verbena.v1.Cluster/JoinWorker") of the server at `address` (host:port).
+  // Calls `method` ("/verbena.v1.Cluster/JoinWorker") of the server at `address` (host:port; of the
+  // coordinator perhaps a list, see GrpcControlChannel::Unary()).
   // `request` is serialized before this returns; `response` stays alive until `done` has run.
   // `done` runs exactly once, at the latest after `timeout` (DEADLINE_EXCEEDED), unless the channel
   // is destroyed first.

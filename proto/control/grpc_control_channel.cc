@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -27,11 +28,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "proto/base/fork_guard.h"
 #include "proto/base/host_port.h"
+#include "proto/control/standby.h"
 #include "proto/security/grpc_credentials.h"
 #include "proto/security/tls_pem.h"
 #include "proto/security/tls_probe.h"
@@ -49,6 +52,8 @@ constexpr int kKeepaliveTimeoutMs = 3000;
 // Restarted servers change addresses; above this number the cache is cleared.
 constexpr size_t kMaxChannels = 1024;
 constexpr absl::Duration kLongestCall = absl::Hours(24);
+// Lists of addresses of which the channel keeps the one that has answered.
+constexpr size_t kMaxLists = 64;
 // The duration of a probe of a failed TLS connection, and the interval between probes of an
 // address.
 constexpr absl::Duration kLongestProbe = absl::Seconds(1);
@@ -85,26 +90,26 @@ uint64_t RevisionOf(const google::protobuf::Message& request) {
   return request.GetReflection()->GetUInt64(request, field);
 }
 
-// Addresses for which no packet leaves the host: "127.0.0.1:7000", "localhost:7000", "[::1]:7000".
-bool OnThisHost(const std::string& address) {
-  const absl::StatusOr<HostAndPort> parsed = SplitHostPort(address);
-  return parsed.ok() && (parsed->host == "localhost" || parsed->host == "::1" ||
-                         (tls::IsIpAddress(parsed->host) && parsed->host.rfind("127.", 0) == 0));
-}
-
 }  // namespace
 
 // Owned by State::outstanding while gRPC uses it, then by State::ended.
 struct GrpcControlChannel::Pending {
   std::shared_ptr<grpc::Channel> channel;
-  grpc::ClientContext context;
+  // Of the attempt that runs; those of earlier attempts stay, since gRPC may still be in them.
+  grpc::ClientContext* context = nullptr;
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
   grpc::ByteBuffer request;
   grpc::ByteBuffer response;
   grpc::Status status;
   std::shared_ptr<google::protobuf::Message> message;
   Done done;
   std::string address;
+  std::string list;                   // the addresses that the caller gave; one: equal to `address`
+  std::vector<std::string> others;    // of the list, that have not been asked
+  std::string refusals;               // of those that have been
+  std::optional<std::string> leader;  // that a standby has named last; none: no standby answered
   std::string method;
+  uint64_t revision = 0;
   absl::Duration timeout;
   absl::Time deadline;
   std::string untrusted;  // TLS problem of the connection; empty: none was found
@@ -131,7 +136,14 @@ struct GrpcControlChannel::State {
   };
 
   Peer& Find(const std::string& address);
-  void End(Pending* call, grpc::Status status);
+  // Makes the context of the next attempt. Requires the lock.
+  void Prepare(Pending* call);
+  // Whether another address of the call's list is asked, as the next attempt. Requires the lock.
+  bool PassOn(Pending* call);
+  // Outside the lock.
+  static void Send(const std::shared_ptr<State>& state, Pending* call);
+  // True: the call goes on, by Send().
+  bool End(Pending* call, grpc::Status status);
   bool StartProbe(Pending* call, Peer* peer);
   void Probe(Pending* call);
   void Deliver(Pending* call);
@@ -148,6 +160,7 @@ struct GrpcControlChannel::State {
   std::map<Pending*, std::unique_ptr<Pending>> outstanding;
   std::vector<std::unique_ptr<Pending>> ended;
   std::map<std::string, Peer> peers;
+  std::map<std::string, std::string> leaders;   // by list: the address that is asked first
   std::shared_ptr<const TlsMaterial> material;  // the material of `credentials`
   std::shared_ptr<grpc::ChannelCredentials> credentials;
   bool probing = false;
@@ -211,10 +224,66 @@ void GrpcControlChannel::State::Probe(Pending* call) {
   Deliver(call);
 }
 
+void GrpcControlChannel::State::Prepare(Pending* call) {
+  call->channel = Find(call->address).channel;
+  call->context = call->contexts.emplace_back(std::make_unique<grpc::ClientContext>()).get();
+  call->response.Clear();
+  // A duration instead of a point of the system clock: setting the host's clock must not change it.
+  const absl::Duration span =
+      std::clamp(call->deadline - absl::Now(), absl::ZeroDuration(), kLongestCall);
+  call->context->set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
+  call->context->set_wait_for_ready(false);
+  if (token == nullptr) return;
+  call->context->AddMetadata("authorization", "Bearer " + token->Current());
+  if (call->revision > 0)
+    call->context->AddMetadata(kRevisionMetadata, absl::StrCat(call->revision));
+}
+
+void GrpcControlChannel::State::Send(const std::shared_ptr<State>& state, Pending* call) {
+  grpc::GenericStub stub(call->channel);
+  stub.UnaryCall(call->context, call->method, grpc::StubOptions(), &call->request, &call->response,
+                 [state, call](grpc::Status status) {
+                   if (state->End(call, std::move(status))) Send(state, call);
+                 });
+}
+
+// Calls of a list are those of the coordinator, which all may be repeated: they change nothing, or
+// have a request id.
+bool GrpcControlChannel::State::PassOn(Pending* call) {
+  if (call->list == call->address) return false;
+  std::string& leader = leaders[call->list];
+  const grpc::StatusCode code = call->status.error_code();
+  const std::optional<std::string> hint = LeaderOf(call->status.error_details());
+  if (hint) call->leader = hint;
+  const bool unreached =
+      code == grpc::StatusCode::UNAVAILABLE && call->channel->GetState(false) != GRPC_CHANNEL_READY;
+  if (!hint && !unreached && code != grpc::StatusCode::DEADLINE_EXCEEDED) {
+    leader = call->address;
+    return false;
+  }
+  if (call->others.empty() || closing) {
+    // The next call begins elsewhere.
+    if (leader == call->address) leader.clear();
+    return false;
+  }
+  // Only addresses that the caller named get its requests.
+  auto next = std::find(call->others.begin(), call->others.end(), hint.value_or(""));
+  if (next == call->others.end()) next = call->others.begin();
+  // One that hung takes the time of its own call alone.
+  if (leader == call->address || leader.empty()) leader = *next;
+  if (code == grpc::StatusCode::DEADLINE_EXCEEDED || absl::Now() >= call->deadline) return false;
+  absl::StrAppend(&call->refusals, call->address, ": ", call->status.error_message(), "; ");
+  call->address = *next;
+  call->others.erase(next);
+  Prepare(call);
+  return true;
+}
+
 // Runs on a gRPC thread.
-void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
+bool GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
   const std::lock_guard<std::mutex> lock(mutex);
   call->status = std::move(status);
+  if (PassOn(call)) return true;
   const auto it = peers.find(call->address);
   if (it != peers.end() && it->second.channel == call->channel) {
     Peer& peer = it->second;
@@ -227,11 +296,12 @@ void GrpcControlChannel::State::End(Pending* call, grpc::Status status) {
       peer.answered = true;
       peer.untrusted.clear();
     } else if (unreached && (tls != nullptr || !peer.answered)) {
-      if (StartProbe(call, &peer)) return;
+      if (StartProbe(call, &peer)) return false;
       call->untrusted = peer.untrusted;
     }
   }
   Deliver(call);
+  return false;
 }
 
 // Requires the lock.
@@ -277,10 +347,13 @@ absl::Status GrpcControlChannel::Pending::Result() {
                            " (it does not serve ", method, ")",
                            cluster ? "; name the verbenad that runs with --coordinator" : ""));
   }
-  return absl::Status(code,
-                      absl::StrCat(address, ": ",
+  absl::Status result(code,
+                      absl::StrCat(refusals, address, ": ",
                                    status.error_message().empty() ? absl::StatusCodeToString(code)
                                                                   : status.error_message()));
+  const std::optional<std::string> named = LeaderOf(status.error_details());
+  if (named || leader) result.SetPayload(kStandbyPayload, absl::Cord(named ? *named : *leader));
+  return result;
 }
 
 namespace {
@@ -314,7 +387,7 @@ GrpcControlChannel::~GrpcControlChannel() {
   state_->closing = true;
   std::vector<grpc::ClientContext*> contexts;
   std::unique_lock<std::mutex> lock(state_->mutex);
-  for (const auto& [call, owner] : state_->outstanding) contexts.push_back(&call->context);
+  for (const auto& [call, owner] : state_->outstanding) contexts.push_back(call->context);
   lock.unlock();
   // Outside the lock, because gRPC does not guarantee that TryCancel() never runs a callback. The
   // contexts stay valid: a call that ends now moves to `ended`, which is no longer emptied.
@@ -340,20 +413,28 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
   call->request = grpc::ByteBuffer(&slice, 1);
   call->message = std::move(response);
   call->done = std::move(done);
-  call->address = address;
+  call->list = address;
+  call->others = absl::StrSplit(address, ',');
   call->method = method;
+  call->revision = RevisionOf(request);
   call->timeout = timeout;
   call->deadline = absl::Now() + timeout;
-  // A duration instead of a point of the system clock: setting the host's clock must not change it.
-  const absl::Duration span = std::clamp(timeout, absl::ZeroDuration(), kLongestCall);
-  call->context.set_deadline(gpr_time_from_micros(absl::ToInt64Microseconds(span), GPR_TIMESPAN));
-  call->context.set_wait_for_ready(false);
-  const bool readable = state_->token != nullptr && state_->tls == nullptr && !OnThisHost(address);
+  const bool readable = state_->token != nullptr && state_->tls == nullptr &&
+                        !std::all_of(call->others.begin(), call->others.end(), OnThisHost);
   {
     const std::lock_guard<std::mutex> lock(state_->mutex);
-    call->channel = state_->Find(address).channel;
+    if (call->others.size() > 1 && state_->leaders.size() >= kMaxLists) state_->leaders.clear();
+    const auto leader = state_->leaders.find(address);
+    auto first = call->others.begin();
+    if (leader != state_->leaders.end()) {
+      first = std::find(call->others.begin(), call->others.end(), leader->second);
+      if (first == call->others.end()) first = call->others.begin();
+    }
+    call->address = *first;
+    call->others.erase(first);
     state_->outstanding.emplace(call, std::move(owned));
     if (readable) {
+      call->channel = state_->Find(call->address).channel;
       call->untrusted =
           "a token is given without TLS: beyond this host it would be readable on the network; "
           "give --tls-ca (ClientOptions::tls), too";
@@ -361,17 +442,9 @@ void GrpcControlChannel::Unary(const std::string& address, const std::string& me
       state_->Deliver(call);
       return;
     }
+    state_->Prepare(call);
   }
-  if (state_->token != nullptr) {
-    call->context.AddMetadata("authorization", "Bearer " + state_->token->Current());
-    if (const uint64_t revision = RevisionOf(request); revision > 0) {
-      call->context.AddMetadata(kRevisionMetadata, absl::StrCat(revision));
-    }
-  }
-  grpc::GenericStub stub(call->channel);
-  stub.UnaryCall(
-      &call->context, method, grpc::StubOptions(), &call->request, &call->response,
-      [state = state_, call](grpc::Status status) { state->End(call, std::move(status)); });
+  State::Send(state_, call);
 }
 
 bool GrpcControlChannel::RunOnce() {

@@ -10,6 +10,7 @@
 //  2. When the destructor returns, no other thread uses this object. Pending `done`s are dropped.
 //  3. A token is sent only to a peer that TLS has verified, or to this host.
 //  4. With TLS, nothing is sent to a peer that is not verified, and nothing is sent without TLS.
+//  5. Of a list of addresses, a call is sent to one at a time, and to each at most once.
 #ifndef VERBENA_PROTO_CONTROL_GRPC_CONTROL_CHANNEL_H_
 #define VERBENA_PROTO_CONTROL_GRPC_CONTROL_CHANNEL_H_
 
@@ -47,6 +48,11 @@ class GrpcControlChannel final : public ControlChannel {
   GrpcControlChannel(const GrpcControlChannel&) = delete;
   GrpcControlChannel& operator=(const GrpcControlChannel&) = delete;
 
+  // `address` may be a list "HOST:PORT,HOST:PORT" of coordinators: the one that has answered last
+  // is called first. A coordinator that does not lead (proto/control/standby.h) or is not reached
+  // is passed over for the one that it names, if that is listed, else for the next. After one that
+  // did not answer by a call's deadline, the next call begins with another.
+  //
   // Errors contain the address: "127.0.0.1:7000: failed to connect ...". An unreachable peer is
   // UNAVAILABLE at once, not at the deadline; a peer that restarts is reachable again within about
   // a second. UNAUTHENTICATED: TLS verification failed, only one side uses TLS, or a token would be

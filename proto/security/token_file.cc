@@ -19,16 +19,17 @@ constexpr absl::Duration kLookAgain = absl::Seconds(1);
 // A token has 60 bytes; a larger file is not a token file.
 constexpr size_t kMostTokenBytes = 4096;
 
-absl::Status Wrong(const std::string& path, absl::string_view what) {
-  return absl::FailedPreconditionError(absl::StrCat("token file ", path, ": ", what));
+absl::Status Wrong(const std::string& path, absl::string_view what,
+                   absl::string_view kind = "token") {
+  return absl::FailedPreconditionError(absl::StrCat(kind, " file ", path, ": ", what));
 }
 
 }  // namespace
 
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
+absl::StatusOr<std::string> ReadSecret(const std::string& path, const std::string& kind) {
   // Nonblocking, because opening a named pipe without a writer would block the process.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)));
+  if (fd < 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(errno)), kind);
   char bytes[kMostTokenBytes];
   size_t size = 0;
   ssize_t got = 0;
@@ -37,9 +38,16 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   }
   const int error = got < 0 ? errno : 0;
   close(fd);
-  if (error != 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(error)));
+  if (error != 0) return Wrong(path, absl::StrCat("cannot be read: ", std::strerror(error)), kind);
   std::string text(absl::StripAsciiWhitespace(absl::string_view(bytes, size)));
-  if (absl::StatusOr<std::string> id = TokenId(text); !id.ok()) {
+  if (text.empty()) return Wrong(path, absl::StrCat("holds no ", kind), kind);
+  return text;
+}
+
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadSecret(path, "token");
+  if (!text.ok()) return text;
+  if (absl::StatusOr<std::string> id = TokenId(*text); !id.ok()) {
     return Wrong(path, absl::StrCat("holds ", id.status().message()));
   }
   return text;

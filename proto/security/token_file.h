@@ -38,6 +38,10 @@ class TokenFile {
   absl::Time looked_ = absl::InfinitePast();
 };
 
+// The first 4 KiB of a file with a secret, without surrounding white space. FAILED_PRECONDITION has
+// `kind` ("password"), the file and the problem, and no part of the secret.
+absl::StatusOr<std::string> ReadSecret(const std::string& path, const std::string& kind);
+
 // The file's contents without surrounding white space. Errors: those of TokenFile::Open().
 absl::StatusOr<std::string> ReadToken(const std::string& path);
 

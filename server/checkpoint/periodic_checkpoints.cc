@@ -190,6 +190,21 @@ void PeriodicCheckpoints::Finish(std::function<void()> done) {
   next_ns_ = std::numeric_limits<int64_t>::min();
 }
 
+bool PeriodicCheckpoints::Inactive() {
+  if (!options_.active || options_.active()) return false;
+  // The leader makes the last checkpoints when it ends.
+  if (finished_) {
+    next_ns_ = kNever;
+    std::exchange(finished_, nullptr)();
+    finished_ = [] {};
+    return true;
+  }
+  const int64_t later = clock_->NowNanos() + kLookNanos;
+  if (next_ns_ != kNever) next_ns_ = std::max(next_ns_, later);
+  if (next_look_ns_ != kNever) next_look_ns_ = std::max(next_look_ns_, later);
+  return true;
+}
+
 bool PeriodicCheckpoints::RunOnce() {
   if (checkpoint_task_ != nullptr) {
     const bool worked = checkpoint_task_->RunOnce();
@@ -198,7 +213,7 @@ bool PeriodicCheckpoints::RunOnce() {
     BeginNext();
     return true;
   }
-  if (asking_) return false;
+  if (asking_ || Inactive()) return false;
   const int64_t now = clock_->NowNanos();
   if (next_ns_ <= now) {
     AskJobs();

@@ -43,6 +43,9 @@ struct PeriodicCheckpointsOptions {
                              // checkpoint; 0: not by steps
   checkpoint::Retention retention = {};
   FailingCheckpoints* failing = nullptr;  // outlives the saves; null: nobody asks
+  // Whether checkpoints are this process's task now: one of several coordinators leads. A
+  // checkpoint that was due before it became so is made at once. Empty: always.
+  std::function<bool()> active = {};
   // `failed`: something could not be made or removed.
   std::function<void(bool failed, const std::string&)> log = {};
 };
@@ -79,6 +82,8 @@ class PeriodicCheckpoints {
   size_t jobs_kept() const { return std::max(steps_.size(), idle_.size()); }
 
  private:
+  // Puts off all that is due, if this is not active.
+  bool Inactive();
   void AskJobs();
   void OnSteps(const v1::ClusterView* view, const StepWatch::Steps& steps);
   // Forgets all other jobs.

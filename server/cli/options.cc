@@ -16,6 +16,7 @@
 #include "proto/base/toml_config.h"
 #include "proto/base/usage_error.h"
 #include "proto/base/utf8_text.h"
+#include "server/cli/etcd_options.h"
 #include "server/cli/network_options.h"
 #include "server/cli/validators.h"
 #include "server/memory_limit.h"
@@ -63,8 +64,11 @@ void AddMemberOptions(CLI::App* app, NodeOptions* node) {
       ->check(HostPort(false).description(""));
   app->add_flag("--coordinator", node->coordinator,
                 "Run the cluster's coordinator too; with --shards 0 only the coordinator");
-  app->add_option("--join", node->join, "Join the cluster of the coordinator at this address")
-      ->check(HostPort(true));
+  app->add_option(
+         "--join", node->join,
+         "Join the cluster of the coordinator at this address, or of the one that leads of "
+         "several")
+      ->check(HostPorts());
   app->add_option("--shards", node->shards,
                   "Executor threads, each with a part of the cluster's partitions")
       ->check(InRange<uint32_t>(0, 1024))
@@ -248,6 +252,7 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
   app->option_defaults()->group("Shards");
   AddShardOptions(app, &node);
   app->option_defaults()->group("Options");
+  AddEtcdOptions(app, &node.etcd, true);
   AddTlsOptions(app, &node);
   AddAccessOptions(app, &node);
   AddRdmaOptions(app, &node.transports.verbs);
@@ -328,23 +333,46 @@ std::string CheckEffect(const CLI::App& app, const NodeOptions& node) {
   return "";
 }
 
-// Checks that involve several options.
-std::string CheckTogether(const NodeOptions& node) {
+// Of the coordinator's place in the cluster, and of its state.
+std::string CheckCoordinator(const NodeOptions& node) {
+  const bool elected = !node.etcd.endpoints.empty();
+  if (elected && !node.coordinator) return "--etcd needs --coordinator: only it keeps state";
+  if (elected && !node.state.empty()) {
+    return absl::StrCat("--etcd and --state ", node.state,
+                        " exclude each other: the state is in one of them ('verbena coordinator "
+                        "import-sqlite' moves it)");
+  }
   if (!node.coordinator && node.join.empty()) {
     return "one of --coordinator and --join HOST:PORT is needed";
   }
-  if (node.coordinator && !node.join.empty()) {
-    return absl::StrCat("--coordinator and --join ", node.join,
-                        " exclude each other: a coordinator joins itself");
+  if (elected && node.shards > 0 && node.join.empty()) {
+    return "--etcd with shards needs --join with the addresses of all coordinators: this server "
+           "joins the "
+           "one that leads. Or give --shards 0";
   }
-  if (node.shards == 0 && !node.coordinator) {
-    return "--shards 0 needs --coordinator: there would be nothing to do";
+  if (node.coordinator && !elected && !node.join.empty()) {
+    return absl::StrCat(
+        "--coordinator and --join ", node.join,
+        " exclude each other: a coordinator joins itself (unless several are elected "
+        "by --etcd)");
+  }
+  if (elected && node.shards == 0 && !node.join.empty()) {
+    return absl::StrCat("--join ", node.join, " needs shards: a coordinator alone joins nothing");
   }
   if (!node.state.empty() && !node.coordinator) {
     return absl::StrCat("--state ", node.state, " needs --coordinator: only it keeps state");
   }
-  if (!node.accept_older_state.empty() && node.state.empty()) {
-    return "--accept-older-state needs --state, the directory of that state";
+  if (!node.accept_older_state.empty() && node.state.empty() && !elected) {
+    return "--accept-older-state needs --state or --etcd, where that state is";
+  }
+  return CheckEtcdOptions(node.etcd, node.insecure);
+}
+
+// Checks that involve several options.
+std::string CheckTogether(const NodeOptions& node) {
+  if (const std::string wrong = CheckCoordinator(node); !wrong.empty()) return wrong;
+  if (node.shards == 0 && !node.coordinator) {
+    return "--shards 0 needs --coordinator: there would be nothing to do";
   }
   if (node.replicas != 0 && node.min_replicas > node.replicas) {
     return absl::StrCat("--min-replicas ", node.min_replicas, " is not allowed; allowed: 1 to ",

@@ -31,6 +31,16 @@ inline CLI::Validator HostPort(bool port_required) {
   return check;
 }
 
+// One or several: "HOST:PORT,HOST:PORT".
+inline CLI::Validator HostPorts() {
+  CLI::Validator check;
+  check.description("HOST:PORT[,...]");
+  check.operation([](std::string& text) -> std::string {
+    return std::string(SplitAddresses(text).status().message());
+  });
+  return check;
+}
+
 inline CLI::Validator NotEmpty(const char* allowed) {
   CLI::Validator check;
   check.description("");

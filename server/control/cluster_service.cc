@@ -73,7 +73,7 @@ void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, cons
       [machine, gate, caller = call->caller(), run](const Request& copy,
                                                     Answerer<Response> answer) {
         Coordinator* coordinator = machine->coordinator();
-        if (coordinator == nullptr) return;
+        if (coordinator == nullptr || !machine->leads()) return answer(machine->Absence());
         const std::string method = MethodOf<Request>();
         Scope scope = ScopeOf(copy, IndexLookup(*coordinator));
         absl::StatusOr<Principal> who = gate->Judge(coordinator->access(), caller, method, scope);
@@ -86,6 +86,8 @@ void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, cons
                           coordinator->answers_change());
               // Before the answer: a new token may be used at once.
               machine->PublishAccess();
+              // Another coordinator may lead since; the caller repeats the call there.
+              if (!machine->leads()) return answer(machine->Absence());
               const v1::AccessRules* rules = coordinator->access();
               if (result.ok() && rules != nullptr) AddRules(*rules, who, &*result);
               answer(std::move(result));
@@ -137,6 +139,8 @@ ClusterService::ClusterService(CoordinatorTask* machine, AuditLog* audit,
 }
 
 absl::Status ClusterService::Admit(Caller* caller, const std::string& method) const {
+  // A standby reads no request, and knows no tokens.
+  if (!machine_->leads()) return machine_->Absence();
   return gate_.Admit(machine_->access().get(), caller, method);
 }
 

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "proto/control/standby.h"
 #include "server/access/budget.h"
 #include "server/access/gate.h"
 #include "server/control/control_port.h"
@@ -36,7 +37,8 @@ inline constexpr std::chrono::seconds kWholeRequestTime{10};
 
 inline grpc::Status ToGrpc(const absl::Status& status) {
   // The codes are the same numbers by design (absl/status/status.h).
-  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message())};
+  return {static_cast<grpc::StatusCode>(status.code()), std::string(status.message()),
+          StandbyDetails(status)};
 }
 
 // The handler's view of a call. It may be gone once Finish() has been called.

@@ -1,13 +1,16 @@
-// Driver task of the coordinator, with its inbox.
+// Driver task of the coordinator, with its inbox: of the one coordinator, or of one that exists
+// while it is elected.
 //
-// **Thread safety**: inbox().Post(), Post(), status() and access() from any thread; the rest by the
-// owner thread.
+// **Thread safety**: inbox().Post(), Post(), status(), access(), leads() and Absence() from any
+// thread; the rest by the owner thread.
 #ifndef VERBENA_SERVER_CONTROL_COORDINATOR_TASK_H_
 #define VERBENA_SERVER_CONTROL_COORDINATOR_TASK_H_
 
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,6 +21,7 @@
 #include "rdma/base/clock.h"
 #include "server/access/budget.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/etcd/elected_office.h"
 #include "server/coordinator/store.h"
 #include "server/executor/driver.h"
 #include "server/executor/fair_queue.h"
@@ -32,6 +36,10 @@ class CoordinatorTask final : public Machine {
       : store_(std::move(store)), coordinator_(std::move(coordinator)) {
     PublishAccess();
   }
+  // `taken`: called by the owner with the view of each office that is taken.
+  CoordinatorTask(std::unique_ptr<ElectedOffice> office,
+                  std::function<void(const v1::ClusterView&)> taken)
+      : office_(std::move(office)), taken_(std::move(taken)) {}
 
   Inbox& inbox() { return inbox_; }
   // Posts a call of `caller` (a token's id, or a host). It runs after the inbox's closures, in turn
@@ -47,19 +55,36 @@ class CoordinatorTask final : public Machine {
     while (calls_.RunOne()) {
     }
   }
-  // Null once retired; closures that were posted later must check.
+  // Null once retired, and while another coordinator leads; closures must check.
   Coordinator* coordinator() { return coordinator_.get(); }
+  // Whether the coordinator may answer now. An elected one may lose this at any time.
+  bool leads() const { return office_ == nullptr || office_->Leads(); }
+  // The answer where there is no coordinator that leads.
+  absl::Status Absence() const {
+    if (retired_) return absl::UnavailableError("this server is stopping");
+    return office_ == nullptr ? absl::UnavailableError("this server is stopping")
+                              : office_->Absence();
+  }
+  // Null: the coordinator is not elected.
+  ElectedOffice* office() { return office_.get(); }
   // Ends the office: waiting calls are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {
+    retired_ = true;
     coordinator_.reset();
     store_.reset();
+    // Only now another one may lead.
+    if (office_ != nullptr) office_->Stop();
     Drain();
   }
 
   bool RunOnce() override {
+    bool worked = office_ != nullptr && FollowOffice();
     // Heartbeats, which are in the inbox, wait for no more than one group.
-    bool worked = inbox_.RunOnce();
+    worked |= inbox_.RunOnce();
     worked |= RunCalls();
+    if (coordinator_ == nullptr) return worked;
+    // Leases end only while it leads: after a pause it may not.
+    if (!leads()) return true;
     worked |= coordinator_->RunOnce();
     for (; polls_beyond_ < coordinator_->polls_beyond(); ++polls_beyond_) {
       CountExceeded(Budget::kWaitingPolls);
@@ -67,8 +92,11 @@ class CoordinatorTask final : public Machine {
     if (!refuses_ && !coordinator_->status().ok()) NoteRefusal();
     return worked;
   }
-  // The coordinator's status: not OK once it refuses all calls.
+  // The coordinator's status: not OK once it refuses all calls, or could not take office.
   absl::Status status() const {
+    if (office_ != nullptr) {
+      if (absl::Status problem = office_->problem(); !problem.ok()) return problem;
+    }
     const std::lock_guard<std::mutex> lock(mutex_);
     return status_;
   }
@@ -80,6 +108,7 @@ class CoordinatorTask final : public Machine {
   }
   // Before the answer to a call that may have changed tokens; by the owner.
   void PublishAccess() {
+    if (coordinator_ == nullptr) return;
     const uint64_t revision = coordinator_->view().revision();
     if (published_ == revision) return;
     published_ = revision;
@@ -94,7 +123,9 @@ class CoordinatorTask final : public Machine {
   void AppendDescriptors(std::vector<int>* fds) const override {
     if (inbox_.wake_fd() >= 0) fds->push_back(inbox_.wake_fd());
   }
-  int64_t NextTimerNanos() const override { return coordinator_->NextTimerNanos(); }
+  int64_t NextTimerNanos() const override {
+    return coordinator_ == nullptr ? kNever : coordinator_->NextTimerNanos();
+  }
 
  private:
   // Calls that wait are a group, whose changes are saved in one write: with many of them, as when a
@@ -105,13 +136,27 @@ class CoordinatorTask final : public Machine {
   bool RunCalls() {
     if (calls_.empty()) return false;
     const int64_t began = clock_.NowNanos();
-    coordinator_->BeginGroup();
+    if (coordinator_ != nullptr) coordinator_->BeginGroup();
     int calls = 0;
     while (calls < kMostInGroup && clock_.NowNanos() - began < kGroupNanos && calls_.RunOne()) {
       ++calls;
     }
-    coordinator_->EndGroup();
+    if (coordinator_ != nullptr) coordinator_->EndGroup();
     return calls > 0;
+  }
+  bool FollowOffice() {
+    if (!office_->Follow(&coordinator_)) return false;
+    refuses_ = false;
+    published_.reset();
+    polls_beyond_ = 0;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      status_ = absl::OkStatus();
+    }
+    if (coordinator_ == nullptr) return true;
+    PublishAccess();
+    taken_(coordinator_->view());
+    return true;
   }
   static bool SameTokens(const v1::AccessRules& a, const v1::AccessRules& b) {
     return std::equal(a.tokens().begin(), a.tokens().end(), b.tokens().begin(), b.tokens().end(),
@@ -131,7 +176,10 @@ class CoordinatorTask final : public Machine {
   Inbox inbox_;
   FairQueue calls_{&clock_};
   std::unique_ptr<Store> store_;
+  const std::unique_ptr<ElectedOffice> office_;  // null: the coordinator is not elected
+  const std::function<void(const v1::ClusterView&)> taken_;
   std::unique_ptr<Coordinator> coordinator_;
+  std::atomic<bool> retired_ = false;
   bool refuses_ = false;
   uint64_t polls_beyond_ = 0;          // the coordinator's, as counted here
   std::optional<uint64_t> published_;  // the view's revision then

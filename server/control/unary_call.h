@@ -58,7 +58,8 @@ class UnaryCall : public std::enable_shared_from_this<UnaryCall<Response>> {
   grpc::Alarm alarm_;
 };
 
-// Answers a call. If it is destroyed without an answer, the answer is that the server is stopping.
+// Answers a call. If it is destroyed without an answer, the answer is that the server is stopping
+// (or that its coordinator leads no more, for a caller that waited for it).
 template <typename Response>
 class Answerer {
  public:
@@ -66,7 +67,10 @@ class Answerer {
   Answerer(Answerer&&) = default;
   Answerer& operator=(Answerer&&) = delete;
   ~Answerer() {
-    if (call_ != nullptr) call_->Finish(absl::UnavailableError("this server is stopping"));
+    if (call_ != nullptr) {
+      call_->Finish(
+          absl::UnavailableError("this server is stopping, or its coordinator leads no more"));
+    }
   }
   void operator()(absl::StatusOr<Response> result) { call_->Finish(std::move(result)); }
   bool finished() const { return call_->finished(); }

@@ -168,6 +168,20 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
   out->push_back(std::move(failures));
 }
 
+void AddElection(const ElectionMetrics& e, std::vector<MetricFamily>* out) {
+  AddGauge("verbena_coordinator_leads",
+           "1 while this coordinator leads, 0 while it is a standby. Only with --etcd.",
+           e.leads ? 1 : 0, out);
+  MetricFamily elected = Family("verbena_coordinator_elected_total",
+                                "How often this coordinator has begun to lead.", kCounter);
+  Add(&elected, D(e.elected));
+  out->push_back(std::move(elected));
+  MetricFamily failures = Family("verbena_coordinator_etcd_failures_total",
+                                 "Attempts of the election's calls of etcd that failed.", kCounter);
+  Add(&failures, D(e.etcd_failures));
+  out->push_back(std::move(failures));
+}
+
 void AddCheckpoints(const CheckpointMetrics& c, std::vector<MetricFamily>* out) {
   MetricFamily saved =
       Family("verbena_checkpoints_total", "Periodic checkpoints that were committed.", kCounter);
@@ -257,6 +271,7 @@ std::vector<MetricFamily> FamiliesOf(const NodeMetrics& node) {
     AddJobs(node.shards, &families);
   }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
+  if (node.election.has_value()) AddElection(*node.election, &families);
   if (node.checkpoints.has_value()) AddCheckpoints(*node.checkpoints, &families);
   return families;
 }
@@ -280,6 +295,7 @@ std::vector<MetricDescription> DescribeMetrics() {
   every_part.memory_limit = 1;
   every_part.shards.resize(1);
   every_part.coordinator.emplace();
+  every_part.election.emplace();
   every_part.checkpoints.emplace().age_seconds = 0;
   std::vector<MetricDescription> descriptions;
   for (const MetricFamily& family : FamiliesOf(every_part)) {

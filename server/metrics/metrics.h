@@ -39,6 +39,13 @@ struct CoordinatorMetrics {
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 
+// Metrics of a coordinator that is elected, or not.
+struct ElectionMetrics {
+  bool leads = false;
+  uint64_t elected = 0;
+  uint64_t etcd_failures = 0;
+};
+
 // Metrics of a coordinator that writes periodic checkpoints.
 struct CheckpointMetrics {
   uint64_t saved = 0, failed = 0;
@@ -61,6 +68,7 @@ struct NodeMetrics {
   uint64_t memory_reserved = 0;  // of it
   std::vector<ShardMetrics> shards;
   std::optional<CoordinatorMetrics> coordinator;
+  std::optional<ElectionMetrics> election;  // empty: no coordinator of several
   std::optional<CheckpointMetrics> checkpoints;
 };
 

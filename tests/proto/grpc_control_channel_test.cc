@@ -12,10 +12,12 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "proto/control/standby.h"
 #include "verbena/v1/cluster.grpc.pb.h"
 
 namespace verbena {
@@ -31,6 +33,12 @@ class TestService final : public v1::Cluster::CallbackService {
   grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext* context,
                                       const v1::HeartbeatRequest* request,
                                       v1::HeartbeatResponse* response) override {
+    ++heartbeats;
+    if (standby) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      return Finished(context, {grpc::StatusCode::UNAVAILABLE, "a standby",
+                                StandbyDetails(StandbyError("a standby", leader))});
+    }
     response->set_revision(request->incarnation() + 1);
     return Finished(context, grpc::Status::OK);
   }
@@ -50,6 +58,10 @@ class TestService final : public v1::Cluster::CallbackService {
     return new Held;
   }
   std::atomic<int> held{0};
+  std::atomic<int> heartbeats{0};
+  std::atomic<bool> standby{false};
+  std::mutex mutex;
+  std::string leader;  // that a standby names; guarded by mutex
 
  private:
   static grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context,
@@ -202,6 +214,69 @@ TEST_CASE("a peer that cannot be reached is UNAVAILABLE, not a wait") {
   }
 }
 
+TEST_CASE("of several coordinators the leader is found, by its name or by asking all") {
+  TestServer a, b, c;
+  ClosedPort gone;
+  GrpcControlChannel channel;
+  const std::string list =
+      gone.address() + "," + a.address() + "," + b.address() + "," + c.address();
+  const auto set_leader = [&](TestServer* leader, const std::string& name) {
+    for (TestServer* server : {&a, &b, &c}) {
+      server->service.standby = server != leader;
+      const std::lock_guard<std::mutex> lock(server->service.mutex);
+      server->service.leader = name;
+    }
+  };
+  set_leader(&c, c.address());
+  REQUIRE(CallAndWait(channel, list, kHeartbeat, Heartbeat(1))->revision() == 2);
+  CHECK(b.service.heartbeats == 0);  // the first standby has named the leader
+  // It is asked first from now on.
+  for (int i = 0; i < 5; ++i) REQUIRE(CallAndWait(channel, list, kHeartbeat, Heartbeat(1)).ok());
+  CHECK(a.service.heartbeats == 1);
+  CHECK(c.service.heartbeats == 6);
+  // Another one leads, and nobody knows its name yet.
+  set_leader(&b, "");
+  REQUIRE(CallAndWait(channel, list, kHeartbeat, Heartbeat(1)).ok());
+  // A name that the caller did not list is not called.
+  TestServer foreign;
+  set_leader(&a, foreign.address());
+  REQUIRE(CallAndWait(channel, list, kHeartbeat, Heartbeat(1)).ok());
+  CHECK(foreign.service.heartbeats == 0);
+  // Each is asked once by a call, also where standbys name each other.
+  set_leader(nullptr, b.address());
+  const int before = a.service.heartbeats + b.service.heartbeats + c.service.heartbeats;
+  const auto none = CallAndWait(channel, list, kHeartbeat, Heartbeat(1));
+  CHECK(none.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(a.service.heartbeats + b.service.heartbeats + c.service.heartbeats == before + 3);
+  for (const TestServer* server : {&a, &b, &c}) CHECK(Contains(none.status(), server->address()));
+}
+
+TEST_CASE("an error of the leader is the call's, and is not asked for elsewhere") {
+  TestServer a, b;
+  GrpcControlChannel channel;
+  v1::DropTableRequest request;
+  request.set_name(std::to_string(static_cast<int>(absl::StatusCode::kUnavailable)));
+  const auto status = CallAndWait<v1::DropTableResponse>(channel, a.address() + "," + b.address(),
+                                                         kDropTable, request)
+                          .status();
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK(Contains(status, a.address() + ": as asked"));
+  CHECK_FALSE(Contains(status, b.address()));
+}
+
+TEST_CASE("after a coordinator that does not answer in a call's time, another one is called") {
+  TestServer a, b;
+  GrpcControlChannel channel;
+  const std::string list = a.address() + "," + b.address();
+  CHECK(CallAndWait<v1::GetViewResponse>(channel, list, kGetView, v1::GetViewRequest(),
+                                         absl::Milliseconds(50))
+            .status()
+            .code() == absl::StatusCode::kDeadlineExceeded);
+  REQUIRE(CallAndWait(channel, list, kHeartbeat, Heartbeat(1)).ok());
+  CHECK(a.service.heartbeats == 0);
+  CHECK(b.service.heartbeats == 1);
+}
+
 TEST_CASE("a channel destroyed with calls outstanding runs no callback and does not hang") {
   TestServer server;
   ClosedPort port;
@@ -210,7 +285,8 @@ TEST_CASE("a channel destroyed with calls outstanding runs no callback and does 
     auto channel = std::make_unique<GrpcControlChannel>();
     const int before = server.service.held;
     for (int i = 0; i < 20; ++i) {
-      const std::string address = i % 5 == 4 ? port.address() : server.address();
+      std::string address = i % 5 == 4 ? port.address() : server.address();
+      if (i % 5 == 3) address = port.address() + "," + server.address();
       Call<v1::GetViewResponse>(*channel, address, kGetView, v1::GetViewRequest(), absl::Hours(1),
                                 [alive](absl::StatusOr<v1::GetViewResponse>) { ++*alive; });
     }

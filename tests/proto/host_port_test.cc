@@ -49,5 +49,28 @@ TEST_CASE("brackets are removed only in pairs") {
   CHECK(WithoutBrackets("[::1") == "[::1");
 }
 
+TEST_CASE("a list of addresses is split, and a wrong or repeated one is refused") {
+  const auto list = SplitAddresses("a:1,[::1]:2,10.0.0.1:3");
+  REQUIRE(list.ok());
+  CHECK(*list == std::vector<std::string>{"a:1", "[::1]:2", "10.0.0.1:3"});
+  for (const char* text : {"", "a:1,", ",a:1", "a:1,b", "a:1 b:2"}) {
+    INFO(text);
+    CHECK_FALSE(SplitAddresses(text).ok());
+  }
+  CHECK_THAT(std::string(SplitAddresses("a:1,b:2,a:1").status().message()), Contains("a:1 twice"));
+}
+
+TEST_CASE("addresses on this host are distinguished from others") {
+  for (const char* text : {"localhost:1", "127.0.0.1:1", "127.9.9.9:1", "[::1]:1"}) {
+    INFO(text);
+    CHECK(OnThisHost(text));
+  }
+  for (const char* text :
+       {"host:1", "127.0.0.1.example:1", "10.0.0.1:1", "[fd00::1]:1", "127.0.0.1"}) {
+    INFO(text);
+    CHECK_FALSE(OnThisHost(text));
+  }
+}
+
 }  // namespace
 }  // namespace verbena

@@ -253,5 +253,15 @@ TEST_CASE("the help of every command has an example") {
   CHECK_THAT(Parse({"--version"}).message, StartsWith("verbena "));
 }
 
+TEST_CASE("a list of coordinators is taken, and an error shows the text of the one that answered") {
+  const Parsed parsed = Parse({"--cluster", "a:7000,b:7000", "status"});
+  REQUIRE_FALSE(parsed.exit_status.has_value());
+  CHECK(parsed.options.cluster == "a:7000,b:7000");
+  CHECK_THAT(Parse({"--cluster", "a:7000,b", "status"}).message, Catch::Matchers::Contains("'b'"));
+  CHECK(Said(absl::UnavailableError("b:7000: no"), "a:7000,b:7000") == "no");
+  CHECK(Said(absl::UnavailableError("a:7000: no"), "a:7000") == "no");
+  CHECK(Said(absl::UnavailableError("c:7000: no"), "a:7000,b:7000") == "c:7000: no");
+}
+
 }  // namespace
 }  // namespace verbena::cli

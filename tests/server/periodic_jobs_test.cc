@@ -26,6 +26,7 @@ class OneCoordinator final : public ControlChannel {
              Done done) override {
     absl::Status status;
     if (method == "/verbena.v1.Cluster/GetView") {
+      ++views;
       if (down) status = absl::UnavailableError("connection refused");
       v1::GetViewResponse answer;
       *answer.mutable_view() = view;
@@ -47,6 +48,7 @@ class OneCoordinator final : public ControlChannel {
 
   v1::ClusterView view;
   bool down = false;
+  int views = 0;  // that were asked for
 
  private:
   std::vector<absl::AnyInvocable<void()>> ended_;
@@ -80,7 +82,12 @@ struct Fixture {
   ManualClock clock;
   OneCoordinator channel;
   FailingCheckpoints failing{&clock};
-  PeriodicCheckpoints saves{{.every_steps = 100, .failing = &failing}, &clock, &channel, nullptr};
+  bool active = true;
+  PeriodicCheckpoints saves{
+      {.every_steps = 100, .failing = &failing, .active = [this] { return active; }},
+      &clock,
+      &channel,
+      nullptr};
   uint32_t tables = 0;
 };
 
@@ -109,6 +116,26 @@ TEST_CASE("regression: a coordinator that does not answer ends no report of fail
   f.SetOnlyJob("a");
   f.Look();
   CHECK(f.ListedJobs() == 0);
+}
+
+TEST_CASE("a standby looks for no checkpoints until it leads, and makes no last ones") {
+  Fixture f;
+  f.active = false;
+  for (int second = 0; second < 60; ++second) f.Look();
+  CHECK(f.channel.views == 0);
+  CHECK(f.saves.NextTimerNanos() > f.clock.now);
+  f.active = true;
+  f.Look();
+  f.Look();
+  CHECK(f.channel.views > 0);
+  f.active = false;
+  const int views = f.channel.views;
+  int finished = 0;
+  f.saves.Finish([&] { ++finished; });
+  f.Look();
+  f.Look();
+  CHECK(finished == 1);
+  CHECK(f.channel.views == views);
 }
 
 }  // namespace

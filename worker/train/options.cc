@@ -147,7 +147,8 @@ CLI::Validator WordOf(const char* option) {
 }
 
 void AddCluster(CLI::App* app, Options* o) {
-  app->add_option("--cluster", o->cluster, "Address of the coordinator")->type_name("HOST:PORT");
+  app->add_option("--cluster", o->cluster, "Address of the coordinator, or of several")
+      ->type_name("HOST:PORT[,...]");
   app->add_option("--workers", o->workers, "Worker processes of the job, 1 to 1024")
       ->capture_default_str();
   app->add_option(

@@ -222,8 +222,9 @@ std::string CheckCluster(const Options& o) {
   if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;
   if (const std::string problem = CheckRows(o); !problem.empty()) return problem;
   if (const std::string problem = CheckTableOptions(o); !problem.empty()) return problem;
-  if (o.cluster.empty()) return "--cluster: needed, the HOST:PORT of the coordinator";
-  if (const auto parsed = SplitHostPort(o.cluster); !parsed.ok()) {
+  if (o.cluster.empty())
+    return "--cluster: needed, the HOST:PORT of the coordinator, or of several with commas";
+  if (const auto parsed = SplitAddresses(o.cluster); !parsed.ok()) {
     return absl::StrCat("--cluster: ", parsed.status().message());
   }
   if (o.rank < -1 || o.rank >= static_cast<int>(o.workers)) {

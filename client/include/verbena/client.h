@@ -73,7 +73,8 @@ namespace verbena {
 
 // Options of Connect(). `cluster` is required; the other defaults suit a job of one worker.
 struct ClientOptions {
-  std::string cluster = {};     // host:port of the coordinator
+  // host:port of the coordinator, or of several, of which one leads: host:port,host:port
+  std::string cluster = {};
   std::string job = "default";  // workers of one job share its tables and step clock
   std::string name = {};        // shown to operators; default: host-pid
   // Number of workers of the job, the same for all of them. Step 0 of sync tables and the clock of

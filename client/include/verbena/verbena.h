@@ -71,7 +71,7 @@ typedef enum verbena_gpu_direct {
 // required.
 typedef struct verbena_connect_options {
   size_t struct_size;     // sizeof(verbena_connect_options)
-  const char* cluster;    // host:port of the coordinator
+  const char* cluster;    // host:port of the coordinator, or of several: host:port,host:port
   const char* job;        // workers of one job share its tables and step clock; default "default"
   const char* name;       // shown to operators; default host-pid
   const char* transport;  // "auto" (default); or "shm", "verbs" or "ofi", without a fallback

@@ -124,6 +124,16 @@ constexpr CommandText kCommands[] = {
      "  verbena token create --role job --job ads --expires 30d --out ads.token\n"
      "  verbena token list\n"
      "  verbena token revoke 4be1c02f9d77"},
+    {Command::kCoordinator, "coordinator",
+     "List the coordinators and the leader; move their state to etcd or from it",
+     "list: exit status 1 if none of them leads. import-sqlite and export: stop all coordinators "
+     "first.\n\n"
+     "Examples:\n"
+     "  verbena coordinator list --cluster a:7000,b:7000,c:7000\n"
+     "  verbena coordinator import-sqlite --state /var/lib/verbena --etcd a:2379,b:2379,c:2379 "
+     "--etcd-ca ca.pem\n"
+     "  verbena coordinator export --etcd a:2379,b:2379,c:2379 --etcd-ca ca.pem --state "
+     "/var/lib/verbena2"},
     {Command::kCheckpoint, "checkpoint",
      "Save and restore tables; on disk: list, verify, inspect, prune, compact, export, import",
      "All but save and restore need no cluster, only the directory. Exit status 1 if a checkpoint\n"
@@ -150,6 +160,7 @@ struct RawOptions {
   bool option_reference = false;
   bool markdown = false;
   TokenOptions token;
+  CoordinatorAction coordinator;
   CheckpointOptions checkpoint;
   ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
@@ -253,11 +264,12 @@ CLI::Validator SecondsUpTo(double most) {
 
 // On the program and on every command, so that they may stand before or after the command's name.
 void AddCommon(CLI::App* app, RawOptions* raw) {
-  CLI::Validator host_port = server::HostPort(true);
+  CLI::Validator host_port = server::HostPorts();
   host_port.description("");
   app->add_option("--cluster", raw->cluster,
-                  "Address of the coordinator (default: $VERBENA_CLUSTER, else 127.0.0.1:7000)")
-      ->type_name("HOST:PORT")
+                  "Address of the coordinator, or of several (default: $VERBENA_CLUSTER, else "
+                  "127.0.0.1:7000)")
+      ->type_name("HOST:PORT[,...]")
       ->check(host_port);
   app->add_option(
          "--timeout", raw->timeout,
@@ -325,7 +337,7 @@ std::string CompleteCluster(std::string* cluster) {
   if (!cluster->empty()) return "";
   const char* value = std::getenv(kVariable);
   *cluster = value == nullptr || *value == '\0' ? kDefaultCluster : value;
-  const std::string wrong = server::HostPort(true)(*cluster);
+  const std::string wrong = server::HostPorts()(*cluster);
   return wrong.empty() ? "" : absl::StrCat(kVariable, ": ", Printable(wrong));
 }
 
@@ -371,6 +383,12 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
                                 "Print one JSON object on one line, for programs");
       }
       for (CLI::App* action : AddClusterCheckpointActions(command, &raw.cluster_checkpoint)) {
+        AddCommon(action, &raw);
+      }
+      continue;
+    }
+    if (text.command == Command::kCoordinator) {
+      for (CLI::App* action : AddCoordinatorActions(command, &raw.coordinator, &raw.json)) {
         AddCommon(action, &raw);
       }
       continue;
@@ -428,9 +446,10 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (commands[i]->parsed()) parsed.options.command = kCommands[i].command;
   }
   // Cluster options do not matter to a command that calls no cluster.
-  const bool no_cluster = raw.option_reference || (parsed.options.command == Command::kCheckpoint &&
-                                                   raw.cluster_checkpoint.action ==
-                                                       ClusterCheckpointOptions::Action::kNone);
+  const bool no_cluster =
+      raw.option_reference || MovesState(raw.coordinator) ||
+      (parsed.options.command == Command::kCheckpoint &&
+       raw.cluster_checkpoint.action == ClusterCheckpointOptions::Action::kNone);
   if (!no_cluster) {
     if (const std::string wrong = CompleteCluster(&raw.cluster); !wrong.empty()) {
       return Wrong(wrong, app);
@@ -444,6 +463,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.tls = raw.tls;
   parsed.options.token_file = raw.token_file;
   parsed.options.token = raw.token;
+  parsed.options.coordinator = raw.coordinator;
   parsed.options.checkpoint = raw.checkpoint;
   parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;

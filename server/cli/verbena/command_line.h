@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "server/cli/verbena/checkpoint_cluster.h"
 #include "server/cli/verbena/checkpoint_command.h"
+#include "server/cli/verbena/coordinator_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/table_command.h"
@@ -35,12 +36,13 @@ enum class Command {
   kServer,
   kTable,
   kToken,
+  kCoordinator,
   kCheckpoint
 };
 
 struct Options {
   Command command = Command::kStatus;
-  std::string cluster;  // host:port of the coordinator
+  std::string cluster;  // host:port of the coordinator, or of several with commas
   TlsOptions tls;
   std::string token_file;  // of the operator's own token; empty: none
   absl::Duration timeout = absl::Seconds(5);
@@ -54,6 +56,7 @@ struct Options {
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`
   TokenOptions token;    // of kToken
+  CoordinatorAction coordinator;                // of kCoordinator
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked
 };

@@ -9,6 +9,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -30,8 +32,13 @@ std::string NewRequestId() {
 
 std::string Said(const absl::Status& status, const std::string& address) {
   std::string said(status.message());
-  const std::string prefix = address + ": ";
-  if (said.rfind(prefix, 0) == 0) said.erase(0, prefix.size());
+  // Of several coordinators it has the one that was called.
+  for (const absl::string_view one : absl::StrSplit(address, ',')) {
+    const std::string prefix = absl::StrCat(one, ": ");
+    if (!absl::StartsWith(said, prefix)) continue;
+    said.erase(0, prefix.size());
+    break;
+  }
   return Printable(said);
 }
 
@@ -45,7 +52,7 @@ absl::Status Explain(const absl::Status& status, const Coordinator& coordinator)
                        ". Is its process stopped or its host overloaded? --timeout waits longer"));
     case absl::StatusCode::kUnavailable:
       // It has answered: it does not know yet whether its state is an older one.
-      if (absl::StartsWith(Said(status, address), "coordinator state: ")) break;
+      if (absl::StrContains(Said(status, address), "coordinator state: ")) break;
       return absl::UnavailableError(absl::StrCat(
           who, " cannot be reached: ", Said(status, address),
           ". Does 'verbenad --coordinator' run there? --cluster HOST:PORT or the environment "

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/control/control_channel.h"
+#include "proto/control/standby.h"
 
 namespace verbena::cli {
 
@@ -64,14 +65,6 @@ absl::StatusOr<Response> CallOnce(const Coordinator& coordinator, const char* me
   return std::move(answer->response);
 }
 
-template <typename Response>
-absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char* method,
-                                     const google::protobuf::Message& request) {
-  auto response = CallOnce<Response>(coordinator, method, request, coordinator.timeout);
-  if (response.ok() || absl::IsCancelled(response.status())) return response;
-  return Explain(response.status(), coordinator);
-}
-
 // Retries a call that changes something, until the coordinator's timeout. After a start, a
 // coordinator changes nothing until its servers have confirmed that its state is the newest;
 // meanwhile, for a lease at most, it answers UNAVAILABLE.
@@ -91,6 +84,20 @@ class ChangeRetry {
   const absl::Time deadline_;
   std::string printed_;
 };
+
+// While no coordinator of several leads, the call is repeated until the coordinator's timeout.
+template <typename Response>
+absl::StatusOr<Response> CallAndWait(const Coordinator& coordinator, const char* method,
+                                     const google::protobuf::Message& request) {
+  ChangeRetry retry(coordinator);
+  while (true) {
+    auto response = CallOnce<Response>(coordinator, method, request, retry.left());
+    if (response.ok() || absl::IsCancelled(response.status())) return response;
+    absl::Status status = response.status();
+    if (!status.GetPayload(kStandbyPayload).has_value()) return Explain(status, coordinator);
+    if (!retry.Again(&status)) return status;
+  }
+}
 
 // `request` has a request id, so that a retry after a lost answer is not executed twice.
 template <typename Response>

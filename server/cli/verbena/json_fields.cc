@@ -291,6 +291,29 @@ std::vector<JsonObject> TokenCommands() {
   };
 }
 
+std::vector<JsonObject> CoordinatorCommands() {
+  const std::vector<JsonField> moved = {{"cluster_id", "text", "ID of the cluster."},
+                                        {"term", "number", "Term of the state."},
+                                        {"revision", "number", "Revision of the state."},
+                                        {"tables", "number", "Number of its tables."},
+                                        {"state", "text", "State directory."},
+                                        {"prefix", "text", "Prefix of the keys in etcd."}};
+  return {
+      {"coordinator list",
+       "",
+       {{"coordinators", "list of coordinator", "In the order of --cluster."}}},
+      {"coordinator",
+       "",
+       {{"address", "text", "Address of the coordinator, as given."},
+        {"state", "text", "leads, standby or unreachable."},
+        {"leader", "text", "Address of the leader that it names; empty: none."},
+        {"term", "number", "Term of the leader; 0: it does not lead."},
+        {"problem", "text", "Why it is not reached, or names no leader; empty: none."}}},
+      {"coordinator import-sqlite", "", moved},
+      {"coordinator export", "", moved},
+  };
+}
+
 constexpr JsonField kSeconds = {"seconds", "number", "Duration, in seconds."};
 
 std::vector<JsonObject> CheckpointCommands() {
@@ -401,7 +424,7 @@ const std::vector<JsonObject>& JsonObjects() {
     auto* all = new std::vector<JsonObject>;
     for (const std::vector<JsonObject>& group :
          {ClusterCommands(), PartsOfStatus(), PartsOfTables(), PartsOfShards(), TokenCommands(),
-          CheckpointCommands()}) {
+          CoordinatorCommands(), CheckpointCommands()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     return all;

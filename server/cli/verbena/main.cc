@@ -76,20 +76,27 @@ int EndedBySignal(int signal_fd) {
   return 128 + (size == sizeof info ? static_cast<int>(info.ssi_signo) : SIGINT);
 }
 
+// A stopped process accepts connections: a call that waits for it must wait as long as --timeout.
+// Where there are several coordinators, another one may answer.
+absl::Duration LongestAttempt(const Options& options) {
+  const bool several = options.cluster.find(',') != std::string::npos;
+  return several ? std::min(options.timeout / 4, absl::Seconds(2))
+                 : options.timeout + absl::Seconds(1);
+}
+
 class Program {
  public:
   Program(const Options& options, std::shared_ptr<TlsFiles> tls, std::shared_ptr<TokenFile> token,
           int signal_fd)
       : options_(options),
         signal_fd_(signal_fd),
-        // A stopped process accepts connections: a call that waits for it must wait as long as
-        // --timeout.
-        channel_(std::move(tls), std::move(token), options_.timeout + absl::Seconds(1)),
+        channel_(std::move(tls), std::move(token), LongestAttempt(options_)),
         coordinator_{&channel_, options.cluster, options.timeout, signal_fd},
         reader_(coordinator_) {}
 
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
+    if (options_.command == Command::kCoordinator) return RunList();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
@@ -109,6 +116,13 @@ class Program {
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int RunList() const {
+    const absl::StatusOr<CoordinatorReport> report = ListCoordinators(options_.json, coordinator_);
+    if (!report.ok()) return Failed(report.status());
+    const int status = report->leads ? kExitOk : kExitWrong;
+    return Print(report->out) ? status : AfterFailedPrint(status);
   }
 
   int RunTable() const {
@@ -179,6 +193,7 @@ class Program {
       case Command::kJob:
       case Command::kTable:
       case Command::kToken:
+      case Command::kCoordinator:
       case Command::kCheckpoint:
         break;  // is no report
     }
@@ -319,6 +334,17 @@ int RunCheckpointCommand(const Options& options) {
   return Print(report->out) ? status : AfterFailedPrint(status);
 }
 
+// Calls no coordinator.
+int RunMoveState(const Options& options) {
+  const absl::StatusOr<CoordinatorReport> report = MoveState(options.coordinator, options.json);
+  if (!report.ok()) {
+    std::fprintf(stderr, "verbena: %s\n", std::string(report.status().message()).c_str());
+    return kExitWrong;
+  }
+  std::fputs(report->err.c_str(), stderr);
+  return Print(report->out) ? kExitOk : AfterFailedPrint(kExitOk);
+}
+
 int PrintOptionReference(const Options& options) {
   const std::string text = options.markdown ? OptionReferenceMarkdown()
                            : options.json   ? OptionReferenceJson()
@@ -346,6 +372,7 @@ int Main(int argc, char** argv) {
   }
   // The call's status has gRPC's reason.
   gpr_set_log_function([](gpr_log_func_args*) {});
+  if (MovesState(parsed.options.coordinator)) return RunMoveState(parsed.options);
   absl::StatusOr<std::shared_ptr<TlsFiles>> tls = TlsFiles::Open(parsed.options.tls);
   if (!tls.ok()) {
     const std::string message(tls.status().message());

@@ -349,8 +349,8 @@ def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[st
             tls_key: Optional[str] = None, token_file: Optional[str] = None) -> Client:
     """Joins a job of a cluster.
 
-    cluster: "host:port" of the coordinator, or a LocalCluster; default: $VERBENA_CLUSTER, else
-        "127.0.0.1:7000", as of the program `verbena`.
+    cluster: "host:port" of the coordinator, or of several ("a:7000,b:7000"), or a LocalCluster;
+        default: $VERBENA_CLUSTER, else "127.0.0.1:7000", as of the program `verbena`.
     job: workers of one job share its tables and step clock; default "default".
     name: shown to operators; default host-pid.
     rank: gradients are summed in rank order; default: any free rank.
