@@ -3,9 +3,11 @@
 
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "tests/support/json_check.h"
 #include "tests/worker/temporary_file.h"
 #include "worker/train/run_log.h"
@@ -77,7 +79,11 @@ TEST_CASE("the log of a run has its beginning, its progress, validations and the
     const std::string& event = events[i % events.size()];
     CHECK(lines[i].struct_value().fields().at("event").string_value() == event);
     std::vector<JsonObject> objects = RunLogObjects();
-    JsonObject& object = objects[i % events.size() - (i % events.size() > 1 ? 1 : 0)];
+    const auto found = std::find_if(objects.begin(), objects.end(), [&](const JsonObject& o) {
+      return absl::EndsWith(o.name, event);
+    });
+    REQUIRE(found != objects.end());
+    JsonObject& object = *found;
     if (event == "result") {
       const std::vector<JsonField>& fields = ReportFields().fields;
       object.fields.insert(object.fields.end(), fields.begin(), fields.end());

@@ -300,6 +300,8 @@ class _ShardWatch:
                 command += ["--" + option.replace("_", "-"), value]
         self._run_log = log
         self._stopped = False
+        self._interval = interval
+        self._first = threading.Event()  # a line has come, or none will
         # A session of its own: Ctrl-C is for the script. It ends by SIGPIPE with this process.
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                          stderr=subprocess.STDOUT, start_new_session=True)
@@ -319,12 +321,16 @@ class _ShardWatch:
                     _log.warning("RunLog %s: load of the shards: %s", self._run_log.path, last)
                 continue
             self._run_log._shards(line)
+            self._first.set()
+        self._first.set()
         status = self._process.wait()
         if not self._stopped:
             _log.warning("RunLog %s: `verbena shards` ended with status %d: %s; the log has no load of "
                          "the shards from here on", self._run_log.path, status, last)
 
     def stop(self) -> None:
+        # A short run has the load of its first interval, too.
+        self._first.wait(self._interval + _END_SECONDS)
         self._stopped = True
         self._process.terminate()
         try:

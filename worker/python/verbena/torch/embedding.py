@@ -92,7 +92,7 @@ class _Rows(torch.nn.Module):
         self._client = client
         self._optimizer = optimizer
         self._steps = 0
-        self._like = torch.empty(0)  # of the type of the output, which half() and double() change
+        self._like = torch.empty(0, dtype=torch.float32)  # of the type of the output, which half() and double() change
         # Makes autograd call backward(): the rows themselves are no tensor.
         self._anchor = torch.zeros((), requires_grad=True)
         # The optimizer's values, also a param group of EmbeddingOptimizer; and those at the servers.
