@@ -7,9 +7,9 @@
 
 namespace verbena::test {
 
-// Drawn from nothing, so that other seeds' worlds stay as they are.
 bool SwarmClient::OfState(const SwarmTable& table, const Operation& operation) {
-  if (!table.states().any() || table.restoring() || operation.pushes == operation.pulls) {
+  if (!world_->plan.has(SwarmFeature::kStates) || !table.states().any() || table.restoring() ||
+      operation.pushes == operation.pulls) {
     return false;
   }
   constexpr uint32_t kEvery = 3;

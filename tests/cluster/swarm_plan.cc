@@ -85,6 +85,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kGroups, "groups", 0.2},
     {SwarmFeature::kRates, "rates", 0.25},
     {SwarmFeature::kFewOperations, "few_operations", 0.12},
+    {SwarmFeature::kStates, "states", 0.3},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));

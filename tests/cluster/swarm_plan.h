@@ -87,6 +87,7 @@ enum class SwarmFeature : uint32_t {
   kGroups,          // the coordinator saves waiting calls at once, and crashes before or after
   kRates,           // workers change the rates of tables that are sums
   kFewOperations,   // lanes take fewer operations than workers wait for
+  kStates,          // workers assign and pull the state of optimizers
   kRareFaults,      // faults at random times are rare
   kCount
 };
