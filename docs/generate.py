@@ -171,7 +171,7 @@ def python(programs, module):
     except FileNotFoundError:
         return None
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "python_reference.py")
-    printed = subprocess.run([interpreter, script, module], check=False, capture_output=True, text=True, timeout=60,
+    printed = subprocess.run([interpreter, script, module], check=False, capture_output=True, text=True, timeout=600,
                              env={**os.environ, "PYTHONPATH": package, "PYTHONDONTWRITEBYTECODE": "1"})
     if printed.returncode == 77:
         return None
