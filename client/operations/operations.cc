@@ -80,22 +80,14 @@ constexpr Traits kSetOptimizer = {.type = RecordType::kSetOptimizer,
                                   .queue = Queue::kOrdered,
                                   .counted = Counted::kOrdered,
                                   .in_any_step = true};
-constexpr Traits kPullState = {.type = RecordType::kPullState,
-                               .queue = Queue::kPulls,
-                               .counted = Counted::kPulls,
-                               .leaves = Leaves::kOperations,
-                               .state = true,
-                               .chunk = true,
-                               .reads = true};
-constexpr Traits kAssignState = {.type = RecordType::kAssignState,
-                                 .queue = Queue::kOrdered,
-                                 .counted = Counted::kOrdered,
-                                 .buffers = Buffers::kPacked,
-                                 .leaves = Leaves::kSlots,
-                                 .contributes = true,
-                                 .assigns = true,
-                                 .state = true,
-                                 .chunk = true};
+// The same operation on an array of the optimizer's state.
+constexpr Traits OfState(Traits traits, RecordType type) {
+  traits.type = type;
+  traits.state = true;
+  return traits;
+}
+constexpr Traits kPullState = OfState(kPull, RecordType::kPullState);
+constexpr Traits kAssignState = OfState(kAssign, RecordType::kAssignState);
 
 }  // namespace
 
