@@ -4,9 +4,11 @@ import json
 import logging
 import os
 import pickle
+import re
 import resource
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -106,7 +108,19 @@ def test_the_notebook(tmp_path):
     events = lines(tmp_path / "run.jsonl")
     loads = [event for event in events if event["event"] == "shards"]
     assert {server["name"] for server in loads[-1]["servers"]} == {"server-0", "server-1"}
-    assert events[-1]["event"] == "result" and events[-1]["loss"] < 0.1
+    assert events[-1]["event"] == "result" and events[-1]["steps"] == 1500
+    difference = re.search(r"the weights differ from the truth by ([0-9.]+) at most", ran.stdout)
+    assert difference and float(difference[1]) < 0.05, ran.stdout
+
+
+def test_a_result_does_not_count_the_wait_for_the_load_of_the_shards(client, tmp_path):
+    with verbena.RunLog(tmp_path / "log", client, shards=1) as log:
+        log.step(1.0, samples=10)
+        begin = time.monotonic()
+    waited = time.monotonic() - begin
+    events = lines(tmp_path / "log")
+    assert any(event["event"] == "shards" for event in events)
+    assert events[-1]["seconds"] < waited
 
 
 def test_clients_tables_and_handles_describe_themselves_and_are_not_pickled(client, cluster):

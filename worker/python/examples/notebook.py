@@ -33,7 +33,7 @@ table = client.table("weights", shape=truth.shape, optimizer="adam", rate=0.02)
 gradient, weights = client.empty(table.shape), client.pull(table).wait()
 BATCH, STEPS = 64, 1500
 with verbena.RunLog("run.jsonl", client, model="linear", optimizer="adam", consistency="sync", batch=BATCH,
-                    planned_steps=STEPS, interval=0.1, shards=0.2) as log:
+                    planned_steps=STEPS, interval=0.01, shards=0.2) as log:
     for step in range(STEPS):
         chosen = generator.integers(len(inputs), size=BATCH)
         error = inputs[chosen] @ weights - targets[chosen]

@@ -108,6 +108,7 @@ class RunLog:
         except OSError as error:
             raise OSError(error.errno, f"RunLog: cannot open the log: {error.strerror}", self.path) from None
         self._start = time.monotonic()
+        self._end_time: Optional[float] = None
         self._watch: Optional[_ShardWatch] = None
         if program is not None and client is not None and shards is not None:
             self._watch = _ShardWatch(program, client, shards, self)
@@ -177,7 +178,7 @@ class RunLog:
         self._samples += samples
 
     def _seconds(self) -> float:
-        return time.monotonic() - self._start
+        return (time.monotonic() if self._end_time is None else self._end_time) - self._start
 
     def _begin(self) -> None:
         if self._begun:
@@ -240,6 +241,8 @@ class RunLog:
 
     def _end(self, succeeded: bool) -> None:
         watch, self._watch = self._watch, None
+        if self._end_time is None:
+            self._end_time = time.monotonic()  # waiting for the watch is not training
         if watch is not None:
             watch.stop()  # without the lock, for which its thread may wait
         with self._lock:
