@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/client_impl.h"
 #include "client/operations/operations.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
 #include "proto/spec/optimizer_values.h"
 #include "proto/spec/table_spec.h"
 #include "rdma/memory/cuda/cuda_device.h"
@@ -330,6 +332,27 @@ uint32_t Client::live_workers() const {
     }
   });
   return workers;
+}
+
+absl::StatusOr<Membership> Client::membership(const Table& table) const {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+  Membership membership;
+  std::vector<Member>& members = membership.members;
+  const bool ran = impl_->runtime->Run([&](ClientCore& core) {
+    membership.first_step = client::OwnFirstStep(core, table.id());
+    const v1::Job* job = FindJobNamed(impl_->options.job, core.view());
+    if (job == nullptr) return;
+    for (const v1::Worker& worker : job->members()) {
+      if (worker.rank() < 0) continue;
+      const v1::FirstStep* first = FirstStepOf(table.id(), worker, *job);
+      members.push_back({worker.incarnation(), worker.name(), worker.rank(),
+                         first == nullptr ? 0 : first->step()});
+    }
+  });
+  if (!ran) return impl_->runtime->WhyNot();
+  std::sort(members.begin(), members.end(),
+            [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return membership;
 }
 
 ClientStatistics Client::statistics() const {

@@ -45,6 +45,7 @@ struct OperationTraits {
   bool by_reference = false;     // its payload may be in the sender's memory (kRecordReference)
   bool assigns = false;          // its data is new parameters, which replace the old ones
   bool bags = false;             // RecordHeader::bags is its number of bags; the keys may repeat
+  bool makes_steps = false;      // it is part of a worker's steps, so Group::admission may be set
   // Its reply shows commits of others: a primary answers it only while it has its lease.
   bool reads = false;
   // It makes records for replicas: it may wait in its slot for room in their log, and then later
@@ -72,6 +73,7 @@ inline constexpr std::array<OperationTraits, 16> kOperations = {{
      .one_group = true,
      .payload = true,
      .by_reference = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePush},
     {.type = RecordType::kPull,
@@ -80,13 +82,14 @@ inline constexpr std::array<OperationTraits, 16> kOperations = {{
      .latency = Latency::kPull,
      .one_group = true,
      .reads = true},
-    {.type = RecordType::kEndStep, .name = "end-step", .replicated = true},
-    {.type = RecordType::kAwait, .name = "await", .reads = true},
+    {.type = RecordType::kEndStep, .name = "end-step", .makes_steps = true, .replicated = true},
+    {.type = RecordType::kAwait, .name = "await", .makes_steps = true, .reads = true},
     {.type = RecordType::kPushRows,
      .name = "push of rows",
      .elements = Elements::kTable,
      .latency = Latency::kPush,
      .payload = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePushRows},
     {.type = RecordType::kLookup,
@@ -127,6 +130,7 @@ inline constexpr std::array<OperationTraits, 16> kOperations = {{
      .payload = true,
      .by_reference = true,
      .assigns = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePush},
     {.type = RecordType::kAssignRows,
@@ -135,6 +139,7 @@ inline constexpr std::array<OperationTraits, 16> kOperations = {{
      .latency = Latency::kPush,
      .payload = true,
      .assigns = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePushRows},
     {.type = RecordType::kSetOptimizer,

@@ -22,6 +22,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/JoinWorker", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/Heartbeat", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/Leave", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/AdmitMembers", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/CreateTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RenewRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
@@ -73,6 +74,9 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::DropTableRequest drop;
   drop.set_name("t");
   add("/verbena.v1.Cluster/DropTable", drop);
+  v1::AdmitMembersRequest admit;
+  admit.set_incarnation(worker);
+  add("/verbena.v1.Cluster/AdmitMembers", admit);
   v1::ForgetJobRequest forget;
   forget.set_job("ours");
   add("/verbena.v1.Cluster/ForgetJob", forget);

@@ -79,6 +79,12 @@ struct ClientOptions {
   // Number of workers of the job, the same for all of them. Step 0 of sync tables and the clock of
   // ssp tables wait until so many workers have joined.
   uint32_t expected_workers = 1;
+  // Not 0: the job is elastic, with up to so many workers; the same for all of them. A run begins
+  // when expected_workers have joined. Others may join it, also in place of workers that have left:
+  // Connect() waits until a worker of the run has answered, and each sync table has a first step
+  // that counts the new worker
+  // (membership()).
+  uint32_t max_workers = 0;
   int rank = -1;          // -1: any free rank. Gradients are summed in rank order
   bool observer = false;  // may pull from tables of any job; takes part in no step
   // Transport of parameters and gradients: "shm" (same host), "verbs" (RDMA), "ofi" (libfabric over
@@ -203,6 +209,23 @@ struct OptimizerOptions {
 struct ScanOptions {
   // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
+};
+
+// A worker of a job's run. A step of a sync table waits for the workers whose first step is not
+// later, and that have neither left nor lost their lease.
+struct Member {
+  uint64_t incarnation = 0;  // of the worker
+  std::string name;          // of the worker
+  int rank = -1;             // place in the order of summation
+  uint64_t first_step = 0;   // of the table; 0 as well when it is over
+};
+
+// The part that a job's workers have in the steps of a table.
+struct Membership {
+  // Step with which this worker begins: its first push is a part of it, and a pull waits for the
+  // steps before. 0 unless it has joined a run of an elastic job.
+  uint64_t first_step = 0;
+  std::vector<Member> members = {};  // the run's live workers by rank, as this client last heard
 };
 
 // Counters of a client since it connected, and its current lanes.
@@ -435,6 +458,10 @@ class VERBENA_EXPORT Client {
   uint64_t run() const;
   // Number of the job's live workers, without observers; 0 when closed.
   uint32_t live_workers() const;
+  // The workers of the job's run, with their first steps of a sync table. INVALID_ARGUMENT: the
+  // table's handle is empty or belongs to another client. FAILED_PRECONDITION: the client is
+  // closed.
+  absl::StatusOr<Membership> membership(const Table& table) const;
   // All 0 when closed.
   ClientStatistics statistics() const;
 
