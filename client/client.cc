@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "client/client_impl.h"
 #include "client/operations/operations.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
 #include "proto/spec/optimizer_values.h"
 #include "proto/spec/table_spec.h"
 #include "rdma/memory/cuda/cuda_device.h"
@@ -365,40 +367,45 @@ absl::Status Client::SetPriority(const Table& table, int32_t priority) {
 
 // ---- state --------------------------------------------------------------------------------------
 
-uint64_t Client::incarnation() const {
-  uint64_t incarnation = 0;
-  impl_->runtime->Run([&](ClientCore& core) { incarnation = core.incarnation(); });
-  return incarnation;
-}
-
 int Client::rank() const {
   int rank = -1;
   impl_->runtime->Run([&](ClientCore& core) { rank = core.statistics().rank; });
   return rank;
 }
 
-uint64_t Client::run() const {
-  uint64_t run = 0;
+JobRun Client::run() const {
+  JobRun run;
   impl_->runtime->Run([&](ClientCore& core) {
-    for (const v1::Job& job : core.view().jobs()) {
-      if (job.name() != impl_->options.job) continue;
-      run = RunOf(core.view().cluster_id(), job);
-    }
+    run.incarnation = core.incarnation();
+    const v1::Job* job = FindJobNamed(impl_->options.job, core.view());
+    if (job == nullptr) return;
+    run.id = RunOf(core.view().cluster_id(), *job);
+    run.live_workers = static_cast<uint32_t>(
+        std::count_if(job->members().begin(), job->members().end(),
+                      [](const v1::Worker& worker) { return worker.rank() >= 0; }));
   });
   return run;
 }
 
-uint32_t Client::live_workers() const {
-  uint32_t workers = 0;
-  impl_->runtime->Run([&](ClientCore& core) {
-    for (const v1::Job& job : core.view().jobs()) {
-      if (job.name() != impl_->options.job) continue;
-      workers = static_cast<uint32_t>(
-          std::count_if(job.members().begin(), job.members().end(),
-                        [](const v1::Worker& worker) { return worker.rank() >= 0; }));
+absl::StatusOr<Membership> Client::membership(const Table& table) const {
+  if (absl::Status s = impl_->CheckTable(table); !s.ok()) return s;
+  Membership membership;
+  std::vector<Member>& members = membership.members;
+  const bool ran = impl_->runtime->Run([&](ClientCore& core) {
+    membership.first_step = client::OwnFirstStep(core, table.id());
+    const v1::Job* job = FindJobNamed(impl_->options.job, core.view());
+    if (job == nullptr) return;
+    for (const v1::Worker& worker : job->members()) {
+      if (worker.rank() < 0) continue;
+      const v1::FirstStep* first = FirstStepOf(table.id(), worker, *job);
+      members.push_back({worker.incarnation(), worker.name(), worker.rank(),
+                         first == nullptr ? 0 : first->step()});
     }
   });
-  return workers;
+  if (!ran) return impl_->runtime->WhyNot();
+  std::sort(members.begin(), members.end(),
+            [](const Member& a, const Member& b) { return a.rank < b.rank; });
+  return membership;
 }
 
 ClientStatistics Client::statistics() const {

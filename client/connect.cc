@@ -50,6 +50,12 @@ absl::Status CheckOptions(const ClientOptions& options) {
   if (options.expected_workers == 0) {
     return absl::InvalidArgumentError("ClientOptions::expected_workers is 0; allowed: 1 or more");
   }
+  if (options.max_workers != 0 && options.max_workers < options.expected_workers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ClientOptions::max_workers is ", options.max_workers,
+                     "; allowed: 0 (the job is not elastic), or expected_workers (",
+                     options.expected_workers, ") and more"));
+  }
   if (options.rank < -1) {
     return absl::InvalidArgumentError(
         absl::StrCat("ClientOptions::rank is ", options.rank, "; allowed: -1 (any) or 0 and more"));
@@ -129,6 +135,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ClientOptions& opt
   core.job = options.job;
   core.name = impl->options.name;
   core.expected_workers = options.expected_workers;
+  core.max_workers = options.max_workers;
   core.rank = options.rank;
   core.observer = options.observer;
   core.staging_bytes = options.staging_bytes;

@@ -112,6 +112,14 @@ ReplyStatus EngineCore::FindLocalPartition(const TableState& state, const Group&
   return *slice == PartitionedTable::kNone ? ReplyStatus::kOk : ReplyStatus::kNotReady;
 }
 
+ReplyStatus EngineCore::CheckAdmission(const TableState& state, absl::Span<const Group> groups) {
+  const uint32_t known = state.job->members.admission();
+  const bool ahead = std::any_of(groups.begin(), groups.end(),
+                                 [known](const Group& g) { return g.admission > known; });
+  return ahead && !VERBENA_FAILPOINT(shard, ignore_admission) ? ReplyStatus::kNotReady
+                                                              : ReplyStatus::kOk;
+}
+
 ReplyStatus EngineCore::FindChunk(const TableState& state, const Group& group,
                                   uint32_t* chunk) const {
   uint32_t slice = 0;

@@ -68,6 +68,9 @@ struct EngineCore {
   ReplyStatus CheckRead(uint32_t partition, uint32_t table) const {
     return log.MayRead(partition, table) ? ReplyStatus::kOk : ReplyStatus::kNotReady;
   }
+  // kOk, or the sender's view has workers that joined and this one lacks. A step that waits for
+  // them must not commit without them.
+  static ReplyStatus CheckAdmission(const TableState& state, absl::Span<const Group> groups);
   // kOk, or a push has to wait for replicas.
   ReplyStatus CheckCopies(uint32_t partition) const {
     return partitions[partition].enough ? ReplyStatus::kOk : ReplyStatus::kNotReady;

@@ -40,6 +40,7 @@ PushOutcome PushTo(EngineCore& e, const PushRequest& request) {
     status = CheckPayload(request, table, table.chunk(chunk));
   }
   if (status == ReplyStatus::kOk) status = e.CheckCopies(request.group.partition);
+  if (status == ReplyStatus::kOk) status = EngineCore::CheckAdmission(*state, {&request.group, 1});
   if (status != ReplyStatus::kOk) return {false, false, {status, 0, 0}};
   if (e.LacksRoom(*state, {&request.group, 1})) {
     return {false, false, {ReplyStatus::kResourceExhausted, 0, 0}, true};
@@ -116,6 +117,7 @@ GroupsOutcome Engine::EndStep(const GroupsRequest& request) {
   const Members::Member* member = nullptr;
   ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
+  if (found == ReplyStatus::kOk) found = EngineCore::CheckAdmission(*state, request.groups);
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   if (e.LacksRoom(*state, request.groups)) return e.NoRoom(request.groups.size());
   return ChangeGroups(&e, *state, request, [&](const Group& g, uint32_t slice, Answer* answer) {
@@ -131,7 +133,8 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
   EngineCore& e = *core_;
   TableState* state = nullptr;
   const Members::Member* member = nullptr;
-  const ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
+  ReplyStatus found = e.Find(request.worker, request.table, &state, &member);
+  if (found == ReplyStatus::kOk) found = EngineCore::CheckAdmission(*state, request.groups);
   if (found != ReplyStatus::kOk) return e.RefuseGroups(request.groups.size(), found);
   GroupsOutcome outcome;
   e.group_status.clear();
@@ -139,6 +142,9 @@ GroupsOutcome Engine::Await(const GroupsRequest& request) {
   for (const Group& g : request.groups) {
     uint32_t slice = 0;
     const ReplyStatus status = e.FindLocalPartition(*state, g, &slice);
+    if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
+      state->consistency->Awaited(*member, slice);
+    }
     const bool waits = status == ReplyStatus::kOk && slice != PartitionedTable::kNone &&
                        !state->consistency->Reached(slice, request.min_version);
     if (waits) e.await_slices.push_back(slice);

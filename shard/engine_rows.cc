@@ -101,6 +101,7 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
   const Members::Member* member = nullptr;
   ReplyStatus found = e.FindRows(request.worker, request.table, &state, &member);
   if (found == ReplyStatus::kOk && member->rank < 0) found = ReplyStatus::kPermissionDenied;
+  if (found == ReplyStatus::kOk) found = EngineCore::CheckAdmission(*state, request.groups);
   const uint64_t keys = KeysOf(request.groups);
   if (found == ReplyStatus::kOk) found = CheckPush(request, *state->rows.table, keys);
   if (found == ReplyStatus::kOk &&

@@ -10,12 +10,13 @@
 namespace verbena::shard {
 
 struct Failpoints {
-  Failpoint skip_dedupe;              // a repeated contribution is applied again
-  Failpoint settle_refused;           // a refused push takes the place of its empty one
-  Failpoint acknowledge_early;        // a follower's answer is not waited for
-  Failpoint ignore_epoch;             // a shard with a partition's data takes requests of any epoch
-  Failpoint read_without_lease;       // a primary reads for workers though its lease is over
-  Failpoint forget_deferred;          // deferred requests are not answered when a partition moves
+  Failpoint skip_dedupe;         // a repeated contribution is applied again
+  Failpoint settle_refused;      // a refused push takes the place of its empty one
+  Failpoint acknowledge_early;   // a follower's answer is not waited for
+  Failpoint ignore_admission;    // a step commits without workers that this shard does not know yet
+  Failpoint ignore_epoch;        // a shard with a partition's data takes requests of any epoch
+  Failpoint read_without_lease;  // a primary reads for workers though its lease is over
+  Failpoint forget_deferred;     // deferred requests are not answered when a partition moves
   Failpoint forget_changed_rows;      // a committed save forgets the rows that changed during it
   Failpoint checkpoint_what_changes;  // an apply keeps no old content for a save in progress
   Failpoint forget_cold_changes;      // a row that changes while it is written counts as written

@@ -22,6 +22,7 @@ verbena_connect_options DefaultOptions() {
   const ClientOptions from;
   verbena_connect_options options = {};
   options.expected_workers = from.expected_workers;
+  options.max_workers = from.max_workers;
   options.rank = from.rank;
   options.timeout_ms = absl::ToInt64Milliseconds(from.timeout);
   options.staging_bytes = from.staging_bytes;
@@ -63,6 +64,7 @@ absl::Status ReadOptions(const verbena_connect_options& given, ClientOptions* to
   SetText(from.name, &to->name);
   SetText(from.transport, &to->transport);
   to->expected_workers = from.expected_workers;
+  to->max_workers = from.max_workers;
   to->rank = from.rank;
   to->observer = from.observer != 0;
   to->progress = from.progress == VERBENA_PROGRESS_CALLER ? ClientOptions::Progress::kCaller
@@ -185,9 +187,10 @@ verbena_status verbena_client_get_info(const verbena_client* client, verbena_cli
       return s;
     }
     verbena_client_info filled = {};
-    filled.incarnation = client->client->incarnation();
+    const verbena::JobRun run = client->client->run();
+    filled.incarnation = run.incarnation;
     filled.rank = client->client->rank();
-    filled.live_workers = client->client->live_workers();
+    filled.live_workers = run.live_workers;
     verbena::c_api::WriteSized(filled, info);
     return absl::OkStatus();
   });
@@ -237,6 +240,38 @@ verbena_status verbena_client_list_lanes(const verbena_client* client, verbena_l
           lane.reason.c_str(),  lane.state.c_str(), lane.device.c_str(), lane.rail};
       show(&shown, user);
     }
+    return absl::OkStatus();
+  });
+}
+
+verbena_status verbena_client_list_members(const verbena_client* client, const verbena_table* table,
+                                           verbena_member_function show, void* user) {
+  constexpr char kCall[] = "verbena_client_list_members";
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument(kCall, "client");
+    if (table == nullptr) return NullArgument(kCall, "table");
+    if (show == nullptr) return NullArgument(kCall, "show");
+    const auto membership = client->client->membership(table->table);
+    if (!membership.ok()) return membership.status();
+    for (const verbena::Member& member : membership->members) {
+      const verbena_member shown = {sizeof(verbena_member), member.incarnation, member.name.c_str(),
+                                    member.rank, member.first_step};
+      show(&shown, user);
+    }
+    return absl::OkStatus();
+  });
+}
+
+verbena_status verbena_first_step(const verbena_client* client, const verbena_table* table,
+                                  uint64_t* step) {
+  constexpr char kCall[] = "verbena_first_step";
+  return Guarded([&]() -> absl::Status {
+    if (client == nullptr) return NullArgument(kCall, "client");
+    if (table == nullptr) return NullArgument(kCall, "table");
+    if (step == nullptr) return NullArgument(kCall, "step");
+    const auto membership = client->client->membership(table->table);
+    if (!membership.ok()) return membership.status();
+    *step = membership->first_step;
     return absl::OkStatus();
   });
 }

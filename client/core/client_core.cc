@@ -6,14 +6,16 @@
 
 #include "client/core/client_core_impl.h"
 #include "client/core/failpoints.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
 #include "proto/spec/table_spec.h"
 
 namespace verbena::client {
 namespace {
 
 SessionOptions SessionOptionsOf(const CoreOptions& options) {
-  return {options.cluster,          options.job,  options.name,
-          options.expected_workers, options.rank, options.observer};
+  return {options.cluster,     options.job,  options.name,    options.expected_workers,
+          options.max_workers, options.rank, options.observer};
 }
 
 std::vector<LaneTransport> TransportsOf(const CoreOptions& options) {
@@ -129,6 +131,7 @@ bool ClientCore::RunOnce() {
   worked |= c.lanes.Poll();
   if (c.lanes.RunMemory()) c.tracker.staging.OnMemoryReady();
   const int64_t now = c.options.clock->NowNanos();
+  c.tracker.admissions.RunOnce(now);
   worked |= c.session.RunOnce(now);
   worked |= c.lanes.RunTimers(now);
   worked |= c.tracker.RunTimers(now);
@@ -141,13 +144,15 @@ bool ClientCore::long_turn() const { return impl_->tracker.long_turn(); }
 
 bool ClientCore::RunControl() {
   const bool answered = impl_->options.control->RunOnce();
-  return impl_->session.RunOnce(impl_->options.clock->NowNanos()) || answered;
+  const int64_t now = impl_->options.clock->NowNanos();
+  impl_->tracker.admissions.RunOnce(now);
+  return impl_->session.RunOnce(now) || answered;
 }
 
 int64_t ClientCore::NextTimerNanos() const {
   if (impl_->operations.has_finished() || impl_->missed) return 0;
-  return std::min({impl_->session.NextTimerNanos(), impl_->lanes.NextTimerNanos(),
-                   impl_->tracker.NextTimerNanos()});
+  return std::min({impl_->tracker.admissions.next_ns(), impl_->session.NextTimerNanos(),
+                   impl_->lanes.NextTimerNanos(), impl_->tracker.NextTimerNanos()});
 }
 
 bool ClientCore::HasOperations() const {
@@ -214,12 +219,26 @@ CoreStatistics ClientCore::statistics() const {
                                 stream->rail, static_cast<uint32_t>(stream->posted.size()),
                                 static_cast<uint32_t>(stream->pulls.size())});
   }
+  for (const auto& [id, table] : impl_->tracker.tables.all()) {
+    if (table->first_step > 0) statistics.first_steps[id] = table->first_step;
+  }
   for (const DeviceReach& reach : impl_->lanes.memory().reaches()) {
     const rdma::Endpoint& endpoint = *impl_->options.transports[reach.endpoint].endpoint;
     statistics.device_paths.push_back({reach.device->name(), std::string(endpoint.transport()),
                                        endpoint.device(), reach.path, reach.last_refusal});
   }
   return statistics;
+}
+
+uint64_t OwnFirstStep(const ClientCore& core, uint32_t table) {
+  const std::map<uint32_t, uint64_t> used = core.statistics().first_steps;
+  if (const auto it = used.find(table); it != used.end()) return it->second;
+  for (const v1::Job& job : core.view().jobs()) {
+    const v1::Worker* own = FindMember(core.incarnation(), job);
+    const v1::FirstStep* first = own == nullptr ? nullptr : FirstStepOf(table, *own, job);
+    if (first != nullptr) return first->step();
+  }
+  return 0;
 }
 
 }  // namespace verbena::client

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,7 @@ struct CoreOptions {
   std::string job;
   std::string name;
   uint32_t expected_workers = 1;
+  uint32_t max_workers = 0;
   int rank = -1;
   bool observer = false;
   size_t staging_bytes = 16 << 20;
@@ -133,6 +135,9 @@ struct CoreStatistics : ClientCounters {
     absl::Status refusal;  // reason why some of that memory is staged nevertheless
   };
   std::vector<DevicePath> device_paths;
+  // By table in use: the step of a sync table with which this worker began; only if it has joined a
+  // run of an elastic job.
+  std::map<uint32_t, uint64_t> first_steps;
 };
 
 enum class Write : uint8_t;  // client/operations/operations.h
@@ -267,6 +272,9 @@ class ClientCore {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Membership::first_step of this worker.
+uint64_t OwnFirstStep(const ClientCore& core, uint32_t table);
 
 }  // namespace verbena::client
 

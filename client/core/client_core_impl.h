@@ -32,6 +32,7 @@ struct ClientCore::Impl {
     // Lanes depend on servers alone.
     if (what.all || what.placement) lanes.OnView();
     tracker.tables.OnView(what);
+    tracker.admissions.OnView();
   }
   void Close(const absl::Status& status) {
     tracker.settlement.EndAll(status);

@@ -159,6 +159,7 @@ bool Poster::Pointless(PendingRequest* entry) const {
 bool Poster::Gated(const PendingRequest& entry) const {
   const TableState& table = *entry.table;
   if (!table.sync || TraitsOf(entry).in_any_step) return false;
+  if (entry.step >= table.first_held && !VERBENA_FAILPOINT(client, hold_no_steps)) return true;
   if (PushesChunk(entry)) return table.chunk_version[entry.chunk] < entry.step;
   return std::any_of(entry.parts.begin(), entry.parts.end(),
                      [&](uint32_t part) { return table.parts[part].committed < entry.step; });

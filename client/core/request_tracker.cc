@@ -23,6 +23,7 @@ RequestTracker::RequestTracker(Session* s, Operations* o, Staging* received, Sta
       rails(this),
       devices(this, direct_only),
       norms(this),
+      admissions(this),
       tables(this),
       requests(this) {}
 

@@ -42,6 +42,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "client/core/admissions.h"
 #include "client/core/commits.h"
 #include "client/core/device_copies.h"
 #include "client/core/failover.h"
@@ -124,6 +125,7 @@ class RequestTracker final : public LaneListener {
   RailMoves rails;
   DeviceCopies devices;
   NormSteps norms;
+  Admissions admissions;
   Tables tables;
   Requests requests;
 };

@@ -42,6 +42,7 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
   request.set_job(options_.job);
   request.set_name(options_.name);
   request.set_expected_workers(options_.expected_workers);
+  request.set_max_workers(options_.observer ? 0 : options_.max_workers);
   request.set_rank(options_.rank);
   request.set_observer(options_.observer);
   calls_.Start<v1::JoinWorkerResponse>(
@@ -67,8 +68,7 @@ void Session::Confirm(int64_t began, int64_t deadline_ns,
   lease_ms_ = std::max<uint32_t>(granted->lease_ms(), 1);
   const bool recent = now - began < lease_ms_ * kMillisecond / 2;
   if (recent || VERBENA_FAILPOINT(client, trust_late_grants)) {
-    Joined(granted.get());
-    return done(absl::OkStatus());
+    return Joined(granted.get(), deadline_ns, std::move(done));
   }
   v1::HeartbeatRequest request;
   request.set_incarnation(granted->incarnation());
@@ -84,14 +84,42 @@ void Session::Confirm(int64_t began, int64_t deadline_ns,
       });
 }
 
-void Session::Joined(v1::JoinWorkerResponse* granted) {
+void Session::Joined(v1::JoinWorkerResponse* granted, int64_t deadline_ns,
+                     std::function<void(absl::Status)> done) {
   state_ = State::kJoined;
   incarnation_ = granted->incarnation();
   rank_ = granted->rank();
   heartbeat_at_ = clock_->NowNanos() + lease_ms_ * kMillisecond / 4;
   keeper_->Start(incarnation_, lease_ms_ * kMillisecond);
   watch_at_ = 0;
+  admitted_ = std::move(done);
+  admit_by_ = deadline_ns;
   TakeView(std::move(*granted->mutable_view())).IgnoreError();  // the first view is always accepted
+  FollowAdmission();
+}
+
+void Session::FollowAdmission() {
+  if (admitted_ == nullptr) return;
+  const v1::Job* job = OwnJob();
+  const v1::Worker* own = job == nullptr ? nullptr : FindMember(incarnation_, *job);
+  if (own == nullptr || own->joining()) return;
+  rank_ = own->rank();
+  EndJoin(absl::OkStatus());
+}
+
+void Session::EndJoin(absl::Status status) {
+  admit_by_ = kNever;
+  if (auto done = std::exchange(admitted_, nullptr)) done(std::move(status));
+}
+
+void Session::AdmitMembers(const v1::AdmitMembersRequest& request, int64_t deadline_ns) {
+  v1::AdmitMembersRequest mine = request;
+  mine.set_request_id(calls_.NewRequestId());
+  calls_.Start<v1::AdmitMembersResponse>(
+      options_.cluster, Method("AdmitMembers"), std::move(mine), deadline_ns,
+      [this](absl::StatusOr<v1::AdmitMembersResponse> response) {
+        if (response.ok() && response->revision() > view_.revision()) Refresh();
+      });
 }
 
 void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done) {
@@ -100,6 +128,7 @@ void Session::Leave(int64_t deadline_ns, std::function<void(absl::Status)> done)
   heartbeat_at_ = watch_at_ = refresh_at_ = kNever;
   calls_.CancelAll(absl::CancelledError("the client is leaving"));
   state_ = before == State::kExpired ? State::kExpired : State::kLeaving;
+  EndJoin(absl::CancelledError("left while joining"));
   v1::LeaveRequest request;
   request.set_request_id(calls_.NewRequestId());
   request.set_incarnation(incarnation_);
@@ -131,6 +160,7 @@ void Session::Expire(std::string_view who) {
                                              incarnation_, " ended (according to ",
                                              absl::string_view(who.data(), who.size()), ")"));
   listener_.on_expired(expired_);
+  EndJoin(expired_);
 }
 
 absl::Status Session::Usable() const {
@@ -291,6 +321,7 @@ void Session::FollowNewView(const ViewDifference& what) {
     if (job == nullptr || FindMember(incarnation_, *job) == nullptr) heartbeat_at_ = 0;
   }
   listener_.on_view(what);
+  FollowAdmission();
 }
 
 void Session::FollowSilence() {
@@ -418,6 +449,12 @@ void Session::Refresh() {
 
 bool Session::RunOnce(int64_t now) {
   bool worked = calls_.RunOnce(now);
+  if (admit_by_ <= now) {
+    EndJoin(absl::DeadlineExceededError(
+        absl::StrCat("no worker of the run of job '", options_.job,
+                     "' has let this one join in time; the run's workers answer while they run")));
+    worked = true;
+  }
   if (heartbeat_at_ <= now && !heartbeat_out_) {
     Heartbeat();
     worked = true;
@@ -445,7 +482,7 @@ bool Session::RunOnce(int64_t now) {
 }
 
 int64_t Session::NextTimerNanos() const {
-  int64_t next = calls_.NextTimerNanos();
+  int64_t next = std::min(calls_.NextTimerNanos(), admit_by_);
   if (!heartbeat_out_) next = std::min(next, heartbeat_at_);
   if (!watch_out_) next = std::min(next, watch_at_);
   if (!refresh_out_) next = std::min(next, refresh_at_);

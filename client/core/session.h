@@ -1,5 +1,8 @@
 // Membership of one worker: joins a job, keeps the lease, follows the cluster's view, leaves.
 //
+// A worker of an elastic job may have to wait, in kJoined, for its admission to the run: it has a
+// lease and follows the view, and Join() ends when the view has its rank.
+//
 // States: kNew -> kJoining -> kJoined -> kLeaving -> kLeft; kJoined -> kExpired when the lease has
 // ended. kLeft and kExpired are final.
 //
@@ -27,6 +30,7 @@ namespace verbena::client {
 struct SessionOptions {
   std::string cluster, job, name;
   uint32_t expected_workers = 1;
+  uint32_t max_workers = 0;
   int rank = -1;
   bool observer = false;
 };
@@ -61,6 +65,8 @@ class Session {
 
   // `done` runs when view() is at least as new as this call.
   void FollowView(int64_t deadline_ns, std::function<void(absl::Status)> done);
+  // Asks for a decision on the joining workers of the job. The view has it.
+  void AdmitMembers(const v1::AdmitMembersRequest& request, int64_t deadline_ns);
   // Fetches the view at once (a reply or an error has shown that it is outdated).
   void Refresh();
   // Counts the answers to fetches that began after all earlier calls of Refresh(): when it grows,
@@ -94,7 +100,11 @@ class Session {
  private:
   void Confirm(int64_t began, int64_t deadline_ns, std::shared_ptr<v1::JoinWorkerResponse> granted,
                std::function<void(absl::Status)> done);
-  void Joined(v1::JoinWorkerResponse* granted);
+  void Joined(v1::JoinWorkerResponse* granted, int64_t deadline_ns,
+              std::function<void(absl::Status)> done);
+  // Join() ends if the view has admitted this worker.
+  void FollowAdmission();
+  void EndJoin(absl::Status status);
   // The lease has ended; `who` is the source of this information.
   void Expire(std::string_view who);
   // Not OK: the view does not continue the current one and is not adopted. A member of an abandoned
@@ -128,6 +138,8 @@ class Session {
   bool needs_whole_view_ = false;
   std::vector<std::pair<uint64_t, int64_t>> silent_;
   absl::Status expired_;
+  std::function<void(absl::Status)> admitted_;  // of Join(), while the worker is joining
+  int64_t admit_by_ = kNever;
 
   bool heartbeat_out_ = false, watch_out_ = false, refresh_out_ = false, refresh_again_ = false;
   uint64_t refreshes_ = 0;

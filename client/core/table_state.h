@@ -96,7 +96,9 @@ struct TableState {
   uint32_t dim = 0;          // greater than 0: an embedding table
   uint64_t step = 0;         // the open step: number of steps that this worker has ended
   uint64_t pushed_step = 0;  // sync: step + 1 of the last push
-  uint32_t changes = 0;      // of the optimizer's values, by this client
+  uint64_t first_step = 0;   // sync: of this worker, which joined a run of an elastic job; else 0
+  uint64_t first_held = UINT64_MAX;  // sync: nothing of this step or later ones is posted
+  uint32_t changes = 0;              // of the optimizer's values, by this client
   // ssp: the clock of the last end-step, and the highest least clock of all workers in a reply. The
   // next end-step continues from the greater one, because a new worker starts there. Until then
   // pulls send the old clock, because servers know no other clock of this worker.

@@ -28,6 +28,7 @@ TableState* Tables::FindTable(uint32_t id) {
   last_ = table.get();
   tables_[id] = std::move(table);
   tracker_.rails.Spread(*last_);
+  tracker_.admissions.Begin(last_);
   return last_;
 }
 

@@ -37,7 +37,7 @@ bool AwaitRequests::Post(Stream* stream, PendingRequest* entry) {
   std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = entry->table->parts[entry->parts[i]];
-    groups[i] = {part.partition, 0, part.epoch, 0, 0, 0};
+    groups[i] = {part.partition, 0, part.epoch, 0, 0, tracker_.admissions.NumberFor(*entry->table)};
   }
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;

@@ -62,7 +62,7 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
                  part.epoch,
                  entry->numbered ? entry->sequences[i] : entry->step,
                  entry->numbered ? entry->counts[i] : part.pushed[entry->step & 1],
-                 0};
+                 tracker_.admissions.NumberFor(*table)};
   }
   rdma::WorkerLane::Request request;
   request.header.type = traits_.type;

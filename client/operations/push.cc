@@ -117,8 +117,9 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
       ++part.pushes_since_end;
     }
   }
-  tracker_.poster.groups()[0] = {part.partition, entry->chunk,    part.epoch,
-                                 entry->step,    entry->elements, 0};
+  tracker_.poster.groups()[0] = {part.partition,  entry->chunk,
+                                 part.epoch,      entry->step,
+                                 entry->elements, tracker_.admissions.NumberFor(*table)};
   request.header.type = traits_.type;
   request.header.dtype = TypeIn(*table);
   request.header.array = entry->array;

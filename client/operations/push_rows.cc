@@ -107,7 +107,7 @@ bool PushRowsRequests::Post(Stream* stream, PendingRequest* entry) {
                                    part.epoch,
                                    table->sync ? entry->step : number,
                                    empty ? 0 : entry->counts[i],
-                                   0};
+                                   tracker_.admissions.NumberFor(*table)};
   }
   request.header.type = traits_.type;
   request.header.dtype = TypeOf(*entry);

@@ -34,7 +34,8 @@ bool Same(const v1::Server& a, const v1::Server& b) {
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
   return a.incarnation() == b.incarnation() && a.rank() == b.rank() && a.name() == b.name() &&
-         a.token() == b.token() && a.only_job() == b.only_job() && a.may_write() == b.may_write();
+         a.token() == b.token() && a.only_job() == b.only_job() && a.may_write() == b.may_write() &&
+         a.joining() == b.joining() && a.admission() == b.admission();
 }
 
 bool Same(const RepeatedPtrField<v1::Replica>& a, const RepeatedPtrField<v1::Replica>& b) {
@@ -64,10 +65,26 @@ bool SameLimits(const v1::Job& a, const v1::Job& b) {
          a.limits().tables() == b.limits().tables() && a.limits().lanes() == b.limits().lanes();
 }
 
+bool Same(const v1::MemberAdmission& a, const v1::MemberAdmission& b) {
+  return a.number() == b.number() &&
+         std::equal(a.first_steps().begin(), a.first_steps().end(), b.first_steps().begin(),
+                    b.first_steps().end(), [](const v1::FirstStep& x, const v1::FirstStep& y) {
+                      return x.table() == y.table() && x.step() == y.step() && x.open() == y.open();
+                    });
+}
+
+bool SameAdmissions(const v1::Job& a, const v1::Job& b) {
+  return a.max_workers() == b.max_workers() && a.admission() == b.admission() &&
+         std::equal(
+             a.admissions().begin(), a.admissions().end(), b.admissions().begin(),
+             b.admissions().end(),
+             [](const v1::MemberAdmission& x, const v1::MemberAdmission& y) { return Same(x, y); });
+}
+
 // Compares everything except the members.
 bool SameJob(const v1::Job& a, const v1::Job& b) {
   return a.name() == b.name() && a.generation() == b.generation() &&
-         a.expected_workers() == b.expected_workers() && SameLimits(a, b) &&
+         a.expected_workers() == b.expected_workers() && SameLimits(a, b) && SameAdmissions(a, b) &&
          std::equal(a.departed_ranks().begin(), a.departed_ranks().end(),
                     b.departed_ranks().begin(), b.departed_ranks().end());
 }
@@ -180,6 +197,9 @@ void SetHeader(const v1::Job& job, v1::Job* header) {
   header->set_expected_workers(job.expected_workers());
   *header->mutable_departed_ranks() = job.departed_ranks();
   if (job.has_limits()) *header->mutable_limits() = job.limits();
+  header->set_max_workers(job.max_workers());
+  header->set_admission(job.admission());
+  *header->mutable_admissions() = job.admissions();
 }
 
 bool AddJobChange(const v1::Job* from, const v1::Job& to, v1::ViewChange* change) {

@@ -39,6 +39,19 @@ inline const v1::Table* FindTableNamed(std::string_view name, const v1::ClusterV
   return served != nullptr ? served : FindTableNamed(name, true, view);
 }
 
+// The first step of the table of a worker that joined a run of the job; null: all that are not
+// committed.
+inline const v1::FirstStep* FirstStepOf(uint32_t table, const v1::Worker& worker,
+                                        const v1::Job& job) {
+  for (const v1::MemberAdmission& admission : job.admissions()) {
+    if (admission.number() != worker.admission()) continue;
+    for (const v1::FirstStep& first : admission.first_steps()) {
+      if (first.table() == table) return &first;
+    }
+  }
+  return nullptr;
+}
+
 // "table 'w' of job 'j' is being restored by verbena on host-a, process 4711".
 inline std::string BeingRestored(const v1::Table& table) {
   return absl::StrCat("table '", table.spec().name(), "' of job '", table.spec().job(),

@@ -46,6 +46,7 @@ struct OperationTraits {
   bool assigns = false;          // its data is new parameters, which replace the old ones
   bool state = false;            // of RecordHeader::array of the optimizer's state
   bool bags = false;             // RecordHeader::bags is its number of bags; the keys may repeat
+  bool makes_steps = false;      // it is part of a worker's steps, so Group::admission may be set
   // Its reply shows commits of others: a primary answers it only while it has its lease.
   bool reads = false;
   // It makes records for replicas: it may wait in its slot for room in their log, and then later
@@ -73,6 +74,7 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .one_group = true,
      .payload = true,
      .by_reference = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePush},
     {.type = RecordType::kPull,
@@ -81,13 +83,14 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .latency = Latency::kPull,
      .one_group = true,
      .reads = true},
-    {.type = RecordType::kEndStep, .name = "end-step", .replicated = true},
-    {.type = RecordType::kAwait, .name = "await", .reads = true},
+    {.type = RecordType::kEndStep, .name = "end-step", .makes_steps = true, .replicated = true},
+    {.type = RecordType::kAwait, .name = "await", .makes_steps = true, .reads = true},
     {.type = RecordType::kPushRows,
      .name = "push of rows",
      .elements = Elements::kTable,
      .latency = Latency::kPush,
      .payload = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePushRows},
     {.type = RecordType::kLookup,
@@ -128,6 +131,7 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .payload = true,
      .by_reference = true,
      .assigns = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePush},
     {.type = RecordType::kAssignRows,
@@ -136,6 +140,7 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .latency = Latency::kPush,
      .payload = true,
      .assigns = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePushRows},
     {.type = RecordType::kSetOptimizer,

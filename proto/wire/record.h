@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 8;
+inline constexpr uint16_t kWireVersion = 9;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -252,7 +252,8 @@ struct Group {
                       // Others: 0
   uint32_t count;     // push: elements. rows: keys. end-step: chunks (embedding table: groups of
                       // rows) pushed to this partition in this step
-  uint32_t reserved;  // 0
+  uint32_t admission;  // push, end-step, await: Job.admission in the sender's view; a server with
+                       // an older view answers kNotReady. Others: 0
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
 

@@ -138,9 +138,9 @@ absl::Status CopyRecord(const std::byte* slot, size_t slot_bytes, const RecordLi
   std::memcpy(record->groups, slot + sizeof(RecordHeader), h.group_count * sizeof(Group));
   CopiedOut(record->groups);
   for (uint32_t i = 0; i < h.group_count; ++i) {
-    if (record->groups[i].reserved != 0) {
-      return NotEqual(kRecord, absl::StrCat("groups[", i, "].reserved"), record->groups[i].reserved,
-                      0);
+    if (record->groups[i].admission != 0 && !operation->makes_steps) {
+      return NotEqual(kRecord, absl::StrCat("groups[", i, "].admission"),
+                      record->groups[i].admission, 0);
     }
   }
   if (operation->validate != nullptr) {

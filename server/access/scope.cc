@@ -100,6 +100,10 @@ Scope ScopeOf(const v1::HeartbeatRequest& request, const ViewLookup& view) {
   return ScopeOfIncarnation(request.incarnation(), view);
 }
 
+Scope ScopeOf(const v1::AdmitMembersRequest& request, const ViewLookup& view) {
+  return ScopeOfIncarnation(request.incarnation(), view);
+}
+
 Scope ScopeOf(const v1::LeaveRequest& request, const ViewLookup& view) {
   return ScopeOfEnd(request.incarnation(), view);
 }

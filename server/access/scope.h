@@ -53,6 +53,7 @@ Scope ScopeOf(const v1::CreateTableRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::DropTableRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::FinishRestoreRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::RenewRestoreRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::AdmitMembersRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ForgetJobRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::RemoveServerRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view);

@@ -127,6 +127,7 @@ ClusterService::ClusterService(CoordinatorTask* machine, AuditLog* audit,
   Add(&Self::FinishRestore);
   Add(&Self::RenewRestore);
   Add(&Self::DropTable);
+  Add(&Self::AdmitMembers);
   Add(&Self::ForgetJob);
   Add(&Self::RemoveServer);
   Add(&Self::ResetTable);
@@ -190,6 +191,11 @@ void ClusterService::RenewRestore(ControlCall* call, const v1::RenewRestoreReque
 void ClusterService::DropTable(ControlCall* call, const v1::DropTableRequest* request,
                                v1::DropTableResponse* response) {
   return Forward(machine_, &gate_, call, request, response, &Coordinator::DropTable);
+}
+
+void ClusterService::AdmitMembers(ControlCall* call, const v1::AdmitMembersRequest* request,
+                                  v1::AdmitMembersResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::AdmitMembers);
 }
 
 void ClusterService::ForgetJob(ControlCall* call, const v1::ForgetJobRequest* request,

@@ -34,6 +34,8 @@ class ClusterService final : public ControlService {
                     v1::RenewRestoreResponse* response);
   void DropTable(ControlCall* call, const v1::DropTableRequest* request,
                  v1::DropTableResponse* response);
+  void AdmitMembers(ControlCall* call, const v1::AdmitMembersRequest* request,
+                    v1::AdmitMembersResponse* response);
   void ForgetJob(ControlCall* call, const v1::ForgetJobRequest* request,
                  v1::ForgetJobResponse* response);
   void RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,

@@ -9,8 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/control/view_difference.h"
 #include "proto/control/view_tables.h"
 #include "proto/spec/table_spec.h"
+#include "server/coordinator/admissions.h"
 #include "server/coordinator/failpoints.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
@@ -327,6 +329,17 @@ absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEdit
   }
   view->RemoveTable(table->id());
   return Effect::kChanged;
+}
+
+absl::StatusOr<Effect> AdmitMembers(const v1::AdmitMembersRequest& request, ViewEditor* view) {
+  const v1::Job* job = view->JobOf(request.incarnation());
+  const v1::Worker* caller = job == nullptr ? nullptr : FindMember(request.incarnation(), *job);
+  if (caller == nullptr || caller->rank() < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("incarnation is ", request.incarnation(),
+                     "; allowed: a worker's that takes part in a run of its job"));
+  }
+  return Admit(request, view) ? Effect::kChanged : Effect::kNone;
 }
 
 absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view) {

@@ -50,6 +50,8 @@ absl::StatusOr<Effect> FinishRestore(const v1::FinishRestoreRequest& request, Vi
 absl::StatusOr<Effect> RemoveTable(const v1::DropTableRequest& request, ViewEditor* view);
 
 // NOT_FOUND; FAILED_PRECONDITION: the server is alive, or no live server could take its partitions.
+// The joining workers of the caller's job get ranks and first steps (admissions.h).
+absl::StatusOr<Effect> AdmitMembers(const v1::AdmitMembersRequest& request, ViewEditor* view);
 absl::StatusOr<Effect> ForgetJob(const v1::ForgetJobRequest& request, ViewEditor* view);
 absl::StatusOr<Effect> RemoveServer(const v1::RemoveServerRequest& request, CoordinatorState* state,
                                     ViewEditor* view, v1::RemoveServerResponse* response);

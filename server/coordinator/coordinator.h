@@ -150,6 +150,7 @@ class Coordinator {
                      Reply<v1::FinishRestoreResponse> reply);
   void RenewRestore(const v1::RenewRestoreRequest& request, Reply<v1::RenewRestoreResponse> reply);
   void DropTable(const v1::DropTableRequest& request, Reply<v1::DropTableResponse> reply);
+  void AdmitMembers(const v1::AdmitMembersRequest& request, Reply<v1::AdmitMembersResponse> reply);
   void ForgetJob(const v1::ForgetJobRequest& request, Reply<v1::ForgetJobResponse> reply);
   void RemoveServer(const v1::RemoveServerRequest& request, Reply<v1::RemoveServerResponse> reply);
   void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);

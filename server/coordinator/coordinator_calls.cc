@@ -238,6 +238,13 @@ void Coordinator::DropTable(const v1::DropTableRequest& request,
                 [&](v1::DropTableResponse*) { return RemoveTable(request, &impl_->editor); });
 }
 
+void Coordinator::AdmitMembers(const v1::AdmitMembersRequest& request,
+                               Reply<v1::AdmitMembersResponse> reply) {
+  impl_->Mutate("AdmitMembers", request, std::move(reply), [&](v1::AdmitMembersResponse*) {
+    return server::AdmitMembers(request, &impl_->editor);
+  });
+}
+
 void Coordinator::ForgetJob(const v1::ForgetJobRequest& request,
                             Reply<v1::ForgetJobResponse> reply) {
   impl_->Mutate("ForgetJob", request, std::move(reply),

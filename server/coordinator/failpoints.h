@@ -22,6 +22,8 @@ struct Failpoints {
   Failpoint drop_by_name;     // a drop by id drops the table with the same name
   Failpoint answer_unsaved;   // calls of a group are answered before it is saved
   Failpoint replace_at_once;  // a table is dropped before its replacement is loaded
+  Failpoint join_open_step;   // a worker that joins a run counts in a step that is perhaps open
+  Failpoint reuse_ranks;      // its rank's steps are not over when a worker gets it
   Failpoint keep_ranks;       // a rank beyond the expected ones is never free again
   Failpoint drop_used;        // a table is dropped under workers that joined meanwhile
   Failpoint reuse_generations;   // a job that has ended begins with its first generation again

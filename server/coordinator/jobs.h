@@ -5,7 +5,8 @@
 // Invariants:
 //  1. A rank has at most one living member. Within a generation, a departed rank below
 //     expected_workers is not given out again: servers have ended its steps and no longer wait for
-//     it. A higher rank is free again: servers wait for none of these.
+//     it. A higher rank is free again: servers wait for none of these. An elastic job's ranks are
+//     given out again with a first step (admissions.h).
 //  2. A generation ends when its last member that is not an observer has left, or when an operator
 //     resets a table then.
 #ifndef VERBENA_SERVER_COORDINATOR_JOBS_H_
@@ -33,11 +34,12 @@ bool HasWorkers(const v1::Job& job);
 void StartGeneration(v1::Job* job);
 
 // Adds the worker to its job (created if new). `member` has all but its name and rank. Returns the
-// rank; -1 for an observer.
+// rank; -1 for an observer, and for a worker of an elastic job that is joining.
 absl::StatusOr<int32_t> AdmitWorker(const v1::JoinWorkerRequest& request, v1::Worker member,
                                     ViewEditor* view);
 
-// Removes it from its job. False when no job has it.
+// Removes it from its job. False when no job has it. If it was the last worker of an elastic job,
+// those that are joining begin the next run.
 bool RetireWorker(uint64_t incarnation, ViewEditor* view);
 
 // Whether the job of `spec`, a sync table, can have it. A sync table waits for ranks below

@@ -21,6 +21,9 @@ v1::Job HeaderOf(const v1::Job& job) {
   header.set_expected_workers(job.expected_workers());
   *header.mutable_departed_ranks() = job.departed_ranks();
   if (job.has_limits()) *header.mutable_limits() = job.limits();
+  header.set_max_workers(job.max_workers());
+  header.set_admission(job.admission());
+  *header.mutable_admissions() = job.admissions();
   return header;
 }
 
@@ -224,6 +227,13 @@ void ViewEditor::AddMember(const std::string& name, const v1::Worker& worker) {
   job_of_member_[worker.incarnation()] = job;
 }
 
+v1::Worker* ViewEditor::EditMember(uint64_t incarnation) {
+  v1::Job* job = job_of_member_.at(incarnation);
+  v1::Worker* worker = job->mutable_members(PlaceOfMember(incarnation, *job));
+  Record(*job).edited.try_emplace(incarnation, *worker);
+  return worker;
+}
+
 void ViewEditor::RemoveMember(uint64_t incarnation) {
   const auto it = job_of_member_.find(incarnation);
   if (it == job_of_member_.end()) return;
@@ -336,6 +346,7 @@ void ViewEditor::UndoJob(const std::string& name, OldJob* old) {
     const int place = PlaceOfMember(added, *job);
     if (place >= 0) job->mutable_members()->DeleteSubrange(place, 1);
   }
+  // Those that were removed as well come back as they were then, and are restored like the others.
   const absl::flat_hash_set<uint64_t> added(old->added.begin(), old->added.end());
   for (const v1::Worker& gone : old->removed_members) {
     if (added.contains(gone.incarnation())) continue;
@@ -343,6 +354,10 @@ void ViewEditor::UndoJob(const std::string& name, OldJob* old) {
     *job->add_members() = gone;
     MoveLastTo(place, job->mutable_members());
     job_of_member_[gone.incarnation()] = job;
+  }
+  for (auto& [incarnation, worker] : old->edited) {
+    const int place = PlaceOfMember(incarnation, *job);
+    if (place >= 0) job->mutable_members(place)->Swap(&worker);
   }
 }
 
@@ -363,6 +378,12 @@ void ViewEditor::AddJobChange(const std::string& name, const OldJob& old,
     const int place = PlaceOfMember(added, *job);
     if (place >= 0) *changed->add_members() = job->members(place);
   }
+  for (const auto& [incarnation, worker] : old.edited) {
+    const bool is_new =
+        std::find(old.added.begin(), old.added.end(), incarnation) != old.added.end();
+    const int place = PlaceOfMember(incarnation, *job);
+    if (place >= 0 && !is_new) *changed->add_members() = job->members(place);
+  }
   for (const v1::Worker& worker : old.removed_members) {
     changed->add_removed_members(worker.incarnation());
   }
@@ -373,10 +394,14 @@ bool ViewEditor::ConcernsMembers(const std::string& name, const OldJob& old) con
   const v1::Job* job = FindJob(name);
   if (job == nullptr) return false;
   if (!old.header || old.header->generation() != job->generation() ||
-      old.header->expected_workers() != job->expected_workers()) {
+      old.header->expected_workers() != job->expected_workers() ||
+      old.header->admission() != job->admission()) {
     return true;
   }
-  const auto works = [](const v1::Worker& worker) { return worker.rank() >= 0; };
+  // Whether one is joining concerns the workers, of which one answers.
+  const auto works = [](const v1::Worker& worker) {
+    return worker.rank() >= 0 || worker.joining();
+  };
   return std::any_of(old.removed_members.begin(), old.removed_members.end(), works) ||
          std::any_of(old.added.begin(), old.added.end(), [&](uint64_t added) {
            const int place = PlaceOfMember(added, *job);

@@ -87,6 +87,8 @@ class ViewEditor {
   void AddJob(const std::string& name);
   v1::Job* EditJob(const std::string& name);  // all but its members
   void AddMember(const std::string& job, const v1::Worker& worker);
+  // A member's entry but its incarnation. The pointer is valid until the next change of members.
+  v1::Worker* EditMember(uint64_t incarnation);
   // Removes a member; its rank counts as departed if steps wait for it.
   void RemoveMember(uint64_t incarnation);
   // Removes the job's entry if the job has neither members nor tables nor limits.
@@ -100,6 +102,7 @@ class ViewEditor {
     bool removed = false;           // if it is there now, it is another entry
     std::vector<uint64_t> added;    // members; may have been removed again
     std::vector<v1::Worker> removed_members;
+    std::map<uint64_t, v1::Worker> edited;  // as they were
   };
   struct JobMove {
     std::optional<int> removed_from;  // the place that it had; none: it was added

@@ -40,6 +40,9 @@ class Consistency : public ReplicaLog::Owner {
   virtual ReplyStatus SetOptimizer(const Group& group, uint64_t worker,
                                    const Members::Member& member, uint32_t slice,
                                    uint64_t* from) = 0;
+  // A worker waits for a step of the slice, of which this server is the primary. sync: steps before
+  // the first step of a worker that has joined end without it, also when nobody else is left.
+  virtual void Awaited(const Members::Member& /*member*/, uint32_t /*slice*/) {}
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
 

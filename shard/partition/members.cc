@@ -6,14 +6,24 @@
 namespace verbena::shard {
 
 Members::Change Members::Update(const v1::Job& job) {
-  const bool reset = generation_ != job.generation() || expected() != job.expected_workers();
+  const uint32_t ranks = std::max(job.expected_workers(), job.max_workers());
+  const bool reset = generation_ != job.generation() || expected_ != job.expected_workers() ||
+                     this->ranks() != ranks;
   const std::vector<Slot> slots_before = slots_;
   const std::vector<uint64_t> owners_before = index_owners_;
   known_ = true;
   generation_ = job.generation();
-  slots_.assign(job.expected_workers(), {});
+  expected_ = job.expected_workers();
+  admission_ = job.admission();
+  first_steps_.clear();
+  for (const v1::MemberAdmission& admission : job.admissions()) {
+    auto& steps = first_steps_[admission.number()];
+    for (const v1::FirstStep& first : admission.first_steps()) steps[first.table()] = first.step();
+  }
+  slots_.assign(ranks, {});
+  for (uint32_t rank = expected_; rank < ranks; ++rank) slots_[rank].departed = true;
   for (const int32_t rank : job.departed_ranks()) {
-    if (rank >= 0 && static_cast<uint32_t>(rank) < expected()) slots_[rank].departed = true;
+    if (rank >= 0 && static_cast<uint32_t>(rank) < ranks) slots_[rank].departed = true;
   }
   absl::flat_hash_map<uint64_t, Member> before = std::exchange(members_, {});
   for (const v1::Worker& w : job.members()) {
@@ -21,8 +31,8 @@ Members::Change Members::Update(const v1::Job& job) {
     const uint32_t index = it == before.end() ? kNoIndex : it->second.index;
     members_[w.incarnation()] = {w.rank(), index, w.may_write()};
     if (it != before.end()) before.erase(it);
-    if (w.rank() >= 0 && static_cast<uint32_t>(w.rank()) < expected()) {
-      slots_[w.rank()] = {w.incarnation(), false};
+    if (w.rank() >= 0 && static_cast<uint32_t>(w.rank()) < ranks) {
+      slots_[w.rank()] = {w.incarnation(), false, w.admission()};
     }
   }
   for (uint64_t& owner : index_owners_) {
@@ -41,10 +51,19 @@ Members::Change Members::Update(const v1::Job& job) {
   return before.empty() ? Change::kNone : Change::kObservers;
 }
 
+uint64_t Members::first_step(uint32_t rank, uint32_t table) const {
+  const Slot& slot = slots_[rank];
+  if (slot.incarnation == 0 || slot.admission == 0) return 0;
+  const auto admission = first_steps_.find(slot.admission);
+  if (admission == first_steps_.end()) return 0;
+  const auto step = admission->second.find(table);
+  return step == admission->second.end() ? 0 : step->second;
+}
+
 Members::Change Members::Clear() {
   if (!known_) return Change::kNone;
   known_ = false;
-  for (Slot& s : slots_) s = {0, s.departed};
+  for (Slot& s : slots_) s = {0, s.departed, 0};
   std::fill(index_owners_.begin(), index_owners_.end(), 0);
   members_.clear();
   return Change::kMembers;

@@ -3,6 +3,8 @@
 // **Thread safety**: one owner thread.
 //
 // A rank slot: empty (its worker has not joined: waited for), live, or departed (not waited for).
+// In an elastic job (Job.max_workers), departed slots are given to workers that join a run: such a
+// worker is waited for from its first step of each table on, and departed before.
 #ifndef VERBENA_SHARD_PARTITION_MEMBERS_H_
 #define VERBENA_SHARD_PARTITION_MEMBERS_H_
 
@@ -18,7 +20,7 @@ class Members {
  public:
   static constexpr uint32_t kNoIndex = UINT32_MAX;
   struct Member {
-    int32_t rank;            // -1: an observer. async jobs: may be expected() or more (joined late)
+    int32_t rank;            // -1: an observer. async jobs: may be ranks() or more (joined late)
     uint32_t index;          // dense, reused after the worker is gone; kNoIndex: an observer
     bool may_write = false;  // an observer: may change values of optimizers
   };
@@ -40,8 +42,14 @@ class Members {
     const auto it = members_.find(incarnation);
     return it == members_.end() ? nullptr : &it->second;
   }
-  uint32_t expected() const { return static_cast<uint32_t>(slots_.size()); }
+  uint32_t expected() const { return expected_; }
+  // Ranks of sync steps are lower: expected(), or the workers that an elastic job may have.
+  uint32_t ranks() const { return static_cast<uint32_t>(slots_.size()); }
   bool departed(uint32_t rank) const { return slots_[rank].departed; }
+  // The first step of the table that waits for the rank's worker.
+  uint64_t first_step(uint32_t rank, uint32_t table) const;
+  // Job.admission in this view. A record of a step with a greater one must wait for that view.
+  uint32_t admission() const { return admission_; }
   // The live incarnation of a rank; 0: none.
   uint64_t owner(uint32_t rank) const { return slots_[rank].incarnation; }
   // The worker that has an index; 0: none.
@@ -52,12 +60,17 @@ class Members {
   struct Slot {
     uint64_t incarnation = 0;
     bool departed = false;
+    uint32_t admission = 0;
     bool operator==(const Slot&) const = default;
   };
 
   bool known_ = false;
   uint32_t generation_ = 0;
+  uint32_t expected_ = 0;
+  uint32_t admission_ = 0;
   std::vector<Slot> slots_;
+  // First steps by admission and table.
+  absl::flat_hash_map<uint32_t, absl::flat_hash_map<uint32_t, uint64_t>> first_steps_;
   std::vector<uint64_t> index_owners_;
   absl::flat_hash_map<uint64_t, Member> members_;
 };

@@ -11,7 +11,7 @@ namespace verbena::shard {
 
 bool Sync::Passes(uint32_t chunk, uint32_t rank) {
   const Contribution& x = At(chunk, rank);
-  if (x.state == State::kEmpty || members_.departed(rank)) return true;
+  if (x.state == State::kEmpty || !Counts(rank, table_.chunk(chunk).version)) return true;
   return x.state == State::kNone && ProgressOf(table_.chunk(chunk).slice, rank).ended +
                                             (VERBENA_FAILPOINT(shard, pass_early) ? 1 : 0) >
                                         table_.chunk(chunk).version;
@@ -50,6 +50,7 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
   if (x.state != State::kNone && x.state != State::kOwed) {
     return answer(Repeated(x, request.worker));
   }
+  FollowStep(chunk);
   // The rank was passed, or its worker has ended the step.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
 
@@ -85,6 +86,7 @@ void Sync::Advance(uint32_t chunk) {
   Chunk& s = chunks_[chunk];
   for (;;) {
     if (s.appended != 0 && (!s.acknowledged || !Commit(chunk))) return;
+    FollowStep(chunk);
     sources_.clear();
     if (s.accumulator.data != nullptr) AddSum(s, s.accumulator.data);
     const size_t sums = sources_.size();
@@ -204,15 +206,19 @@ void Sync::OnTotals(uint32_t slice) {
   }
 }
 
-// How many workers the commit lists.
+// How many workers the commit lists. A step whose workers are all gone ends empty if others have
+// joined for a later one and wait for that: on the primary alone, since replicas follow it.
 uint32_t Sync::Listed(uint32_t chunk) {
+  const uint64_t step = table_.chunk(chunk).version;
   uint32_t listed = 0;
+  bool later = false;
   for (uint32_t r = 0; r < ranks_; ++r) {
     const State state = At(chunk, r).state;
     const bool contributed = state != State::kNone && state != State::kOwed;
-    if (contributed || !members_.departed(r)) ++listed;  // live: has ended the step
+    if (contributed || Counts(r, step)) ++listed;  // live: has ended the step
+    later |= !members_.departed(r);
   }
-  return listed;
+  return listed == 0 && later && awaited_[table_.chunk(chunk).slice] ? 1 : listed;
 }
 
 bool Sync::Commit(uint32_t chunk, bool force) {
@@ -285,6 +291,13 @@ void Sync::DropAccumulator(Chunk* chunk) {
   chunk->kind = {};
 }
 
+void Sync::Awaited(const Members::Member& member, uint32_t slice) {
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_ || firsts_[rank] <= table_.slice(slice).min_version) return;
+  awaited_[slice] = true;
+  for (const uint32_t chunk : table_.slice(slice).chunks) Advance(chunk);
+}
+
 void Sync::SetBlocked(uint32_t chunk) {
   if (chunks_[chunk].blocked) return;
   chunks_[chunk].blocked = true;
@@ -316,7 +329,7 @@ ReplyStatus Sync::EndStep(const Group& group, uint64_t, uint64_t, const Members:
   if (step < p.ended) return ReplyStatus::kOk;
   uint64_t newest = 0;
   for (const uint32_t chunk : s.chunks) newest = std::max(newest, table_.chunk(chunk).version);
-  if (step > newest) return ReplyStatus::kWrongStep;
+  if (step > newest || !Counts(rank, step)) return ReplyStatus::kWrongStep;
   const uint32_t arrived = p.step[step & 1] == step ? p.count[step & 1] : 0;
   if (arrived < group.count) {
     *detail = group.count - arrived;

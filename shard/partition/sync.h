@@ -57,6 +57,7 @@ class Sync final : public DenseConsistency {
                            uint32_t slice, uint64_t* from) override {
     return TakeStepOfChange(group, member, ranks_, OpenStep(slice), from);
   }
+  void Awaited(const Members::Member& member, uint32_t slice) override;
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).min_version >= min_version;
   }
@@ -88,7 +89,8 @@ class Sync final : public DenseConsistency {
   };
   struct Chunk {
     Buffer accumulator;   // sum of the ranks before the cursor; none before the first run
-    uint32_t cursor = 0;  // least rank not passed in the open step
+    uint32_t cursor = 0;  // least rank not passed in step `step`
+    uint64_t step = 0;
     bool blocked = false;
     bool acknowledged = false;  // by the follower: the record of `told` may be applied
     uint64_t appended = 0;      // the record that has the open step; 0: none
@@ -113,6 +115,10 @@ class Sync final : public DenseConsistency {
   static bool Pending(const Contribution& x) {
     return x.state == State::kArrived || x.state == State::kHeld;
   }
+  // The step waits for the rank's worker, or for one that has yet to join.
+  bool Counts(uint32_t rank, uint64_t step) const {
+    return !members_.departed(rank) && firsts_[rank] <= step;
+  }
   // No (further) contribution will come from this rank for the chunk's open step.
   bool Passes(uint32_t chunk, uint32_t rank);
   void Count(uint32_t chunk, uint32_t rank, int change);
@@ -120,6 +126,13 @@ class Sync final : public DenseConsistency {
 
   // The first step that no chunk of the slice has begun to apply.
   uint64_t OpenStep(uint32_t slice) const;
+  // The cursor is the open step's. In a replica steps end without it, and ranks that it passed
+  // because they did not count yet may count in later steps.
+  void FollowStep(uint32_t chunk) {
+    if (chunks_[chunk].step == table_.chunk(chunk).version) return;
+    chunks_[chunk].step = table_.chunk(chunk).version;
+    chunks_[chunk].cursor = 0;
+  }
   void Advance(uint32_t chunk);
   void Consume(uint32_t chunk, uint32_t end, size_t payloads);
   bool Totalled(uint32_t chunk, size_t payloads);
@@ -154,6 +167,9 @@ class Sync final : public DenseConsistency {
   std::vector<Contribution> contributions_;  // chunk major
   std::vector<Progress> progress_;           // slice major
   std::vector<uint64_t> owners_;             // of each rank, as of the last member list
+  std::vector<uint64_t> firsts_;             // the same: its first step
+  // By slice: this is the primary, and a worker that has joined waits for its first step.
+  std::vector<bool> awaited_;
   std::vector<uint32_t> blocked_;
   std::vector<Source> sources_;         // scratch of Advance()
   std::vector<uint64_t> contributors_;  // scratch of Observe()

@@ -11,13 +11,18 @@ namespace verbena::shard {
 void Sync::Resize() {
   // A change of the number of ranks comes with Reset().
   if (owners_.empty()) {
-    ranks_ = members_.expected();
+    ranks_ = members_.ranks();
     owners_.assign(ranks_, 0);
-    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = members_.owner(r);
+    firsts_.assign(ranks_, 0);
+    for (uint32_t r = 0; r < ranks_; ++r) {
+      owners_[r] = members_.owner(r);
+      firsts_[r] = members_.first_step(r, table_.id());
+    }
   }
   chunks_.resize(table_.chunks());
   contributions_.resize(size_t{table_.chunks()} * ranks_);
   progress_.resize(size_t{table_.slices()} * ranks_);
+  awaited_.resize(table_.slices());
   sources_.reserve(ranks_ + 1);
   contributors_.reserve(ranks_);
   bookkeeping_.Set(contributions_.capacity() * sizeof(Contribution) +
@@ -31,6 +36,7 @@ void Sync::MembersChanged() {
     const uint64_t owner = members_.owner(r);
     if (owner == owners_[r]) continue;
     owners_[r] = owner;
+    firsts_[r] = members_.first_step(r, table_.id());
     for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
       Contribution& x = At(chunk, r);
       if (x.state == State::kHeld) Drop(chunk, r, State::kNone, &why);
@@ -70,12 +76,14 @@ void Sync::Reset() {
   contributions_ = std::vector<Contribution>();
   progress_ = std::vector<Progress>();
   owners_.clear();
+  awaited_.clear();
   if (norms_ != nullptr) norms_->Reset();
   Resize();
 }
 
 void Sync::FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) {
   if (norms_ != nullptr) norms_->FailLocalPartition(slice, why, keep);
+  awaited_[slice] = false;
   for (const uint32_t chunk : table_.slice(slice).chunks) {
     for (uint32_t r = 0; r < ranks_; ++r) {
       if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kOwed, &why);

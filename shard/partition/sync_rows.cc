@@ -12,9 +12,13 @@ namespace verbena::shard {
 void SyncRows::Resize() {
   // A change of the number of ranks comes with Reset().
   if (owners_.empty()) {
-    ranks_ = members_.expected();
+    ranks_ = members_.ranks();
     owners_.assign(ranks_, 0);
-    for (uint32_t r = 0; r < ranks_; ++r) owners_[r] = members_.owner(r);
+    firsts_.assign(ranks_, 0);
+    for (uint32_t r = 0; r < ranks_; ++r) {
+      owners_[r] = members_.owner(r);
+      firsts_[r] = members_.first_step(r, table_.id());
+    }
   }
   slices_.resize(table_.slices());
   for (LocalPartition& s : slices_) s.ended.resize(ranks_);
@@ -80,8 +84,8 @@ Answer SyncRows::Push(const RowPush& push, const Members::Member& member, uint32
   if (at != s.contributions.end() && !before(x, *at)) {
     return answer(at->worker == push.worker ? ReplyStatus::kDuplicate : ReplyStatus::kWrongStep);
   }
-  // Its worker has announced that nothing more comes.
-  if (s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
+  // Its worker does not count yet, or has announced that nothing more comes.
+  if (!Counts(rank, step) || s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
   Answer taken = answer(ReplyStatus::kOk);
   if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &taken.status)) {
     const EmbeddingTable::Admitted admitted =
@@ -119,7 +123,7 @@ ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
   LocalPartition& s = slices_[slice];
   if (step < version) return ReplyStatus::kDuplicate;
   if (step < s.ended[rank]) return ReplyStatus::kOk;
-  if (step > version) return ReplyStatus::kWrongStep;
+  if (step > version || !Counts(rank, step)) return ReplyStatus::kWrongStep;
   const uint32_t arrived = Arrived(s, rank, worker);
   if (arrived < group.count) {
     *detail = group.count - arrived;
@@ -128,6 +132,13 @@ ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
   s.ended[rank] = step + 1;
   Advance(slice);
   return ReplyStatus::kOk;
+}
+
+void SyncRows::Awaited(const Members::Member& member, uint32_t slice) {
+  const auto rank = static_cast<uint32_t>(member.rank);
+  if (rank >= ranks_ || firsts_[rank] <= table_.slice(slice).version) return;
+  slices_[slice].awaited = true;
+  Advance(slice);
 }
 
 void SyncRows::Drop(LocalPartition* slice) {
@@ -141,6 +152,7 @@ void SyncRows::MembersChanged() {
   for (uint32_t r = 0; r < ranks_; ++r) {
     if (members_.owner(r) == owners_[r]) continue;
     owners_[r] = members_.owner(r);
+    firsts_[r] = members_.first_step(r, table_.id());
     for (LocalPartition& s : slices_) s.ended[r] = 0;
   }
   for (uint32_t s = 0; s < slices_.size(); ++s) {
@@ -163,6 +175,7 @@ void SyncRows::Reset() {
 }
 
 void SyncRows::FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) {
+  slices_[slice].awaited = false;
   if (keep) return;
   Drop(&slices_[slice]);
   slices_[slice].appended = 0;

@@ -48,6 +48,7 @@ class SyncRows final : public RowConsistency {
     const uint64_t open = table_.slice(slice).version + (slices_[slice].appended != 0 ? 1 : 0);
     return TakeStepOfChange(group, member, ranks_, open, from);
   }
+  void Awaited(const Members::Member& member, uint32_t slice) override;
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).version >= min_version;
   }
@@ -93,6 +94,8 @@ class SyncRows final : public RowConsistency {
     // by the follower: the record of `told` may be applied
     bool acknowledged = false;
     bool blocked = false;  // there was no memory for it
+    // This is the primary, and a worker that has joined waits for its first step.
+    bool awaited = false;
   };
   // The next key of a contribution, while they are merged.
   struct Head {
@@ -109,13 +112,17 @@ class SyncRows final : public RowConsistency {
   bool TooMany(uint32_t slice, absl::Span<const uint64_t> keys) const;
   // Copies a push and creates its rows. If the answer is not kOk, nothing has changed.
   Answer Copy(const RowPush& push, uint32_t slice, Contribution* x);
+  // The step waits for the rank's worker, or for one that has yet to join.
+  bool Counts(uint32_t rank, uint64_t step) const {
+    return !members_.departed(rank) && firsts_[rank] <= step;
+  }
   uint32_t Arrived(const LocalPartition& slice, uint32_t rank, uint64_t worker) const;
   // Commits as long as steps are complete.
   void Advance(uint32_t slice);
   bool Commit(uint32_t slice);
   // The open step is applied to the rows.
   void Committed(uint32_t slice);
-  uint32_t Listed(const LocalPartition& slice) const;
+  uint32_t Listed(uint32_t slice) const;
   // The step's contributions are final.
   void Observe(uint32_t slice);
   float Divisor(const LocalPartition& slice) const {
@@ -144,6 +151,7 @@ class SyncRows final : public RowConsistency {
   uint32_t ranks_ = 0;
   std::vector<LocalPartition> slices_;
   std::vector<uint64_t> owners_;  // of each rank, as of the last member list
+  std::vector<uint64_t> firsts_;  // the same: its first step
   std::vector<Head> heads_;       // scratch of ForEachRow()
   std::vector<Source> sources_;   // the same
   std::vector<uint32_t> named_;   // scratch of Commit(): rows of the step

@@ -50,16 +50,22 @@ void SyncRows::Advance(uint32_t slice) {
   }
 }
 
-// The number of workers that the commit lists: contributors, and those that have ended the step.
-uint32_t SyncRows::Listed(const LocalPartition& slice) const {
+// The number of workers that the commit lists: contributors, and those that have ended the step. As
+// in a dense table (sync.cc), a step of workers that are all gone ends empty for those of a later
+// one.
+uint32_t SyncRows::Listed(uint32_t slice) const {
+  const std::vector<Contribution>& contributions = slices_[slice].contributions;
+  const uint64_t step = table_.slice(slice).version;
   uint32_t listed = 0;
-  auto x = slice.contributions.begin();
+  bool later = false;
+  auto x = contributions.begin();
   for (uint32_t r = 0; r < ranks_; ++r) {
     bool contributed = false;
-    for (; x != slice.contributions.end() && x->rank == r; ++x) contributed = true;
-    if (contributed || !members_.departed(r)) ++listed;
+    for (; x != contributions.end() && x->rank == r; ++x) contributed = true;
+    if (contributed || Counts(r, step)) ++listed;
+    later |= !members_.departed(r);
   }
-  return listed;
+  return listed == 0 && later && slices_[slice].awaited ? 1 : listed;
 }
 
 bool SyncRows::Prepare(uint32_t slice) {
@@ -86,9 +92,9 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   const uint64_t version = table_.slice(slice).version;
   for (uint32_t r = 0; r < ranks_; ++r) {
-    if (!members_.departed(r) && s.ended[r] <= version) return false;
+    if (Counts(r, version) && s.ended[r] <= version) return false;
   }
-  const uint32_t listed = Listed(s);
+  const uint32_t listed = Listed(slice);
   if (listed == 0) return false;  // all have left: no worker makes steps
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);

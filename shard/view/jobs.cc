@@ -77,10 +77,10 @@ void Jobs::UpdateJob(const std::string& name, const v1::Job* job) {
       if (member.rank() < 0 && member.only_job().empty()) reading.push_back(member.incarnation());
     }
     readers_.insert(reading.begin(), reading.end());
-    if (job->expected_workers() > kMaxWorkers) {
-      refused_jobs_[name] = absl::InvalidArgumentError(
-          absl::StrCat("job \"", name, "\" expects ", job->expected_workers(),
-                       " workers; allowed: at most ", kMaxWorkers));
+    const uint32_t workers = std::max(job->expected_workers(), job->max_workers());
+    if (workers > kMaxWorkers) {
+      refused_jobs_[name] = absl::InvalidArgumentError(absl::StrCat(
+          "job \"", name, "\" expects ", workers, " workers; allowed: at most ", kMaxWorkers));
       followed = nullptr;
     }
   }

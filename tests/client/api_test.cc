@@ -213,9 +213,9 @@ TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   ExpectError(f.client->AllocateRegion(64).status(), kPrecondition, "the client is closed");
   std::byte memory[64];
   ExpectError(f.client->RegisterRegion(memory, 64).status(), kPrecondition, "the client is closed");
-  CHECK(f.client->incarnation() == 0);
+  CHECK(f.client->run().incarnation == 0);
   CHECK(f.client->rank() == -1);
-  CHECK(f.client->live_workers() == 0);
+  CHECK(f.client->run().live_workers == 0);
   CHECK(f.client->statistics().lanes.empty());
   f.client.reset();
   CHECK(f.table.name() == "weights");

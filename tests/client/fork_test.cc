@@ -97,7 +97,7 @@ struct World {
     for (size_t i = 0; i < calls.size(); ++i) {
       if (!Refused(calls[i]())) return static_cast<int>(i) + 1;
     }
-    return client->incarnation() == 0 && client->live_workers() == 0 ? 0 : 99;
+    return client->run().incarnation == 0 && client->run().live_workers == 0 ? 0 : 99;
   }
 
   ProcessCluster cluster{{.servers = 1, .shards = 2}};

@@ -204,7 +204,7 @@ class Lanes final : public client::LaneListener {
   FakeControl control_{&clock_};
   client::LeaseKeeper keeper_{"coordinator:1", &control_, &clock_, nullptr};
   client::Session session_{
-      {"coordinator:1", "job", "w0", 1, -1, false},       &control_, &clock_, &random_, &keeper_,
+      {"coordinator:1", "job", "w0", 1, 0, -1, false},    &control_, &clock_, &random_, &keeper_,
       {[](const ViewDifference&) {}, [](absl::Status) {}}};
   std::unique_ptr<rdma::Endpoint> verbs_ = NewVerbs();
   rdma::SimNetwork network_{7, {}};

@@ -10,6 +10,7 @@
 #include "client/core/failpoints.h"
 #include "rdma/failpoints.h"
 #include "rdma/sim/sim_network.h"
+#include "server/coordinator/failpoints.h"
 #include "shard/failpoints.h"
 #include "tests/cluster/scenario_runs.h"
 
@@ -63,6 +64,27 @@ TEST_CASE("ssp training under faults, with workers that come and go") {
     CHECK(totals.crashed > 0);
     CHECK(totals.stalled > 0);
     CHECK(totals.joined > 0);
+  }
+}
+
+// Workers join a run, leave it after a step, or are killed; each step has the same workers on all
+// servers, of which a mean divides by the number.
+ScenarioOptions ElasticOptions() {
+  ScenarioOptions options;
+  options.elastic = options.joins = options.mean = true;
+  options.steps = 25;
+  return options;
+}
+
+TEST_CASE("sync training under faults, with workers that join, leave and are replaced") {
+  ScenarioOptions options = ElasticOptions();
+  options.replicas = GENERATE(1u, 2u);
+  options.keys = GENERATE(0u, 60u);
+  const Totals totals = RunSeeds("sync training under faults, with workers*", options, 300);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.crashed > 0);
+    CHECK(totals.admitted > 0);
+    CHECK(totals.left > 0);
   }
 }
 
@@ -218,6 +240,26 @@ TEST_CASE("failpoint: answer a pull before the push that it names") {
   ScenarioOptions options;
   options.consistency = v1::CONSISTENCY_ASYNC;
   CHECK_THAT(FirstFinding(options, 300), Catch::Contains("had been acknowledged"));
+}
+
+TEST_CASE("failpoint: a worker that joins a run counts in a step that is perhaps open") {
+  Planted failpoint(&server::failpoints().join_open_step);
+  CHECK_FALSE(FirstFinding(ElasticOptions(), 100).empty());
+}
+
+TEST_CASE("failpoint: a worker gets a rank whose steps are not over") {
+  Planted failpoint(&server::failpoints().reuse_ranks);
+  CHECK_FALSE(FirstFinding(ElasticOptions(), 100).empty());
+}
+
+TEST_CASE("failpoint: a shard commits a step without a worker of which its view does not know") {
+  Planted failpoint(&shard::failpoints().ignore_admission);
+  CHECK_THAT(FirstFinding(ElasticOptions(), 300), Catch::Contains("without worker"));
+}
+
+TEST_CASE("failpoint: a worker goes on while it is decided which steps others join") {
+  Planted failpoint(&client::failpoints().hold_no_steps);
+  CHECK_THAT(FirstFinding(ElasticOptions(), 300), Catch::Contains("without worker"));
 }
 
 TEST_CASE("failpoint: return a reply or a credit before the receive is reposted") {

@@ -76,7 +76,7 @@ class NormWorker {
         ids_(shared->specs.size()) {}
 
   bool ended() const { return phase_ == Phase::kEnded; }
-  bool finished() const { return step_ == static_cast<uint64_t>(shared_->options.steps); }
+  bool finished() const { return step_ >= static_cast<uint64_t>(shared_->options.steps); }
   SimWorker* process() const { return process_; }
   int rank() const { return rank_; }
   void LeaveSoon() { leaving_ = true; }
@@ -132,7 +132,9 @@ class NormWorker {
   void Join() {
     phase_ = Phase::kWait;
     process_->core().Join(shared_->cluster->now() + 2 * kSecond, [this](absl::Status status) {
-      if (status.ok()) {
+      if (status.ok() && process_->core().view().jobs(0).generation() > 1) {
+        Leave();  // the run that it was to join is over
+      } else if (status.ok()) {
         phase_ = Phase::kCreate;
       } else if (!Fatal(status)) {
         phase_ = Phase::kStart;
@@ -151,7 +153,21 @@ class NormWorker {
                                    shared_->tables[table->id()] = created_;
                                    ids_[created_++] = table->id();
                                    phase_ = created_ == ids_.size() ? Phase::kStep : Phase::kCreate;
+                                   if (phase_ == Phase::kStep) Begin();
                                  });
+  }
+
+  // With the same step of all tables.
+  void Begin() {
+    for (const uint32_t id : ids_) {
+      const uint64_t first = client::OwnFirstStep(process_->core(), id);
+      if (id != ids_[0] && first != step_) {
+        shared_->Violation(
+            absl::StrCat(process_->host(), " begins with steps ", step_, " and ", first));
+      }
+      step_ = first;
+    }
+    if (step_ > 0) ++shared_->result.admitted;
   }
 
   void Leave() {
@@ -205,6 +221,7 @@ class NormWorker {
 
   void Step() {
     if (finished()) {
+      if (shared_->options.elastic) return Leave();  // others may go on
       phase_ = Phase::kEnded;
       return;
     }
@@ -299,15 +316,7 @@ class NormScenario {
   }
 
   NormResult Run() {
-    for (int rank = 0; rank < shared_.options.workers; ++rank) {
-      SimWorker::Options worker;
-      worker.expected_workers = shared_.options.workers;
-      worker.rank = rank;
-      worker.seed = shared_.options.seed * 19 + rank;
-      SimWorker* process = cluster_->AddWorker(absl::StrCat("worker-", rank), worker);
-      workers_.push_back(
-          std::make_unique<NormWorker>(&shared_, process, rank, worker.seed * 5 + 2));
-    }
+    for (int rank = 0; rank < shared_.options.workers; ++rank) AddWorker(rank);
     next_fault_ = cluster_->now() + Delay();
     const bool ended = cluster_->RunUntil([this] { return Turn(); }, kNormLimit);
     if (!ended && shared_.result.violations.empty()) {
@@ -335,6 +344,17 @@ class NormScenario {
     return std::uniform_int_distribution<int64_t>(5 * kMilli, 600 * kMilli)(random_);
   }
 
+  void AddWorker(int number) {
+    SimWorker::Options worker;
+    worker.expected_workers = shared_.options.workers;
+    if (shared_.options.elastic) worker.max_workers = shared_.options.workers + 1;
+    worker.rank = number < shared_.options.workers ? number : -1;
+    worker.seed = shared_.options.seed * 19 + number;
+    SimWorker* process = cluster_->AddWorker(absl::StrCat("worker-", number), worker);
+    workers_.push_back(
+        std::make_unique<NormWorker>(&shared_, process, number, worker.seed * 5 + 2));
+  }
+
   void OnCommit(const shard::Commit& commit) {
     ++shared_.result.commits;
     std::vector<int> ranks;
@@ -349,18 +369,20 @@ class NormScenario {
     const bool formed = std::all_of(workers_.begin(), workers_.end(), [](const auto& w) {
       return w->process()->core().incarnation() != 0;
     });
+    if (workers_.empty()) return;
     const size_t victim = std::uniform_int_distribution<size_t>(0, workers_.size() - 1)(random_);
     NormWorker* worker = workers_[victim].get();
     NormResult& result = shared_.result;
+    const int most = shared_.options.elastic ? 4 : 1;  // that are gone
     switch (std::uniform_int_distribution<int>(0, 7)(random_)) {
       case 0:
-        if (!formed || result.crashed + result.left > 0) return;
+        if (!formed || result.crashed + result.left >= most) return;
         ++result.crashed;
         cluster_->CrashWorker(worker->process());
         workers_.erase(workers_.begin() + static_cast<std::ptrdiff_t>(victim));
         return;
       case 1:
-        if (!formed || result.crashed + result.left > 0) return;
+        if (!formed || result.crashed + result.left >= most) return;
         ++result.left;
         return worker->LeaveSoon();
       case 2:
@@ -372,6 +394,10 @@ class NormScenario {
             cluster_->now() + std::uniform_int_distribution<int64_t>(1, 1500)(random_) * kMilli);
       case 5:
         return cluster_->RestartCoordinator();
+      case 6:
+        // Once there are all tables.
+        if (!shared_.options.elastic || result.commits == 0 || result.joined == 4) return;
+        return AddWorker(shared_.options.workers + result.joined++);
       default:
         return;
     }

@@ -18,13 +18,15 @@ struct NormOptions {
   int workers = 3;
   int steps = 5;
   int servers = 2;
-  bool norms = true;       // false: plain tables, each step in one phase
+  bool elastic = false;  // an elastic job: workers come later, and more of them leave or are killed
+  bool norms = true;     // false: plain tables, each step in one phase
   bool run_ahead = false;  // some steps begin before the one before them was seen committed
 };
 
 struct NormResult {
   std::vector<std::string> violations;
   int commits = 0, checked = 0;  // commits of chunks; pulls compared with the reference
+  int joined = 0, admitted = 0;  // workers that came later; those that joined the run
   int crashed = 0, left = 0, stalled = 0, resumed = 0;
 };
 

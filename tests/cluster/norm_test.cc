@@ -19,6 +19,7 @@ NormResult RunSeeds(const std::string& name, NormOptions options, uint64_t count
     const NormResult result = RunNormScenario(options);
     totals.commits += result.commits;
     totals.checked += result.checked;
+    totals.admitted += result.admitted;
     totals.crashed += result.crashed;
     totals.left += result.left;
     totals.stalled += result.stalled;
@@ -51,6 +52,20 @@ TEST_CASE("steps in two phases under faults") {
   std::printf("%d commits, %d pulls checked, %d crashed, %d left, %d stalled, %d pulled again\n",
               totals.commits, totals.checked, totals.crashed, totals.left, totals.stalled,
               totals.resumed);
+}
+
+TEST_CASE("steps in two phases under faults, with workers that join a run") {
+  NormOptions options;
+  options.elastic = true;
+  options.steps = 20;
+  const NormResult totals =
+      RunSeeds("steps in two phases under faults, with workers that join a run", options, 300);
+  CHECK(totals.checked > 0);
+  if (!SeedsToRun(1).replay) {
+    CHECK(totals.admitted > 0);
+    CHECK(totals.crashed > 0);
+    CHECK(totals.left > 0);
+  }
 }
 
 // Slots filled with contributions to a later step, which other workers can make only after this

@@ -23,16 +23,17 @@ inline float SyncGradient(int rank, uint64_t step, uint64_t element) {
 
 class SyncReference {
  public:
-  // `table` outlives the reference.
-  explicit SyncReference(const ScenarioTable* table, bool replicated = false)
-      : table_(*table), replicated_(replicated), chunks_(table->chunks()) {}
+  // `table` outlives the reference. mean: of the step's workers.
+  explicit SyncReference(const ScenarioTable* table, bool replicated = false, bool mean = false)
+      : table_(*table), replicated_(replicated), mean_(mean), chunks_(table->chunks()) {}
 
   // Step `step` of `chunk` was committed with the contributions of `ranks`. Returns the error (a
   // step out of order), or an empty string. With replicas it is called when the commit is certain
   // to be that or none: a primary that dies, or is replaced, may have reported a commit that no
   // worker will ever see. So a step may be reported again, and any of these reports may be the
   // right one.
-  std::string Commit(uint32_t chunk, uint64_t step, absl::Span<const int> ranks) {
+  std::string Commit(uint32_t chunk, uint64_t step, absl::Span<const int> ranks,
+                     uint32_t divisor = 1) {
     auto& versions = chunks_[chunk];
     if (versions.empty()) {
       versions.push_back({std::vector<float>(table_.end(chunk) - table_.first(chunk), 0.0f)});
@@ -45,7 +46,9 @@ class SyncReference {
     for (const std::vector<float>& before : versions[step]) {
       std::vector<float> next = before;
       for (size_t i = 0; i < next.size(); ++i) {
-        for (int rank : ranks) next[i] -= SyncGradient(rank, step, table_.first(chunk) + i);
+        float sum = 0;  // exact
+        for (int rank : ranks) sum += SyncGradient(rank, step, table_.first(chunk) + i);
+        next[i] -= mean_ ? sum / static_cast<float>(divisor) : sum;
       }
       auto& after = versions[step + 1];
       if (std::find(after.begin(), after.end(), next) == after.end()) {
@@ -87,6 +90,7 @@ class SyncReference {
 
   const ScenarioTable& table_;
   const bool replicated_;
+  const bool mean_;
   // [chunk][version]: possible contents
   std::vector<std::vector<std::vector<std::vector<float>>>> chunks_;
 };

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/view_difference.h"
+#include "proto/control/view_tables.h"
 #include "proto/spec/table_spec.h"
 #include "server/coordinator/failpoints.h"
 #include "tests/cluster/reference.h"
@@ -29,7 +31,8 @@ class Scenario {
     state_.table = options.keys > 0 ? std::make_unique<ScenarioTable>(spec, kFirstTable,
                                                                       options.keys, kSimPartitions)
                                     : std::make_unique<ScenarioTable>(spec);
-    state_.reference = std::make_unique<SyncReference>(state_.table.get(), options.replicas > 1);
+    state_.reference =
+        std::make_unique<SyncReference>(state_.table.get(), options.replicas > 1, options.mean);
     ClusterOptions cluster;
     cluster.seed = options.seed;
     cluster.network.connection_loss = options.connection_loss;
@@ -108,7 +111,7 @@ class Scenario {
     spec.set_pull_codec(state_.options.pull_codec);
     spec.set_consistency(state_.options.consistency);
     spec.set_staleness(state_.options.staleness);
-    spec.set_reduction(v1::REDUCTION_SUM);
+    spec.set_reduction(state_.options.mean ? v1::REDUCTION_MEAN : v1::REDUCTION_SUM);
     spec.set_chunk_bytes(kSimChunkBytes);
     spec.mutable_optimizer()->set_name("sgd");
     spec.mutable_optimizer()->set_rate(1);
@@ -119,6 +122,7 @@ class Scenario {
     SimWorker::Options worker;
     worker.rails = state_.options.rails;
     worker.expected_workers = state_.options.workers;
+    if (state_.options.elastic) worker.max_workers = state_.options.workers + 1;
     // Ranks beyond the expected ones are not asked for by name.
     worker.rank = rank < state_.options.workers ? rank : -1;
     worker.seed = state_.options.seed * 17 + rank;
@@ -142,8 +146,36 @@ class Scenario {
       const auto it = ranks_.find(incarnation);
       if (it != ranks_.end()) ranks.push_back(it->second);
     }
-    const std::string wrong = state_.reference->Commit(commit.chunk, commit.step, ranks);
+    const std::string wrong =
+        state_.reference->Commit(commit.chunk, commit.step, ranks, commit.divisor);
     if (!wrong.empty()) state_.Violation(wrong);
+    if (state_.options.elastic) CheckMembers(commit);
+  }
+
+  // A step waits for every member that counts in it, and for none before its first step.
+  void CheckMembers(const shard::Commit& commit) {
+    const v1::Job* job = FindJobNamed("job", cluster_->view());
+    if (job == nullptr || job->generation() > 1) return;
+    for (const auto& worker : state_.workers) {
+      const SimWorker& process = *worker->process();
+      const uint64_t incarnation = process.core().incarnation();
+      const v1::Worker* member = incarnation == 0 ? nullptr : FindMember(incarnation, *job);
+      if (member == nullptr || member->rank() < 0) continue;
+      const v1::FirstStep* first = FirstStepOf(commit.table, *member, *job);
+      const uint64_t step = first == nullptr ? 0 : first->step();
+      const bool contributed = std::find(commit.contributors.begin(), commit.contributors.end(),
+                                         incarnation) != commit.contributors.end();
+      if (commit.step < step && contributed) {
+        state_.Violation(absl::StrCat("chunk ", commit.chunk, " committed step ", commit.step,
+                                      " with ", worker->Describe(), ", whose first step is ",
+                                      step));
+      }
+      if (commit.step >= step && worker->first_open_step() <= commit.step) {
+        state_.Violation(absl::StrCat("chunk ", commit.chunk, " committed step ", commit.step,
+                                      " without ", worker->Describe(), ", whose first step is ",
+                                      step));
+      }
+    }
   }
 
   int64_t Millis(int64_t least, int64_t most) {
@@ -166,7 +198,8 @@ class Scenario {
                     [](const auto& w) { return w->process()->core().incarnation() != 0; });
     if (state_.options.rails > 1 && std::bernoulli_distribution(0.5)(random_)) return HurtRail();
     if (state_.options.replicas > 1 && formed && Pick(2) == 0) return HurtServer();
-    if (kind == 0 && state_.options.crashes && formed && result_.crashed == 0) {
+    const int most_crashes = state_.options.elastic ? 3 : 1;
+    if (kind == 0 && state_.options.crashes && formed && result_.crashed < most_crashes) {
       ++result_.crashed;
       cluster_->CrashWorker(victim->process());
       state_.workers.erase(std::find_if(state_.workers.begin(), state_.workers.end(),
@@ -174,7 +207,8 @@ class Scenario {
     } else if (kind >= 1 && kind <= 3 && state_.options.stalls && formed) {
       ++result_.stalled;
       victim->process()->StallUntil(cluster_->now() + Millis(1, 1500));
-    } else if (kind >= 5 && kind <= 6 && state_.options.joins && formed && result_.joined < 3) {
+    } else if (kind >= 5 && kind <= 6 && state_.options.joins && formed &&
+               result_.joined < (state_.options.elastic ? 6 : 3)) {
       AddWorker(state_.options.workers + result_.joined++);
     } else if (kind == 4 && state_.options.coordinator_restarts) {
       cluster_->RestartCoordinator();

@@ -27,6 +27,9 @@ struct ScenarioOptions {
   int64_t step_ns = 0;     // a worker computes that long in each step
   int slow_factor = 1;     // and rank 0 so many times longer
   bool joins = false;      // workers beyond the expected ones come later
+  // sync: an elastic job. Workers come later, leave after a step, and more than one is killed.
+  bool elastic = false;
+  bool mean = false;  // sync: of the gradients of a step's workers
   int workers = 3;
   int steps = 6;
   bool narrow = false;  // gradients in bf16, and parameters, too, but for those of async and ssp,
@@ -61,8 +64,10 @@ struct ScenarioResult {
   int commits = 0;
   int crashed = 0;
   int stalled = 0;
-  int joined = 0;  // of those that came later
-  int hung = 0;    // processes whose posted records on lanes did not move any more
+  int joined = 0;    // of those that came later
+  int admitted = 0;  // of those, into a run of an elastic job
+  int left = 0;      // an elastic job before its last step
+  int hung = 0;      // processes whose posted records on lanes did not move any more
   int partitioned = 0;
   int servers_killed = 0, servers_stalled = 0;
   int outlived = 0;  // leases, by a server that the others had given up

@@ -19,7 +19,7 @@ namespace verbena::test {
 // Sums over all seeds of a test.
 struct Totals {
   uint64_t commits = 0, crashed = 0, stalled = 0, hung = 0, partitioned = 0, resumed = 0;
-  uint64_t joined = 0;
+  uint64_t joined = 0, admitted = 0, left = 0;
   uint64_t rails_cut = 0, rails_stalled = 0, rail_moves = 0;
   uint64_t servers_killed = 0, servers_stalled = 0, outlived = 0;
 };
@@ -36,6 +36,8 @@ inline Totals RunSeeds(const char* name, ScenarioOptions options, uint64_t count
                 totals.hung += result.hung;
                 totals.partitioned += result.partitioned;
                 totals.joined += result.joined;
+                totals.admitted += result.admitted;
+                totals.left += result.left;
                 totals.resumed += result.resumed_operations;
                 totals.servers_killed += result.servers_killed;
                 totals.servers_stalled += result.servers_stalled;

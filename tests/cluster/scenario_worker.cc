@@ -86,10 +86,23 @@ void ScenarioWorker::Open() {
                                  if (table.ok()) {
                                    table_ = table->id();
                                    phase_ = Phase::kStep;
+                                   Begin();
                                  } else if (!Fatal(table.status())) {
                                    phase_ = Phase::kJoined;
                                  }
                                });
+}
+
+void ScenarioWorker::Begin() {
+  last_ = static_cast<uint64_t>(state_->options.steps);
+  if (!state_->options.elastic) return;
+  step_ = first_ = client::OwnFirstStep(process_->core(), table_);
+  if (first_ > 0) ++state_->result->admitted;
+  // Some leave early.
+  if (step_ < last_ && std::bernoulli_distribution(0.3)(random_)) {
+    last_ = std::uniform_int_distribution<uint64_t>(step_ + 1, last_)(random_);
+    if (last_ < static_cast<uint64_t>(state_->options.steps)) ++state_->result->left;
+  }
 }
 
 void ScenarioWorker::PushStep() {
@@ -288,7 +301,7 @@ void ScenarioWorker::Leave() {
   if (rank_ != 0) fast = std::max(fast, state_->cluster->now());
   const auto& counts = process_->core().statistics().staleness;
   for (size_t s = 0; s < counts.size(); ++s) state_->result->staleness[s] += counts[s];
-  if (spec_.consistency() != v1::CONSISTENCY_SSP) {
+  if (spec_.consistency() != v1::CONSISTENCY_SSP && !state_->options.elastic) {
     phase_ = Phase::kFinished;
     return;
   }
@@ -327,7 +340,7 @@ void ScenarioWorker::Run() {
       Open();
       break;
     case Phase::kStep:
-      if (step_ == uint64_t(state_->options.steps)) {
+      if (step_ >= last_) {
         Leave();
       } else if (state_->options.step_ns > 0 && !computed_) {
         computed_ = true;

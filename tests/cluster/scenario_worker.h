@@ -47,6 +47,8 @@ class ScenarioWorker {
   int rank() const { return rank_; }
   bool late() const { return rank_ >= state_->options.workers; }
   uint64_t ended() const { return ended_; }  // steps
+  // The first step that it has not ended.
+  uint64_t first_open_step() const { return first_ + ended_; }
   uint32_t acknowledged() const { return acknowledged_; }
   uint32_t attempted() const { return attempted_; }
   std::string Describe() const;
@@ -79,6 +81,7 @@ class ScenarioWorker {
   void Ended(const std::shared_ptr<Use>& use, const absl::Status& status);
   void Join();
   void Open();
+  void Begin();
   void PushStep();
   // Pushes the elements [begin, end) of the table, which have the same place in the buffer.
   absl::StatusOr<client::OperationId> Push(const std::shared_ptr<Use>& use, uint64_t begin,
@@ -105,6 +108,8 @@ class ScenarioWorker {
   Phase phase_ = Phase::kStart;
   uint32_t table_ = 0;
   uint64_t step_ = 0, ended_ = 0;
+  uint64_t first_ = 0;       // of its steps
+  uint64_t last_ = 0;        // it leaves before this one
   bool computed_ = false;    // this step's gradient
   uint64_t push_pulls_ = 0;  // steps that have had one
   uint32_t acknowledged_ = 0, attempted_ = 0;

@@ -32,6 +32,7 @@ SimWorker::SimWorker(const std::string& host, const Options& options, int drift_
   core.job = options.job;
   core.name = host;
   core.expected_workers = options.expected_workers;
+  core.max_workers = options.max_workers;
   core.rank = options.rank;
   core.observer = options.observer;
   core.seed = options.seed;
@@ -197,6 +198,7 @@ void SimCluster::HandleCoordinator(const std::string& method, const std::string&
   if (name == "ResetTable") return to(&Coordinator::ResetTable);
   if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
   if (name == "GetView") return to(&Coordinator::GetView);
+  if (name == "AdmitMembers") return to(&Coordinator::AdmitMembers);
   if (name == "ForgetJob") return to(&Coordinator::ForgetJob);
   if (name == "SetJobLimits") return to(&Coordinator::SetJobLimits);
   respond(absl::UnimplementedError(method));

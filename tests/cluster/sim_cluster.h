@@ -150,6 +150,7 @@ class SimWorker {
   struct Options {
     std::string job = "job";
     uint32_t expected_workers = 1;
+    uint32_t max_workers = 0;
     int rank = -1;
     bool observer = false;
     uint64_t seed = 1;

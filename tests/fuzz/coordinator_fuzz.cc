@@ -49,6 +49,7 @@ enum class Turn : uint8_t {
   kFinishRestore,
   kRenewRestore,
   kForgetJob,
+  kAdmitMembers,
   kCount
 };
 
@@ -142,6 +143,8 @@ class Script {
         return Send(&Coordinator::RevokeToken, bytes);
       case Turn::kSetJobLimits:
         return Send(&Coordinator::SetJobLimits, bytes);
+      case Turn::kAdmitMembers:
+        return Send(&Coordinator::AdmitMembers, bytes);
       case Turn::kForgetJob:
         return Send(&Coordinator::ForgetJob, bytes);
       case Turn::kRemoveServer:
@@ -286,6 +289,20 @@ std::vector<std::string> Seeds() {
   v1::ResetTableRequest reset;
   reset.set_request_id(Id('l'));
   reset.set_name("weights");
+  // A worker of an elastic job, and one that joins its run.
+  v1::JoinWorkerRequest elastic = worker, joining = worker;
+  for (v1::JoinWorkerRequest* request : {&elastic, &joining}) {
+    request->set_expected_workers(1);
+    request->set_max_workers(2);
+    request->set_rank(-1);
+  }
+  joining.set_request_id(Id('n'));
+  v1::AdmitMembersRequest admit;
+  admit.set_request_id(Id('o'));
+  admit.set_incarnation(2);
+  v1::HeldSteps* held = admit.add_tables();
+  held->set_table(1);
+  held->set_first_held(3);
   const std::string pair = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinServer, other);
   const std::string start = TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinWorker, worker);
   const std::string tables = TurnOf(Turn::kCreateTable, table) + TurnOf(Turn::kCreateTable, rows);
@@ -298,6 +315,9 @@ std::vector<std::string> Seeds() {
           start + TurnOf(Turn::kLeave, leave) + TurnOf(Turn::kForgetJob, forget) +
               BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + TurnOf(Turn::kJoinWorker, worker),
           start + TurnOf(Turn::kGetView, view) + wait + tables,
+          TurnOf(Turn::kJoinServer, server) + TurnOf(Turn::kJoinWorker, elastic) + tables +
+              TurnOf(Turn::kJoinWorker, joining) + TurnOf(Turn::kAdmitMembers, admit) +
+              BytesOf(Turn::kRestart) + BytesOf(uint16_t{0}) + TurnOf(Turn::kLeave, leave),
           pair + tables + TurnOf(Turn::kReconfigure, reconfigure) + wait +
               TurnOf(Turn::kHeartbeat, other_lives) + wait + TurnOf(Turn::kRemoveServer, remove) +
               TurnOf(Turn::kResetTable, reset),

@@ -260,7 +260,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 9; allowed: 8", [](auto* h, auto*) { h->version = 9; }},
+      {"record.version is 10; allowed: 9", [](auto* h, auto*) { h->version = kWireVersion + 1; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 19", [](auto* h, auto*) { h->type = static_cast<RecordType>(19); }},
@@ -309,7 +309,12 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
          h->payload_bytes = 0;
          h->group_count = kMaxGroups + 1;
        }},
-      {"record.groups[0].reserved is 1", [](auto*, auto* g) { g->reserved = 1; }},
+      {"record.groups[0].admission is 1",
+       [](auto* h, auto* g) {
+         h->type = RecordType::kPull;
+         h->payload_bytes = 0;
+         g->admission = 1;
+       }},
   };
   for (const Case& c : cases) {
     CAPTURE(c.message);

@@ -55,7 +55,7 @@ class Worker {
     REQUIRE(client_->Pull(table_, region_).Wait().ok());
   }
   void Leave() { client_.reset(); }
-  uint64_t incarnation() const { return client_->incarnation(); }
+  uint64_t incarnation() const { return client_->run().incarnation; }
 
  private:
   std::unique_ptr<Client> client_;

@@ -22,6 +22,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/JoinWorker", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/Heartbeat", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/Leave", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/AdmitMembers", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/CreateTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RenewRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
@@ -73,6 +74,9 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::DropTableRequest drop;
   drop.set_name("t");
   add("/verbena.v1.Cluster/DropTable", drop);
+  v1::AdmitMembersRequest admit;
+  admit.set_incarnation(worker);
+  add("/verbena.v1.Cluster/AdmitMembers", admit);
   v1::ForgetJobRequest forget;
   forget.set_job("ours");
   add("/verbena.v1.Cluster/ForgetJob", forget);
@@ -168,7 +172,7 @@ TEST_CASE("every call of the control plane, with each role") {
                                            {"revoked", revoked, "was revoked"},
                                            {"unknown", cluster.File("unknown"), "no such token"},
                                            {"altered", cluster.File("altered"), "no such token"}};
-  const auto requests = Requests((*client)->incarnation());
+  const auto requests = Requests((*client)->run().incarnation);
   std::set<std::string> called;
   for (const auto* method : AllMethods()) {
     const std::string path = PathOf(method);
@@ -223,9 +227,9 @@ TEST_CASE("a server's token is good for lanes and configurations of servers, not
   const std::string server = cluster.Token("server", {"--role", "server"});
   const auto channel = ChannelAs(cluster.worker().tls(), server);
   for (const bool of_server : {true, false}) {
-    const auto requests = Requests(of_server ? 1 : (*client)->incarnation());
+    const auto requests = Requests(of_server ? 1 : (*client)->run().incarnation);
     v1::ReconfigureRequest reconfigure;
-    reconfigure.set_incarnation(of_server ? 1 : (*client)->incarnation());
+    reconfigure.set_incarnation(of_server ? 1 : (*client)->run().incarnation);
     for (const auto* method : AllMethods()) {
       const std::string path = PathOf(method);
       const bool lane = path.find("Lane") != std::string::npos;

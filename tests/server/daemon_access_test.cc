@@ -79,7 +79,7 @@ TEST_CASE("regression: a token of a job opens no lane for an observer that reads
   REQUIRE(reader.status() == absl::OkStatus());
   // Everybody sees its incarnation in the view.
   v1::OpenLaneRequest open = rdma::NewLaneRequest(
-      (*reader)->incarnation(),
+      (*reader)->run().incarnation,
       std::stoull(JsonField(cluster.daemon().ready_text(), "incarnation")), 0, {});
   rdma::AddOffer("shm", rdma::ShmHostIdentity(), &open);
   const auto call = [&](const std::string& token) {

@@ -213,7 +213,7 @@ class TestWorker {
               .epoch = epoch_,
               .sequence = sequence,
               .count = 0,
-              .reserved = 0};
+              .admission = 0};
     rdma::WorkerLane::Request request;
     request.header.type = type;
     request.header.table = kTable;

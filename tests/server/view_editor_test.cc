@@ -79,7 +79,7 @@ class RandomChanges {
   void Edit() {
     const std::string job = "job-" + std::to_string(Below(4));
     ViewEditor& editor = e_.editor;
-    switch (Below(9)) {
+    switch (Below(10)) {
       case 0:
       case 1:
         if (editor.FindJob(job) == nullptr) editor.AddJob(job);
@@ -94,6 +94,15 @@ class RandomChanges {
         return;
       case 4:
         return AddTable(job);
+      case 8:
+        if (const v1::Job* there = editor.FindJob(job);
+            there != nullptr && !there->members().empty()) {
+          v1::Worker* member =
+              editor.EditMember(there->members(Below(there->members_size())).incarnation());
+          member->set_admission(member->admission() + 1);
+          editor.EditJob(job)->add_admissions()->set_number(member->admission());
+        }
+        return;
       case 5:
         if (!e_.view.tables().empty()) editor.RemoveTable(AnyTable());
         return;

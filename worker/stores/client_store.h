@@ -48,7 +48,7 @@ class ClientStore : public ParameterStore {
       const TrainingSpec& spec);
 
   const Layout& layout() const override { return layout_; }
-  uint64_t run() const override { return client_->run(); }
+  uint64_t run() const override { return client_->run().id; }
   float* gradient() override { return gradient_->floats(); }
   float* parameters() override { return parameters_->floats(); }
   absl::Span<float* const> device_gradients() const override { return gpu_gradients_.arenas; }

@@ -80,6 +80,11 @@ struct ClientOptions {
   // Number of workers of the job, the same for all of them. Step 0 of sync tables and the clock of
   // ssp tables wait until so many workers have joined.
   uint32_t expected_workers = 1;
+  // Not 0: the job is elastic, with up to so many workers; the same for all of them. A run begins
+  // when expected_workers have joined. Others may join it, also in place of workers that have left:
+  // Connect() waits until a worker of the run has answered, and each sync table has a first step
+  // that counts the new worker (membership()).
+  uint32_t max_workers = 0;
   int rank = -1;          // -1: any free rank. Gradients are summed in rank order
   bool observer = false;  // may pull from tables of any job; takes part in no step
   // Transport of parameters and gradients: "shm" (same host), "verbs" (RDMA), "ofi" (libfabric over
@@ -226,6 +231,32 @@ struct StateOptions {
 struct ScanOptions {
   // Timeout of each RowScan::Next(); default: ClientOptions::timeout.
   std::optional<absl::Duration> timeout = {};
+};
+
+// A worker of a job's run. A step of a sync table waits for the workers whose first step is not
+// later, and that have neither left nor lost their lease.
+struct Member {
+  uint64_t incarnation = 0;  // of the worker
+  std::string name;          // of the worker
+  int rank = -1;             // place in the order of summation
+  uint64_t first_step = 0;   // of the table; 0 as well when it is over
+};
+
+// The part that a job's workers have in the steps of a table.
+struct Membership {
+  // Step with which this worker begins: its first push is a part of it, and a pull waits for the
+  // steps before. 0 unless it has joined a run of an elastic job.
+  uint64_t first_step = 0;
+  std::vector<Member> members = {};  // the run's live workers by rank, as this client last heard
+};
+
+// A job's run, from its first worker's join until all have left.
+struct JobRun {
+  // The same for all workers of the run, and different from all other runs of any cluster. Less
+  // than 2^63.
+  uint64_t id = 0;
+  uint64_t incarnation = 0;   // this client's id, unique in the cluster and never reused
+  uint32_t live_workers = 0;  // number of the job's live workers, without observers
 };
 
 // Counters of a client since it connected, and its current lanes.
@@ -472,15 +503,14 @@ class VERBENA_EXPORT Client {
   // dropped. FAILED_PRECONDITION: the client is closed.
   absl::StatusOr<RowScan> Scan(const Table& table, const ScanOptions& options = {});
 
-  // This worker's id, unique in the cluster and never reused; 0 when closed.
-  uint64_t incarnation() const;
-  // Its place in the order of summation; -1 for an observer, or when closed.
+  // The job's current run and this client in it, at one moment; all 0 when closed.
+  JobRun run() const;
+  // This worker's place in the order of summation; -1 for an observer, or when closed.
   int rank() const;
-  // Identifies the current run of the job: the same for all its workers, and different from all
-  // other runs of any cluster. Less than 2^63; 0 when closed.
-  uint64_t run() const;
-  // Number of the job's live workers, without observers; 0 when closed.
-  uint32_t live_workers() const;
+  // The workers of the job's run, with their first steps of a sync table. INVALID_ARGUMENT: the
+  // table's handle is empty or belongs to another client. FAILED_PRECONDITION: the client is
+  // closed.
+  absl::StatusOr<Membership> membership(const Table& table) const;
   // All 0 when closed.
   ClientStatistics statistics() const;
 

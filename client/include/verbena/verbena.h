@@ -103,6 +103,11 @@ typedef struct verbena_connect_options {
   const char* tls_key;            // its private key (PEM), without a pass phrase
   const char* token_file;         // file with this job's token; default: none
   int32_t rdma_gpu_direct;        // a verbena_gpu_direct
+  // Default 0. Not 0: the job is elastic, with up to so many workers; the same for all of them.
+  // Beyond expected_workers, workers join a run, also in place of those that have left:
+  // verbena_connect() waits until a worker of the run has answered, and each sync table has a first
+  // step that counts the new worker (verbena_first_step()).
+  uint32_t max_workers;
 } verbena_connect_options;
 
 // Sets every field to its default; texts to NULL, which stands for their default. `struct_size` is
@@ -281,6 +286,29 @@ VERBENA_EXPORT verbena_status verbena_table_get_info(const verbena_table* table,
 VERBENA_EXPORT const char* verbena_table_state_array(const verbena_table* table, size_t index);
 // Frees the handle; the table stays.
 VERBENA_EXPORT void verbena_table_free(verbena_table* table);
+
+// A worker of a job's run. A step of a sync table waits for the workers whose first step is not
+// later, and that have neither left nor lost their lease. Texts are valid during the callback.
+typedef struct verbena_member {
+  size_t struct_size;    // as the library knows it
+  uint64_t incarnation;  // of the worker
+  const char* name;      // of the worker
+  int32_t rank;          // place in the order of summation
+  uint64_t first_step;   // of the table; 0 as well when it is over
+} verbena_member;
+
+// Called for each member, with the `user` of the call.
+typedef void (*verbena_member_function)(const verbena_member* member, void* user);
+// Calls `show` for each live worker of the job's run by rank, as this client last heard, with its
+// first step of a sync table, on this thread, before it returns. FAILED_PRECONDITION: closed.
+VERBENA_EXPORT verbena_status verbena_client_list_members(const verbena_client* client,
+                                                          const verbena_table* table,
+                                                          verbena_member_function show, void* user);
+// Sets *step to the step of a sync table with which this worker begins: its first push is a part of
+// it, and a pull waits for the steps before. 0 unless it has joined a run of an elastic job.
+// FAILED_PRECONDITION: closed.
+VERBENA_EXPORT verbena_status verbena_first_step(const verbena_client* client,
+                                                 const verbena_table* table, uint64_t* step);
 
 // ---- regions ------------------------------------------------------------------------------------
 

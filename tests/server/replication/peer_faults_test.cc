@@ -61,7 +61,7 @@ class Sender {
     header.total_bytes = BytesOf(next_);
     header.version = next_;
     const Group group = {
-        .partition = 0, .index = 0, .epoch = 1, .sequence = next_, .count = 0, .reserved = 0};
+        .partition = 0, .index = 0, .epoch = 1, .sequence = next_, .count = 0, .admission = 0};
     PeerRecord record;
     record.groups = absl::MakeConstSpan(&group, 1);
     record.header = &header;

@@ -106,7 +106,7 @@ struct RawLane {
   }
   void Post(RecordType type, absl::Span<const std::byte> prefix = {}) {
     const Group group = {
-        .partition = 0, .index = 0, .epoch = 1, .sequence = 1, .count = 0, .reserved = 0};
+        .partition = 0, .index = 0, .epoch = 1, .sequence = 1, .count = 0, .admission = 0};
     rdma::WorkerLane::Request request;
     request.header.type = type;
     request.header.table = 1;

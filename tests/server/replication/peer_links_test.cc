@@ -43,7 +43,7 @@ bool SendReplicate(Node* from, const PeerId& to, const Source& source, uint64_t 
   header.total_bytes = bytes;
   header.version = sequence;
   const Group group = {
-      .partition = 0, .index = 0, .epoch = 1, .sequence = sequence, .count = 0, .reserved = 0};
+      .partition = 0, .index = 0, .epoch = 1, .sequence = sequence, .count = 0, .admission = 0};
   PeerRecord record;
   record.table = 1;
   record.groups = absl::MakeConstSpan(&group, 1);

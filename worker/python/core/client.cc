@@ -59,6 +59,41 @@ py::dict Client::Info() const {
   return all;
 }
 
+py::list Client::Members(const Table& table) const {
+  struct Copy {
+    uint64_t incarnation;
+    std::string name;
+    int32_t rank;
+    uint64_t first_step;
+  };
+  std::vector<Copy> copies;
+  Check(WithoutGil([&] {
+    return verbena_client_list_members(
+        handle(), table.handle(),
+        [](const verbena_member* m, void* user) {
+          static_cast<std::vector<Copy>*>(user)->push_back(
+              {m->incarnation, m->name, m->rank, m->first_step});
+        },
+        &copies);
+  }));
+  py::list members;
+  for (const Copy& copy : copies) {
+    py::dict member;
+    member["incarnation"] = copy.incarnation;
+    member["name"] = copy.name;
+    member["rank"] = copy.rank;
+    member["first_step"] = copy.first_step;
+    members.append(member);
+  }
+  return members;
+}
+
+uint64_t Client::FirstStep(const Table& table) const {
+  uint64_t step = 0;
+  Check(WithoutGil([&] { return verbena_first_step(handle(), table.handle(), &step); }));
+  return step;
+}
+
 py::dict Client::Statistics() const {
   verbena_statistics s = {};
   s.struct_size = sizeof(s);
@@ -215,6 +250,16 @@ A dict: incarnation (0 when closed), rank (-1: an observer, or closed), live_wor
       .def_property_readonly(
           "rank", [](const Client& c) { return c.Info()["rank"]; },
           "This worker's place in the order of summation; -1 for an observer, or when closed.")
+      .def("members", &Client::Members, py::arg("table"), R"(
+Lists the live workers of the job's run by rank, as this client last heard.
+
+A dict for each: incarnation, name, rank, first_step (of a sync table; 0 as well when it is over). A
+step waits for the workers whose first step is not later.)")
+      .def("first_step", &Client::FirstStep, py::arg("table"), R"(
+The step of a sync table with which this worker begins.
+
+Its first push is a part of that step, and a pull waits for the steps before. 0 unless it has joined
+a run of an elastic job.)")
       .def("statistics", &Client::Statistics, R"(
 A dict of counters since connect(), such as bytes_pushed, staged_bytes and records_resent.
 

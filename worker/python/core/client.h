@@ -28,6 +28,8 @@ class Client {
   bool closed() const { return closed_; }
   py::dict Info() const;
   py::dict Statistics() const;
+  py::list Members(const Table& table) const;
+  uint64_t FirstStep(const Table& table) const;
   py::list Lanes() const;
 
   // `settings`: names and values of table options as texts.

@@ -36,6 +36,7 @@ constexpr Member kMembers[] = {
     MEMBER(kText, name),
     MEMBER(kText, transport),
     MEMBER(kUint32, expected_workers),
+    MEMBER(kUint32, max_workers),
     MEMBER(kInt32, rank),
     MEMBER(kFlag, observer),
     MEMBER(kProgress, progress),

@@ -106,6 +106,7 @@ class Client(_core.Client):
     def __init__(self, options: Mapping[str, Any]) -> None:
         super().__init__(dict(options))
         self._options = dict(options)
+        self.elastic = bool(options.get("max_workers"))
         _open_clients.add(self)
         _log.info("connected to %s as rank %d", self.cluster, self.rank)
 
@@ -164,7 +165,8 @@ class Client(_core.Client):
             (("normal", mean, deviation), ("uniform", low, high), ("constant", value)), or an array
             or tensor with the parameters. With an array in a sync table every worker of the job
             makes this call, which ends one step: the array of rank 0 is assigned. In other tables
-            rank 0 assigns, and the call of others does not wait for it.
+            rank 0 assigns, and the call of others does not wait for it. A worker that has joined a
+            run of an elastic job assigns nothing to a sync table of the run.
         options: every other table option by keyword, such as push_codec="int8"; table_options()
             lists them.
         timeout: seconds; default: the client's.
@@ -203,6 +205,8 @@ class Client(_core.Client):
         return None
 
     def _assign_first(self, table: Table, array: Any, timeout: Optional[float]) -> None:
+        if table.consistency == "sync" and self.first_step(table) > 0:
+            return  # the run that this worker has joined has done it
         handles = []
         if self.rank == 0:
             handles.append(self.assign(table, array, timeout=timeout))
@@ -336,6 +340,7 @@ def _key_array(keys: Any) -> Any:
 
 def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[str] = None,
             rank: Optional[int] = None, expected_workers: Optional[int] = None,
+            max_workers: Optional[int] = None,
             observer: Optional[bool] = None, transport: Optional[str] = None,
             timeout: Optional[float] = None, progress: Optional[str] = None,
             staging_bytes: Optional[int] = None, rdma_device: Optional[str] = None,
@@ -356,6 +361,10 @@ def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[st
     rank: gradients are summed in rank order; default: any free rank.
     expected_workers: number of workers of the job, the same for all of them; default 1. Step 0 of
         sync tables waits until so many workers have joined.
+    max_workers: the job is elastic, with up to so many workers; the same for all of them; default:
+        it is not. Beyond expected_workers, workers join a run, also in place of those that have
+        left: connect() waits until a worker of the run has answered, and each sync table has a
+        first step that counts the new worker (Client.first_step()).
     observer: may pull from any job's tables and takes part in no step.
     transport: "auto" (default); or "shm", "verbs" or "ofi", without a fallback.
     timeout: default deadline of every call, in seconds; default 30.

@@ -14,6 +14,14 @@ _OPTIMIZER = "momentum"
 _PARAMETERS = {"momentum": 0.0, "decoupled_weight_decay": 1.0}
 
 
+def refuse_elastic(client: Client, what: str) -> None:
+    """Raises RuntimeError in an elastic job, where not all workers make all calls."""
+    if client.elastic:
+        raise RuntimeError(f"{what}: not in an elastic job (connect(max_workers=)), whose workers do "
+                           "not all make the same calls; a DistributedOptimizer with "
+                           "consistency='sync' works there")
+
+
 class AllReduce:
     """Means of float32 vectors over the workers, which all make the same calls."""
 
@@ -25,6 +33,7 @@ class AllReduce:
 
     def table(self, key: str, elements: int) -> Table:
         """The table for vectors of this key and length; created at its first use."""
+        refuse_elastic(self._client, "a mean or barrier of all workers")
         found = self._tables.get((key, elements))
         if found is None:
             found = self._client.table(

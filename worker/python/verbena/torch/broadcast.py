@@ -9,6 +9,7 @@ import torch
 
 from .._client import Client
 from .._errors import NotFoundError
+from .all_reduce import refuse_elastic
 from .buckets import shared_tensor
 from .optimizer import DistributedOptimizer
 
@@ -50,6 +51,7 @@ def broadcast_parameters(tensors: Tensors, *, client: Client, root_rank: int = 0
     All workers of the job make the call, and it returns when all have the values. Raises ValueError
     for a root_rank that no worker has; verbena.Error.
     """
+    refuse_elastic(client, "broadcast_parameters()")
     named = list(tensors.items() if isinstance(tensors, Mapping) else tensors)
     values: List[torch.Tensor] = [v for _, v in named if isinstance(v, torch.Tensor)]
     elements = sum(_elements(value) for value in values)

@@ -9,7 +9,7 @@ import torch
 
 from .._client import Client
 from .._errors import FailedPreconditionError
-from .all_reduce import AllReduce
+from .all_reduce import AllReduce, refuse_elastic
 from .buckets import Bucket, make_buckets, unique_parameters
 from .rules import Rule, rule_of
 
@@ -71,6 +71,7 @@ class DiLoCo:
 
         Raises ValueError for arguments that are refused; verbena.Error.
         """
+        refuse_elastic(client, "local SGD")
         count = len(model_fragments)
         if count == 0 or sync_every < 1 or sync_every % count != 0:
             raise ValueError(f"sync_every is {sync_every} with {count} fragments; allowed: a "

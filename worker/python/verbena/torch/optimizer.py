@@ -11,7 +11,7 @@ import torch
 from .._client import Client
 from .._errors import Error
 from .._run_log import RunLog
-from .all_reduce import AllReduce
+from .all_reduce import AllReduce, refuse_elastic
 from .buckets import (Bucket, NamedParameter, Slot, group_parameters, make_buckets,
                       unique_parameters)
 from .hooks import on_gradient, wait_before_forward
@@ -76,7 +76,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             are added, as in torch.optim.
         overlap: push during backward; False: in step().
         find_unused: parameters without a gradient take part with zeros.
-        resume: begin with the parameters of existing tables, not with those of rank 0.
+        resume: begin with the parameters of existing tables, not with those of rank 0. So does a
+            worker that joins a run of an elastic job (connect(max_workers=)).
         compression: encoding of pushed gradients, such as "int8" (docs/codecs.md); push_codec of
             the tables.
         log: step() calls log.step(), with the result of its closure as the loss; otherwise call
@@ -123,7 +124,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if compression is not None:
             table_options["push_codec"] = compression
         self._make_tables(everything, named, name, bucket_bytes, {"consistency": consistency, **table_options})
-        if resume:
+        joined = self._first_step()
+        if joined > 0:
+            self._steps = joined if resume else joined - 1  # assign_parameters() has taken one
+        if resume or joined > 0:
             self.pull_parameters()
         else:
             self.assign_parameters()
@@ -182,6 +186,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._consistency != "sync":
             self._all_reduce.wait_for_all()
         self.pull_parameters()
+
+    def _first_step(self) -> int:
+        """The tables' step with which this worker joins a run; 0: it begins with the run."""
+        if self._consistency != "sync":
+            return 0
+        return max((self._client.first_step(bucket.table) for bucket in self._buckets), default=0)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the model before the next one.
+
+        A worker that has joined a run of an elastic job takes it over: its data and schedulers go
+        on from there.
+        """
+        return self._steps
 
     def pull_parameters(self) -> None:
         """Writes the servers' parameters into the model; after step() has raised, for example."""
@@ -284,6 +303,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _unscale(self, scaler: Any) -> bool:
         """Divides the gradients by the scale; false: a worker has an infinity or NaN."""
+        refuse_elastic(self._client, "an enabled GradScaler")
         if self._overlap:
             raise RuntimeError("an enabled GradScaler divides gradients after backward(), when "
                                "they were pushed; pass overlap=False")

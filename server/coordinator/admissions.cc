@@ -1,0 +1,135 @@
+#include "server/coordinator/admissions.h"
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "server/coordinator/failpoints.h"
+#include "server/coordinator/jobs.h"
+
+namespace verbena::server {
+namespace {
+
+// No run has so many steps.
+constexpr uint64_t kMostSteps = uint64_t{1} << 62;
+
+std::vector<uint64_t> JoiningOf(const v1::Job& job) {
+  std::vector<uint64_t> joining;
+  for (const v1::Worker& member : job.members()) {
+    if (member.joining()) joining.push_back(member.incarnation());
+  }
+  return joining;
+}
+
+void GiveRank(uint64_t incarnation, int32_t rank, uint32_t admission, const std::string& job,
+              ViewEditor* view) {
+  v1::Worker* member = view->EditMember(incarnation);
+  member->set_rank(rank);
+  member->set_joining(false);
+  member->set_admission(admission);
+  auto* departed = view->EditJob(job)->mutable_departed_ranks();
+  departed->erase(std::remove(departed->begin(), departed->end(), rank), departed->end());
+}
+
+// Tables that one iteration of a trainer pushes to are at the same step or, in the midst of the
+// iteration, at two successive ones. A worker that joins begins with the same step of all of them.
+v1::MemberAdmission FirstSteps(const v1::AdmitMembersRequest& request, const std::string& job,
+                               const ViewEditor& view) {
+  absl::flat_hash_map<uint32_t, const v1::HeldSteps*> named;
+  for (const v1::HeldSteps& held : request.tables()) named[held.table()] = &held;
+  std::map<uint32_t, uint64_t> held;
+  uint64_t greatest = 0;
+  for (const auto& [id, table] : view.TablesOf(job)) {
+    if (table->spec().consistency() != v1::CONSISTENCY_SYNC) continue;
+    const auto it = named.find(id);
+    held[id] = it == named.end() ? 0 : std::min(it->second->first_held(), kMostSteps);
+    greatest = std::max(greatest, held[id]);
+  }
+  v1::MemberAdmission admission;
+  for (const auto& [id, step] : held) {
+    const auto it = named.find(id);
+    const uint64_t committed = it == named.end() ? 0 : it->second->committed();
+    v1::FirstStep* first = admission.add_first_steps();
+    first->set_table(id);
+    first->set_step((greatest - step <= 1 ? greatest : step) + 1);
+    if (VERBENA_FAILPOINT(server, join_open_step)) first->set_step(committed);
+    first->set_open(std::min(committed, first->step()));
+  }
+  return admission;
+}
+
+// Forgets first steps that are committed: the workers have contributed to them, and count in all
+// later ones. Also those of tables and workers that are gone.
+void Prune(const v1::AdmitMembersRequest& request, const ViewEditor& view, v1::Job* job) {
+  absl::flat_hash_map<uint32_t, uint64_t> committed;
+  for (const v1::HeldSteps& held : request.tables()) committed[held.table()] = held.committed();
+  absl::flat_hash_set<uint32_t> used;
+  for (const v1::Worker& member : job->members()) used.insert(member.admission());
+  auto* admissions = job->mutable_admissions();
+  for (v1::MemberAdmission& admission : *admissions) {
+    auto* steps = admission.mutable_first_steps();
+    const auto over = [&](const v1::FirstStep& first) {
+      const auto it = committed.find(first.table());
+      return view.FindTable(first.table()) == nullptr ||
+             (it != committed.end() && it->second > first.step());
+    };
+    steps->erase(std::remove_if(steps->begin(), steps->end(), over), steps->end());
+  }
+  const auto empty = [&](const v1::MemberAdmission& admission) {
+    return admission.first_steps().empty() || !used.contains(admission.number());
+  };
+  admissions->erase(std::remove_if(admissions->begin(), admissions->end(), empty),
+                    admissions->end());
+}
+
+}  // namespace
+
+int32_t LeastFreeRank(const v1::Job& job) {
+  std::vector<bool> used(job.max_workers());
+  for (const v1::Worker& member : job.members()) {
+    if (member.rank() >= 0 && static_cast<size_t>(member.rank()) < used.size()) {
+      used[member.rank()] = true;
+    }
+  }
+  const auto free = std::find(used.begin(), used.end(), false);
+  return free == used.end() ? -1 : static_cast<int32_t>(free - used.begin());
+}
+
+bool Admit(const v1::AdmitMembersRequest& request, ViewEditor* view) {
+  const v1::Job* found = view->JobOf(request.incarnation());
+  if (!IsElastic(*found) || found->admission() != request.admission()) return false;
+  const std::string name = found->name();
+  v1::Job* job = view->EditJob(name);
+  job->set_admission(job->admission() + 1);
+  Prune(request, *view, job);
+  v1::MemberAdmission admission = FirstSteps(request, name, *view);
+  admission.set_number(job->admission());
+  bool any = false;
+  for (const uint64_t incarnation : JoiningOf(*job)) {
+    const int32_t rank = LeastFreeRank(*job);
+    if (rank < 0) break;
+    GiveRank(incarnation, rank, admission.number(), name, view);
+    any = true;
+  }
+  if (any) *job->add_admissions() = std::move(admission);
+  return true;
+}
+
+void BeginWithJoining(const std::string& name, ViewEditor* view) {
+  const v1::Job* found = view->FindJob(name);
+  if (found == nullptr || !IsElastic(*found) || HasWorkers(*found)) return;
+  const std::vector<uint64_t> joining = JoiningOf(*found);
+  if (joining.empty()) return;
+  v1::Job* job = view->EditJob(name);
+  const uint32_t expected = job->expected_workers(), most = job->max_workers();
+  StartGeneration(job);
+  job->set_expected_workers(expected);
+  job->set_max_workers(most);
+  for (uint32_t rank = 0; rank < expected && rank < joining.size(); ++rank) {
+    GiveRank(joining[rank], static_cast<int32_t>(rank), 0, name, view);
+  }
+}
+
+}  // namespace verbena::server
