@@ -160,8 +160,9 @@ function(verbena_test_program name)
 endfunction()
 
 # tests/run.sh runs three tests at a time: one of those that start processes, have threads or watch the
-# clock (they hold the lock "machine"), and two that only compute. These get processors that are
-# idle otherwise, so that they do not disturb the first. Tests that emulate whole machines are RUN_SERIAL.
+# clock (they hold the lock "machine"); one of Python, deploy/ and network namespaces, which mostly
+# wait (the lock "scripts"); and those that only compute. These get processors that are idle
+# otherwise, so that they do not disturb the others. Tests that emulate whole machines are RUN_SERIAL.
 set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
 
 # verbena_test(NAME SOURCES ... LINK ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds] [COST seconds]
