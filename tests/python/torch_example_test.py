@@ -82,6 +82,34 @@ def test_resnet(tmp_path):
     assert sum(float(hidden) for hidden, _, _, _ in steps) > 0
 
 
+def test_diloco():
+    """As good as synchronous training, with a part of its bytes."""
+    # --nightly: the sizes of the documentation.
+    nightly = bool(os.environ.get("VERBENA_NIGHTLY"))
+    rounds = 75 if nightly else 12
+    output = run_example("diloco.py", "--quantize", "--compare",
+                         *(() if nightly else ("--rounds", str(rounds))))
+    found = {name: (float(loss), int(pushed), int(pulled)) for name, loss, pushed, pulled in re.findall(
+        r"^(\w+): held-out loss (\S+) bits per byte; a worker pushed (\d+) bytes and pulled (\d+) bytes;",
+        output, re.MULTILINE)}
+    model = 256 * 16 + (12 * 16 + 1) * 192 + (192 + 1) * 256  # elements
+    loss, pushed, pulled = found["diloco"]
+    other, its_pushed, its_pulled = found["synchronous"]
+    assert its_pushed == its_pulled == 4 * model * 20 * rounds
+    assert pulled == 4 * model * rounds
+    assert model * rounds < pushed < 1.05 * model * rounds  # int8, and the scales
+    difference = number(r"difference of the losses: (\S+) %", output)
+    assert difference == pytest.approx(100 * (loss / other - 1), abs=0.05)
+    assert loss < (0.6 if nightly else 3)  # without training: 8
+    if nightly:
+        assert abs(difference) <= 2
+
+
+def test_diloco_goes_on_after_a_kill():
+    output = run_example("diloco.py", "--rounds", "5", "--kill", "2")
+    assert "round 1 of 5" in output and re.search(r"round 5 of 5, loss \S+ bits per byte, 1 workers", output)
+
+
 def test_dlrm_names_a_wrong_line(tmp_path):
     path = tmp_path / "data"
     path.write_text("\t".join(["1"] + ["0"] * 39) + "\n1\t2\n")
