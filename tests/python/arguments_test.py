@@ -210,3 +210,47 @@ def test_a_shape_may_be_a_number_of_numpy(client):
     assert client.empty(np.prod((2, 3))).shape == (6,)
     name = f"shape-{client.info()['incarnation']}"
     assert client.table(name, shape=np.int64(3)).shape == (3,)
+
+
+@pytest.mark.parametrize("keys, kind", [
+    ([1.7], "float"), (["5"], "str"), ([True], "bool"), ([1, True], "bool"), ([[1, 2.0]], "float"),
+    ([np.float32(1)], "float"), ("5", "str"), ((None,), "NoneType"), ([[1], [2, 3]], "list")])
+def test_keys_are_not_rounded_or_parsed(client, keys, kind):
+    table = client.table(f"keys-{client.info()['incarnation']}", dim=2, consistency="async")
+    rows = np.zeros((len(keys), 2), np.float32)
+    for call in (lambda: client.lookup(table, keys, rows), lambda: client.lookup(table, keys),
+                 lambda: client.prefetch(table, keys),
+                 lambda: client.push_rows(table, keys, rows)):
+        with pytest.raises(TypeError, match=f"keys has elements of type {kind}.*; allowed: uint64 or int64"):
+            call()
+
+
+@pytest.mark.parametrize("wrong", [-1, 2 ** 64])
+def test_keys_out_of_range(client, wrong):
+    table = client.table(f"range-{client.info()['incarnation']}", dim=2, consistency="async")
+    with pytest.raises(ValueError, match=f"keys has {wrong}; allowed: "):
+        client.lookup(table, [1, wrong])
+
+
+@pytest.mark.parametrize("keys", [
+    [1, 2 ** 63], [], [[1, 2]], (3,), range(3), [np.int64(4), 5], np.array([2 ** 63], np.uint64),
+    np.array([-1]), memoryview(np.arange(3))], ids=repr)
+def test_integers_are_keys(client, keys):
+    table = client.table(f"good-{client.info()['incarnation']}", dim=2, rate=1, consistency="async")
+    client.push_rows(table, keys, np.ones((np.size(keys), 2), np.float32)).wait()
+    assert np.all(client.lookup(table, keys).wait() == -1)
+    flat = np.ravel(np.array(keys, object)).astype(object)
+    assert np.all(client.lookup(table, np.array([k % 2 ** 64 for k in flat], np.uint64)).wait() == -1)
+
+
+def test_offsets_and_weights_are_numbers(client):
+    table = client.table(f"bags-{client.info()['incarnation']}", dim=2, rate=1, consistency="async")
+    client.push_rows(table, [1, 2], np.ones((2, 2), np.float32)).wait()
+    for offsets in ([0.0], [False]):
+        with pytest.raises(TypeError, match="offsets has elements of type"):
+            client.lookup_bags(table, [1, 2], offsets)
+    for weights in (["1", "2"], [1j, 1], [None, 1]):
+        with pytest.raises(TypeError, match="weights has elements of type"):
+            client.lookup_bags(table, [1, 2], [0], weights=weights)
+    for weights in ([1, 0.5], (np.float64(1), np.float32(0.5))):
+        assert np.all(client.lookup_bags(table, [1, 2], [0], weights=weights).wait() == -1.5)

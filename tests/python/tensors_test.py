@@ -139,3 +139,43 @@ def test_a_freed_tensor_is_refused(client, table):
     tensor.storage().resize_(0)
     with pytest.raises(ValueError, match="gradient.*has no memory: its storage was freed"):
         client.push(table, tensor)
+
+
+def test_a_written_tensor_is_one_that_changed_for_autograd(client, table):
+    rows = client.table("rows-autograd", dim=3, consistency="async")
+    for write in (lambda t: client.pull(table, t), lambda t: client.push_pull(table, torch.ones(2, 3), t),
+                  lambda t: client.pull(table, t.view(6)), lambda t: client.lookup(rows, [1, 2], t)):
+        factor, weights = torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)
+        product = (weights * factor).sum()
+        write(factor).wait()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+    factor, weights = torch.ones(2, 3), torch.ones(2, 3, requires_grad=True)
+    product = (weights * factor).sum()
+    client.push(table, factor).wait()  # reads it
+    product.backward()
+    with torch.inference_mode():
+        client.assign(table, torch.full((2, 3), 4.0)).wait()
+        assert torch.all(client.pull(table, torch.ones(2, 3)).wait() == 4)
+
+
+def test_a_tensor_may_get_another_storage_while_it_is_pushed(client):
+    table = client.table("set-torch", shape=1000, rate=1)
+    tensor = torch.ones(1000)
+    handle = client.push(table, tensor)
+    tensor.set_(torch.zeros(2000).untyped_storage() if hasattr(tensor, "untyped_storage")
+                else torch.zeros(2000).storage())
+    noise = [torch.full((1000,), 9.0) for _ in range(100)]
+    client.end_step(table)
+    handle.wait()
+    assert client.pull(table).wait()[0] == -1 and len(noise) == 100
+
+
+def test_a_storage_that_was_resized_between_operations_is_registered_again(client):
+    table = client.table("resized-torch", shape=1000, rate=1, consistency="async")
+    tensor = torch.ones(1000)
+    client.push(table, tensor).wait()
+    tensor.resize_(500_000).fill_(2)
+    client.push(table, tensor[400_000:401_000]).wait()
+    assert client.pull(table).wait().tolist() == [-3] * 1000
+    assert client.registered_regions == 1

@@ -179,17 +179,13 @@ void CheckArgument(const py::object& argument, const Argument& read, const Wante
   }
 }
 
-Numbers DescribeNumbers(py::object argument, const char* name, const char* numpy_type,
+// `converter`: the function of verbena._sequences for sequences.
+Numbers DescribeNumbers(py::object argument, const char* name, const char* converter,
                         bool (*accepts)(Element), const char* allowed) {
   const py::handle type = py::type::handle_of(argument);
   if (PyObject_CheckBuffer(argument.ptr()) == 0 && !IsTensor(argument) &&
       !py::hasattr(type, "__dlpack__")) {
-    try {
-      argument = py::module_::import("numpy").attr("array")(argument, numpy_type);
-    } catch (py::error_already_set& error) {
-      throw py::type_error(std::string(name) + ": " + Text(error.value()) +
-                           "; allowed: " + allowed);
-    }
+    argument = py::module_::import("verbena._sequences").attr(converter)(argument, name);
   }
   Argument read = Read(argument, name);
   // An empty list has no type of its own.
@@ -212,20 +208,23 @@ Numbers DescribeNumbers(py::object argument, const char* name, const char* numpy
 Buffer Describe(const py::object& argument, const Wanted& wanted) {
   Argument read = Read(argument, wanted.name);
   CheckArgument(argument, read, wanted);
+  if (wanted.written && read.from == Argument::From::kTensor && read.count > 0) {
+    NoteWrite(argument);
+  }
   if (read.from == Argument::From::kBuffer) read.storage = StorageOf(argument, read.extent);
   return {read.extent, read.element, read.count, read.pin, std::move(read.storage), read.stream};
 }
 
 Numbers DescribeIntegers(const py::object& argument, const char* name) {
   return DescribeNumbers(
-      argument, name, "uint64",
+      argument, name, "integers",
       [](Element e) { return e == Element::kUint64 || e == Element::kInt64; },
       "uint64 or int64 arrays and tensors, or a sequence of integers");
 }
 
 Numbers DescribeFloats(const py::object& argument, const char* name) {
   return DescribeNumbers(
-      argument, name, "float32", [](Element e) { return e == Element::kFloat32; },
+      argument, name, "numbers", [](Element e) { return e == Element::kFloat32; },
       "float32 arrays and tensors, or a sequence of numbers");
 }
 

@@ -15,6 +15,7 @@ struct Torch {
   PyObject* types[4] = {};
   PyObject* storage = nullptr;  // name of the method that returns the untyped storage
   py::object stream_of;         // of verbena._tensors
+  py::object note_write;        // of verbena._tensors
   py::object grad_enabled;
 };
 
@@ -39,6 +40,7 @@ const Torch* FindTorch() {
   const bool version_2 = py::hasattr(torch.attr("Tensor"), "untyped_storage");
   made->storage = PyUnicode_InternFromString(version_2 ? "untyped_storage" : "_storage");
   made->stream_of = tensors.attr("stream_of");
+  made->note_write = tensors.attr("note_write");
   made->grad_enabled = torch.attr("is_grad_enabled");
   found = made;
   return found;
@@ -130,6 +132,8 @@ Argument ReadTensor(const py::object& tensor) {
   read.freed = read.count > 0 && !read.storage.extent.Contains(read.extent);
   return read;
 }
+
+void NoteWrite(const py::object& tensor) { FindTorch()->note_write(tensor); }
 
 // ---- DLPack -------------------------------------------------------------------------------------
 

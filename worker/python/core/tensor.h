@@ -28,6 +28,8 @@ bool IsTensor(const py::handle& argument);
 // Raises errors of PyTorch: a sparse tensor, one without memory.
 Argument ReadTensor(const py::object& tensor);
 Argument ReadDlpack(const py::object& object);
+// Makes autograd see a change in place, before an operation writes the tensor.
+void NoteWrite(const py::object& tensor);
 
 }  // namespace verbena::python
 

@@ -15,6 +15,7 @@ from ._cluster import LocalCluster
 from ._core import Handle, Table
 from ._errors import Error
 from ._scan import scan_rows
+from ._sequences import integers
 
 _log = logging.getLogger("verbena")
 _open_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -286,7 +287,7 @@ class Client(_core.Client):
         A missing row is not created; its initial value is returned.
         """
         if rows is None:
-            keys = _key_array(keys)
+            keys = _with_size(keys, "keys")
             rows = self.empty((keys.size, table.dim))
         return self._lookup(table, keys, rows, min_version=min_version, timeout=timeout)
 
@@ -303,7 +304,7 @@ class Client(_core.Client):
         mode: "sum", "mean" or "sqrtn".
         """
         if sums is None:
-            offsets = _key_array(offsets)
+            offsets = _with_size(offsets, "offsets")
             sums = self.empty((offsets.size, table.dim))
         return self._lookup_bags(table, keys, offsets, sums, weights=weights, mode=mode,
                                  min_version=min_version, timeout=timeout)
@@ -331,11 +332,16 @@ class Client(_core.Client):
         return self._set_optimizer(table, rate, list(parameters.items()), timeout)
 
 
-def _key_array(keys: Any) -> Any:
-    """The same keys, with a `size`."""
-    if hasattr(keys, "__dlpack__") and not isinstance(keys, np.ndarray):
-        keys = np.from_dlpack(keys)
-    return np.ascontiguousarray(keys if hasattr(keys, "dtype") else np.array(keys, np.uint64))
+def _with_size(numbers: Any, name: str) -> Any:
+    """The same integers, with a `size`. name: of the argument, for errors."""
+    if isinstance(numbers, np.ndarray):
+        return numbers
+    if hasattr(numbers, "__dlpack__"):
+        return np.from_dlpack(numbers)
+    try:
+        return np.asarray(memoryview(numbers))
+    except TypeError:
+        return integers(numbers, name)
 
 
 def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[str] = None,

@@ -14,6 +14,15 @@ def stream_of(device: int) -> int:
     return stream
 
 
+def note_write(tensor: Any) -> None:
+    """Raises the version of a tensor that is written.
+
+    Autograd then refuses a backward() that needs the old numbers.
+    """
+    if not tensor.is_inference():
+        tensor.detach().view(-1)[:0].zero_()
+
+
 class StorageWatch:
     """Shows whether a storage lives, without keeping it alive."""
 
