@@ -1,8 +1,10 @@
 // verbenad: a server of a Verbena cluster.
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -48,9 +50,19 @@ absl::Status RemoveReadyFile(const std::string& path) {
   return path.empty() ? absl::OkStatus() : WholeFile::Remove(path);
 }
 
+// Whether standard input has ended; discards its bytes. Does not block.
+bool StdinEnded() {
+  pollfd input = {STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, 0) <= 0) return false;
+  char discarded[4096];
+  const ssize_t bytes = read(STDIN_FILENO, discarded, sizeof(discarded));
+  return bytes == 0 || (bytes < 0 && errno != EINTR && errno != EAGAIN);
+}
+
 timespec Milliseconds(long ms) { return {ms / 1000, ms % 1000 * 1'000'000}; }
 
-// Runs until SIGTERM, SIGINT, SIGHUP, or until this server can be of no use any more.
+// Runs until SIGTERM, SIGINT, SIGHUP, perhaps the end of standard input, or until this server can
+// be of no use any more.
 int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signals) {
   bool ready = false;
   const MonotonicClock clock;
@@ -75,6 +87,10 @@ int Serve(const DaemonOptions& options, VerbenaNode* node, const sigset_t& signa
     const int signal = sigtimedwait(&signals, nullptr, &wait);
     if (signal > 0) {
       spdlog::info("{}: draining", strsignal(signal));
+      return 0;
+    }
+    if (options.stop_at_stdin_end && StdinEnded()) {
+      spdlog::info("standard input has ended: draining");
       return 0;
     }
   }

@@ -245,6 +245,10 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
                   "Write a JSON object with address, metrics address, pid and incarnation to this "
                   "file when the process serves; removed at start and end")
       ->type_name("FILE");
+  app->add_flag(
+      "--stop-at-stdin-end", options->stop_at_stdin_end,
+      "Stop as by SIGTERM when standard input ends: with a pipe from the process that starts "
+      "this one, also when that process is killed");
   app->option_defaults()->group(kClusterGroup);
   AddClusterOptions(app, &node);
   app->option_defaults()->group(kCheckpointGroup);

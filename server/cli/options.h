@@ -19,6 +19,7 @@ struct DaemonOptions {
   NodeOptions node;
   std::string log_level = "info";
   std::string ready_file;
+  bool stop_at_stdin_end = false;
 };
 
 struct ParsedOptions {

@@ -1,9 +1,11 @@
 """local_cluster(): it starts, is used, and leaves nothing."""
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -78,6 +80,33 @@ def test_the_end_of_the_interpreter_stops_a_cluster_that_was_dropped():
               "print(cluster.coordinator.pid, cluster.servers[0].pid)\n"
               "del cluster")
     assert not any(alive(pid) for pid in out.split())
+
+
+def test_daemons_end_after_their_parent_was_killed():
+    code = ("import threading, time, verbena\n"
+            "clusters = []\n"
+            "thread = threading.Thread(target=lambda: clusters.append(verbena.local_cluster(servers=1)))\n"
+            "thread.start(); thread.join()\n"
+            "cluster, = clusters\n"
+            "with verbena.connect(cluster) as client:\n"  # the end of the thread ends no daemon
+            "    client.table('t', shape=1)\n"
+            "print(cluster.coordinator.pid, cluster.servers[0].pid, cluster.directory, flush=True)\n"
+            "time.sleep(600)")
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    *pids, directory = parent.stdout.readline().split()
+    assert len(pids) == 2 and all(alive(pid) for pid in pids)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    try:
+        end = time.monotonic() + 60
+        while any(alive(pid) for pid in pids):
+            assert time.monotonic() < end, "a daemon goes on"
+            time.sleep(0.05)
+    finally:
+        for pid in filter(alive, pids):
+            os.kill(int(pid), signal.SIGKILL)
+        shutil.rmtree(directory)
 
 
 def test_an_interrupted_stop_is_finished_by_the_next():

@@ -61,7 +61,9 @@ def find_verbenad() -> str:
 class LocalCluster:
     """A coordinator and servers on the loopback interface; local_cluster() returns it.
 
-    It is a context manager, whose end stops the daemons; so does the end of the interpreter.
+    It is a context manager, whose end stops the daemons; so does the end of the interpreter. If the
+    interpreter is killed, the daemons end by themselves within seconds; processes that it has forked
+    without exec() count as part of it.
 
     `address` is "host:port" of the coordinator, for connect(). `coordinator` and `servers` are their
     processes (subprocess.Popen), for tests that stop one. `directory` has their logs, as NAME.log,
@@ -104,12 +106,13 @@ class LocalCluster:
         return os.path.join(self.directory, f"{name}.{kind}")
 
     def _daemon(self, name: str, *arguments: str) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C is for the script, which then stops the daemons in order.
+        # A session of its own: Ctrl-C is for the script, which then stops the daemons in order. The
+        # pipe ends with the script, also when that is killed.
         with open(self._path(name, "log"), "wb") as log:
             process = subprocess.Popen(
                 [self._program, "--listen", "127.0.0.1:0", "--name", name,
-                 "--ready-file", self._path(name, "ready"), *arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                 "--ready-file", self._path(name, "ready"), "--stop-at-stdin-end", *arguments],
+                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True)
         self._processes.append(process)
         return process
 
@@ -148,6 +151,8 @@ class LocalCluster:
                 _log.warning("verbenad (process %d) did not end; it is killed", process.pid)
                 process.kill()
                 process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
             if process in self._processes:  # not ended by another thread meanwhile
                 self._processes.remove(process)
         _running.discard(self)
