@@ -71,6 +71,64 @@ def test_zero_grad_begins_again_after_backward_has_raised(make, overlap):
     assert a.tolist() == [-1, -1] and b.tolist() == [-2, -2]
 
 
+class Halves(torch.nn.Module):
+    """The gradients of `last` are computed before the backward of `first` raises."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.last = torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)
+        self.fails = False
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.last(Fails.apply(hidden) if self.fails else hidden)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("set_to_none", [False, True])
+def test_a_backward_that_raised_after_a_push_is_repeated(make, deferred, set_to_none, passes):
+    net, exact = Halves(), Halves()
+    optimizer = make(net.named_parameters(), torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+                     model=net if deferred else None, bucket_bytes=0, backward_passes_per_step=passes)
+    local = torch.optim.SGD(exact.parameters(), lr=0.1, momentum=0.9)
+
+    def backward(net, step, number):
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(10 * step + number))
+        net(x).square().mean().backward()
+
+    for step in range(4):
+        for number in range(passes):
+            backward(exact, step, number)
+        local.step()
+        local.zero_grad()
+        for fails in (True, True, False) if step in (1, 2) else (False,):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            for number in range(passes):
+                net.fails = fails and number == passes - 1
+                if net.fails:
+                    with pytest.raises(ArithmeticError):
+                        backward(net, step, number)
+                    assert any(bucket.pushed for bucket in optimizer._buckets)
+                else:
+                    backward(net, step, number)
+        optimizer.step()
+    optimizer.synchronize()
+    for mine, other in zip(net.parameters(), exact.parameters()):
+        assert torch.allclose(mine, other, atol=1e-6)
+
+
+def test_zero_grad_withdraws_no_push_of_a_backward_that_ended(make):
+    """The gradient of the second pass would be lost."""
+    net = Halves()
+    optimizer = make(net.named_parameters(), torch.optim.SGD(net.parameters(), lr=0.1))
+    net(torch.ones(1, 3)).sum().backward()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="was pushed, and then another backward pass"):
+        net(torch.ones(1, 3)).sum().backward()
+
+
 def test_the_rate_of_a_later_run_holds_from_its_first_step(make):
     a = torch.nn.Parameter(torch.zeros(2))
     first = make([("a", a)], torch.optim.SGD([a], lr=1))

@@ -49,6 +49,7 @@ class Slot:
         self.bucket = bucket
         self.first = first  # element of the bucket
         self.passes = 0  # backward passes since the last step
+        self.repeated = False  # a backward that raised has pushed the step's gradient
         self._pushed: Optional[Tuple[int, int]] = None  # the gradient that was packed
         self._gradient: torch.Tensor  # its views of the bucket's tensors
         self._pulled: torch.Tensor
@@ -90,6 +91,10 @@ class Slot:
         """Whether the gradient is another one than pack() copied."""
         return self._pushed is not None and self._pushed != self._state()
 
+    def keep_pushed(self) -> None:
+        """The pushed gradient stays that of the step, although the parameter has another one."""
+        self._pushed = self._state()
+
     def pack_parameter(self) -> None:
         """Copies the parameter into the bucket."""
         self._pulled.copy_(self.parameter.detach())
@@ -107,6 +112,7 @@ class Slot:
 
     def begin_step(self) -> None:
         self.passes = 0
+        self.repeated = False
         self._pushed = None
 
 

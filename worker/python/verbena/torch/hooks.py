@@ -72,7 +72,8 @@ def wait_before_forward(model: torch.nn.Module, buckets: Sequence[Bucket],
         # It lives as long as the model; of an owner that is gone it keeps steps in flight alone.
         def wait(_: torch.nn.Module, __: Any, needed: List[Bucket] = needed) -> None:
             for bucket in needed:
-                bucket.wait()
+                if not bucket.pushed:  # else its parameters are those of the open step
+                    bucket.wait()
             if alive() is None:
                 needed.clear()
         weakref.finalize(owner, _keep_in_flight, needed).atexit = False

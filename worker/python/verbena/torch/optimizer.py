@@ -43,6 +43,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     changed between step() and the next backward(), and reaches the servers before the step that
     uses it. step() raises RuntimeError if a group or a gradient was changed after its push: for
     that, such as torch.nn.utils.clip_grad_norm_() or an enabled GradScaler, pass overlap=False.
+    Changes by `grad.data` raise no version, so that they are not noticed and have no effect then.
 
     torch.optim leaves parameters without a gradient alone. The servers apply a zero gradient, by
     which momentum and decay go on; so step() raises RuntimeError unless find_unused is True.
@@ -107,6 +108,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._complete = False
         super().__init__(groups, {} if isinstance(optimizer, str) else dict(optimizer.defaults))
         self._complete = True
+        self._in_backward = False  # also after one that raised
         if not isinstance(optimizer, str):
             self.param_groups = optimizer.param_groups  # the same dicts: schedulers may have either
         self._rules_of = optimizer
@@ -236,16 +238,34 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 f"the gradient of {slot.name!r} was computed from parameters before the last step: "
                 "a module used it that does not own it. Call synchronize() before the forward pass, "
                 "or pass no model")
+        self._note_backward()
         slot.passes += 1
+        if slot.repeated:
+            slot.keep_pushed()
+            return
         if slot.packed:
             raise RuntimeError(
                 f"the gradient of {slot.name!r} was pushed, and then another backward pass added "
-                "to it; call step() first, or pass backward_passes_per_step or overlap=False")
+                "to it; call step() first, or zero_grad() after a backward pass that raised, or pass "
+                "backward_passes_per_step or overlap=False")
         if not self._overlap or slot.passes < self._passes:
             return
         slot.pack()
         if all(s.packed for s in bucket.slots):
             self._push(bucket)
+
+    def _note_backward(self) -> None:
+        """Finds backward passes that raise: autograd calls back at the end of the others only."""
+        if self._in_backward:
+            return
+        self._in_backward = True
+        reference = weakref.ref(self)
+
+        def ended() -> None:
+            optimizer = reference()
+            if optimizer is not None:
+                optimizer._in_backward = False
+        torch.autograd.Variable._execution_engine.queue_callback(ended)
 
     # ---- a step ---------------------------------------------------------------------------------
 
@@ -343,6 +363,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for bucket in self._buckets:
             if not bucket.pushed:
                 self._push(bucket)
+        self._in_backward = False
         for bucket in self._buckets:
             bucket.pushed = False
         for slot in self._slots():
@@ -377,11 +398,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # ---- torch.optim ----------------------------------------------------------------------------
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As torch.optim. A backward pass that was not pushed, or that raised, no longer counts."""
+        """As torch.optim. A backward pass that was not pushed, or that raised, no longer counts.
+
+        If it raised after it had pushed some gradients, they stay in the step, and the next backward
+        pass adds those of the other parameters: with the same batch the step is the one without the
+        exception.
+        """
         super().zero_grad(*args, **kwargs)
+        raised, self._in_backward = self._in_backward, False
         for slot in self._slots():
             if not slot.bucket.pushed:
                 slot.begin_step()
+            elif raised:
+                slot.repeated = True
+            if slot.repeated:
+                slot.keep_pushed()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Refused after construction: tables are created before the first step."""
