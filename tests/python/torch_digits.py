@@ -208,11 +208,11 @@ def work_locally(rank, workers, cluster, job, options):
         return state(net), client.statistics()
 
 
-def simulate(workers, outer, sync_every, delay=0, alpha=0.0):
-    """Computes the result of all workers of work_locally() in one process and double precision."""
-    nets = [model().double() for _ in range(workers)]
+def simulate(workers, outer, sync_every, delay=0, alpha=0.0, kind=torch.float64):
+    """Computes the result of all workers of work_locally() in one process, in this type."""
+    nets = [model().to(kind) for _ in range(workers)]
     fragments = [[0], [2, 4]] if outer["fragments"] == 2 else [[0, 2, 4]]
-    shared = model().double()
+    shared = model().to(kind)
     rule = torch.optim.SGD(shared.parameters(), **outer["optimizer"])
     inners = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.5) for net in nets]
     distance = sync_every // len(fragments)

@@ -216,5 +216,9 @@ def test_wrong_arguments(client):
         bags(keys, torch.tensor([0, 3]))
     with pytest.raises(ValueError, match="two dimensions"):
         bags(keys.view(1, 2), torch.tensor([0]))
+    last = make(vt.EmbeddingBag, include_last_offset=True)
+    for offsets in ([0, 1], [0, 3], []):
+        with pytest.raises(ValueError, match="offsets ends with another number than 2, .*include_last_offset"):
+            last(keys, torch.tensor(offsets, dtype=torch.int64))
     with pytest.raises(NotImplementedError, match="'mean'"):
         bags(keys, torch.tensor([0]), torch.ones(2))

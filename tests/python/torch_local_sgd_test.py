@@ -37,6 +37,9 @@ def local_sgd(client, net, inner, name, **options):
     return verbena.torch.LocalSGD(net, inner, 10, client=client, name=name, **options)
 
 
+KINDS = {"diloco": diloco, "local_sgd": local_sgd}
+
+
 @pytest.mark.parametrize("kind", [diloco, local_sgd])
 @pytest.mark.parametrize("step", [0, 4, 10, 11, 17])
 def test_resumed_equals_uninterrupted(client, kind, step):
@@ -84,6 +87,47 @@ def work(cluster, job, rank, last, results):
             if last:
                 os.kill(os.getpid(), signal.SIGKILL)
         results.put([p.detach().tolist() for p in net.parameters()])
+
+
+def work_in_part(cluster, job, rank, kind, first, last, path):
+    """One of two workers that trains steps first to last, of which the state is in files."""
+    torch.set_num_threads(1)
+    with verbena.connect(cluster, job=job, rank=rank, expected_workers=2) as client:
+        net, inner = make()
+        with KINDS[kind](client, net, inner, job, resume=first > 0) as exchange:
+            if first > 0:
+                exchange.load_state_dict(torch.load(f"{path}-{rank}"))
+            train(net, inner, 1000 * rank + first, 1000 * rank + last)
+            torch.save(exchange.state_dict(), f"{path}-{rank}")
+
+
+def run_two(cluster, job, *arguments):
+    """Runs work_in_part() in two new processes."""
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=work_in_part, args=(cluster, job, rank, *arguments))
+               for rank in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["diloco", "local_sgd"])
+def test_two_workers_resume_in_new_processes(cluster, tmp_path, kind):
+    """Of DiLoCo after step 11 with an exchange in flight, and after step 17."""
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run_two(cluster.address, unique("whole"), kind, 0, STEPS, whole)
+    job = unique("parts")
+    for first, last in ((0, 11), (11, 17), (17, STEPS)):
+        run_two(cluster.address, job, kind, first, last, parts)
+    for rank in range(2):
+        exact, found = (torch.load(f"{path}-{rank}") for path in (whole, parts))
+        assert found["steps"] == exact["steps"] == STEPS
+        for mine, other in zip(found["fragments"], exact["fragments"]):
+            for a, b in zip(mine, other):
+                assert torch.equal(a["exchanged"], b["exchanged"])
+                assert all(torch.equal(p, q) for p, q in zip(a["parameters"], b["parameters"]))
 
 
 def test_rounds_after_a_kill_have_the_mean_of_the_others():
