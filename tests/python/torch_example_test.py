@@ -110,6 +110,12 @@ def test_diloco_goes_on_after_a_kill():
     assert "round 1 of 5" in output and re.search(r"round 5 of 5, loss \S+ bits per byte, 1 workers", output)
 
 
+def test_a_worker_joins_diloco():
+    output = run_example("diloco.py", "--rounds", "30", "--join", "3")
+    assert 3 < number(r"a worker joins with round (\d+)", output) <= 30
+    assert re.search(r"round 30 of 30, loss \S+ bits per byte, 3 workers", output)
+
+
 def test_dlrm_names_a_wrong_line(tmp_path):
     path = tmp_path / "data"
     path.write_text("\t".join(["1"] + ["0"] * 39) + "\n1\t2\n")

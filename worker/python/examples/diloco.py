@@ -3,6 +3,7 @@
     python3 diloco.py                          a cluster of its own, 2 workers
     python3 diloco.py --quantize --compare     int8, and then synchronous training of the same model
     python3 diloco.py --kill 10                the last worker is killed after round 10
+    python3 diloco.py --join 20                another worker joins after round 20
     python3 diloco.py --text BOOK              text of a file, not generated text
     python3 diloco.py --cluster HOST:PORT --workers 4 --rank 0     one of 4 workers of a cluster
 
@@ -82,33 +83,40 @@ def bits_per_byte(model, text):
         return model.loss(text.unfold(0, CONTEXT + 1, 1)).item() / math.log(2)
 
 
+def most_workers(options):
+    return options.workers + bool(options.join)
+
+
 class Worker:
     """One of the workers: its text, and the training of a model."""
 
-    def __init__(self, client, options, rank):
+    def __init__(self, client, options, joined):
+        """joined: an event of the processes, set when a worker has joined the run."""
         self.client = client
         self.options = options
-        self.rank = rank
+        self.joined = joined
+        self.rank = client.rank
         text, self.held_out = read_text(options.text)
-        part = len(text) // options.workers
-        self.text = text[rank * part:(rank + 1) * part]
+        part = len(text) // most_workers(options)
+        self.text = text[self.rank * part:(self.rank + 1) * part]
         self.steps = options.rounds * options.sync_every
 
-    def schedule(self, optimizer):
-        """A warm-up, and then a cosine to a tenth of the rate."""
+    def schedule(self, optimizer, first):
+        """A warm-up, and then a cosine to a tenth of the rate; from step `first` on."""
         def factor(step):
+            step += first
             return min((step + 1) / WARM_UP, 0.55 + 0.45 * math.cos(math.pi * step / self.steps))
         return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
-    def train(self, name, model, optimizer):
-        """All steps; returns seconds, and bytes pushed and pulled."""
-        scheduler = self.schedule(optimizer)
+    def train(self, name, model, optimizer, first=0):
+        """All steps from step `first` on; returns seconds, and bytes pushed and pulled."""
+        scheduler = self.schedule(optimizer, first)
         generator = torch.Generator().manual_seed(self.rank)
         start, before = time.perf_counter(), self.client.statistics()
-        for step in range(1, self.steps + 1):
-            first = torch.randint(len(self.text) - CONTEXT, (BATCH, 1), generator=generator)
+        for step in range(first + 1, self.steps + 1):
+            begin = torch.randint(len(self.text) - CONTEXT, (BATCH, 1), generator=generator)
             optimizer.zero_grad()
-            loss = model.loss(self.text[first + torch.arange(CONTEXT + 1)])
+            loss = model.loss(self.text[begin + torch.arange(CONTEXT + 1)])
             loss.backward()
             optimizer.step()  # of DiLoCo: every sync_every-th also exchanges parameters
             scheduler.step()
@@ -125,6 +133,10 @@ class Worker:
                   f"{live} workers", flush=True)
         if number == self.options.kill and self.rank == self.options.workers - 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if number == self.options.join and self.rank == 0:
+            self.joined.start.set()
+            if not self.joined.done.wait(60):  # else a short run would be over
+                raise SystemExit("no worker has joined in 60 s")
 
     def report(self, name, model, run):
         loss = bits_per_byte(model, self.held_out)
@@ -141,8 +153,11 @@ class Worker:
         with verbena.torch.DiLoCo(
                 [model], inner, "nesterov", self.options.sync_every, self.options.quantize,
                 client=self.client, name="diloco", rate=OUTER_RATE,
-                parameters={"momentum": OUTER_MOMENTUM}):
-            run = self.train("diloco", model, inner)
+                parameters={"momentum": OUTER_MOMENTUM}) as exchange:
+            if exchange.steps > 0:
+                print(f"diloco: a worker joins with round {exchange.steps // self.options.sync_every + 1}",
+                      flush=True)
+            run = self.train("diloco", model, inner, exchange.steps)
         return self.report("diloco", model, run), run
 
     def run_synchronous(self):
@@ -154,10 +169,21 @@ class Worker:
         return self.report("synchronous", model, run), run
 
 
-def work(cluster, options, rank):
+class Joining:
+    """Events: a worker may join; it has joined."""
+
+    def __init__(self, context):
+        self.start, self.done = context.Event(), context.Event()
+
+
+def work(cluster, options, rank=None, joined=None):
+    """rank: None for a worker that joins the run."""
     torch.set_num_threads(1)
-    with verbena.connect(cluster, job="diloco", rank=rank, expected_workers=options.workers) as client:
-        worker = Worker(client, options, rank)
+    with verbena.connect(cluster, job="diloco", rank=rank, expected_workers=options.workers,
+                         max_workers=most_workers(options) if options.join else None) as client:
+        if rank is None:
+            joined.done.set()
+        worker = Worker(client, options, joined)
         torch.manual_seed(0)
         loss, (_, pushed, pulled) = worker.run_diloco()
         if not options.compare:
@@ -188,25 +214,35 @@ def main():
     parser.add_argument("--compare", action="store_true", help="then train synchronously, too")
     parser.add_argument("--kill", type=positive, metavar="ROUND",
                         help="kill the last worker after this round, to see the others go on")
+    parser.add_argument("--join", type=positive, metavar="ROUND",
+                        help="another worker joins after this round")
     parser.add_argument("--text", metavar="FILE", help="text to learn; default: generated")
     options = parser.parse_args()
     if options.kill and (options.compare or options.cluster or options.workers < 2):
         parser.error("--kill needs --workers 2 or more, and neither --compare nor --cluster")
+    if options.join and (options.compare or options.cluster or options.join >= options.rounds):
+        parser.error("--join needs a round before the last one, and neither --compare nor --cluster")
     if options.cluster:
         if options.rank is None or not 0 <= options.rank < options.workers:
             parser.error(f"--cluster needs --rank, 0 to {options.workers - 1}")
         return work(options.cluster, options, options.rank)
     spawn = multiprocessing.get_context("spawn")
+    joined = Joining(spawn)
     with verbena.local_cluster(servers=1, options=("--lease-ms", "2000")) as cluster:
-        workers = [spawn.Process(target=work, args=(cluster.address, options, rank))
+        workers = [spawn.Process(target=work, args=(cluster.address, options, rank, joined))
                    for rank in range(options.workers)]
         for worker in workers:
             worker.start()
+        if options.join:
+            while not joined.start.wait(0.1) and workers[0].is_alive():
+                pass
+            workers.append(spawn.Process(target=work, args=(cluster.address, options, None, joined)))
+            workers[-1].start()
         for worker in workers:
             worker.join()
-    wanted = [0] * options.workers
+    wanted = [0] * len(workers)
     if options.kill and options.kill <= options.rounds:
-        wanted[-1] = -signal.SIGKILL
+        wanted[options.workers - 1] = -signal.SIGKILL
     if [worker.exitcode for worker in workers] != wanted:
         raise SystemExit("a worker failed")
 

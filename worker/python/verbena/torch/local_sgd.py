@@ -9,7 +9,7 @@ import torch
 
 from .._client import Client
 from .._errors import FailedPreconditionError
-from .all_reduce import AllReduce, refuse_elastic
+from .all_reduce import AllReduce
 from .buckets import Bucket, make_buckets, unique_parameters
 from .rules import Rule, rule_of
 
@@ -40,6 +40,10 @@ class DiLoCo:
 
     A round is over when all workers of the job have pushed. If a worker dies, the round waits for
     its lease; then the mean is that of the others.
+
+    In an elastic job (connect(max_workers=)) with one fragment, workers may join a run. One that
+    joins begins with the parameters of the last round and takes part in the next; `steps` is the
+    number of steps before its first one. Its inner optimizer is a new one.
     """
 
     def __init__(self, model_fragments: Sequence[torch.nn.Module],
@@ -71,11 +75,13 @@ class DiLoCo:
 
         Raises ValueError for arguments that are refused; verbena.Error.
         """
-        refuse_elastic(client, "local SGD")
         count = len(model_fragments)
         if count == 0 or sync_every < 1 or sync_every % count != 0:
             raise ValueError(f"sync_every is {sync_every} with {count} fragments; allowed: a "
                              "multiple of the number of fragments, at least one")
+        if client.elastic and count > 1:
+            raise ValueError(f"model_fragments has {count} fragments; allowed in an elastic job "
+                             "(connect(max_workers=)): 1")
         self._distance = sync_every // count
         if not 0 <= fragment_sync_delay < self._distance:
             raise ValueError(f"fragment_sync_delay is {fragment_sync_delay}; allowed: "
@@ -120,7 +126,10 @@ class DiLoCo:
         return rule_of(outer, outer.param_groups[0], 0)
 
     def _begin(self, resume: bool) -> None:
-        if not resume:
+        joined = max((self._client.first_step(bucket.table) for bucket in self._buckets()), default=0)
+        if joined > 0:  # a run, which has taken a step to assign the first parameters
+            self._steps = (joined if resume else joined - 1) * self._distance
+        elif not resume:
             for bucket in self._buckets():
                 with torch.no_grad():
                     for slot in bucket.slots:
@@ -142,6 +151,15 @@ class DiLoCo:
             handles.append(self._client.end_step(bucket.table))
         for handle in handles:
             handle.wait()
+
+    @property
+    def steps(self) -> int:
+        """Number of this worker's steps before the next one.
+
+        A worker that has joined a run of an elastic job takes it over: its data and schedulers go
+        on from there.
+        """
+        return self._steps
 
     # ---- context manager ------------------------------------------------------------------------
 
@@ -230,7 +248,7 @@ class DiLoCo:
         not in it.
 
         Raises ValueError, with nothing changed, for other fragments or other steps than those of
-        the other workers; verbena.Error.
+        the other workers; RuntimeError in an elastic job; verbena.Error.
         """
         given = state_dict["fragments"]
         layouts = [[bucket.layout() for bucket in buckets] for buckets in self._fragments]
