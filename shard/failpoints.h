@@ -66,6 +66,8 @@ struct Failpoints {
   Failpoint all_or_nothing;       // a dense table is not served where its copies find no memory
   Failpoint wait_for_open_steps;  // a push without room at its follower waits for open steps, too
   Failpoint refuse_told_rows;     // an apply that its follower has waits for the job's limit
+  Failpoint resume_unequal;       // a replica goes on under a new primary from another record
+  Failpoint never_quiet;          // catch-up never makes applies wait
   Failpoint keep_optimizer;       // replicas are not sent changes of the optimizer's values
   Failpoint pass_early;           // a rank that has ended the step before this one is passed
 };

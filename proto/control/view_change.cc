@@ -47,8 +47,9 @@ bool Same(const RepeatedPtrField<v1::Replica>& a, const RepeatedPtrField<v1::Rep
 
 bool Same(const v1::Partition& a, const v1::Partition& b) {
   return a.id() == b.id() && a.configuration() == b.configuration() && a.epoch() == b.epoch() &&
-         a.primary() == b.primary() && a.shard() == b.shard() &&
-         Same(a.followers(), b.followers()) && Same(a.learners(), b.learners());
+         a.renewed_epoch() == b.renewed_epoch() && a.primary() == b.primary() &&
+         a.shard() == b.shard() && Same(a.followers(), b.followers()) &&
+         Same(a.learners(), b.learners());
 }
 
 // A table's specification never changes, nor do the ranges of its optimizer's values.

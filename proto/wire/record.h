@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 9;
+inline constexpr uint16_t kWireVersion = 10;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -164,7 +164,7 @@ enum class ReplicaKind : uint8_t {
   kRows = 3,    // an apply to rows: `count` keys, zeros to KeyBytes(), the sums of their gradients
   kSettle = 4,  // no numbers: a worker's sequence and clock
   kReset = 5,   // a table: versions restart with `generation` of its job
-  // Sent to learners only.
+  // Sent to a learner only, or to all replicas of a table that is restored.
   kBeginPartition =
       6,           // a table's slice: its versions; payload: the state of each worker
                    // (kReplicaToCome: the replica makes the slice anew, and its contents follow)
@@ -182,8 +182,9 @@ enum class ReplicaKind : uint8_t {
                          // values, which are no longer "to come"
   kOptimizer = 15,  // `count` changes of the slice's optimizer, each an OptimizerChangeHeader and
                     // its values; those of steps before `version` are merged
+  kNothing = 16,    // no change: the record with this sequence is for other replicas
 };
-inline constexpr uint8_t kMaxReplicaKind = 15;
+inline constexpr uint8_t kMaxReplicaKind = 16;
 // A change of a slice's optimizer, in a kOptimizer. Without values: the last change of a client,
 // whose values are in others.
 struct OptimizerChangeHeader {
@@ -198,6 +199,9 @@ struct OptimizerChangeHeader {
 static_assert(sizeof(OptimizerChangeHeader) == 40);
 // ReplicaHeader::flags.
 inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
+// kBegin: the sender has become the primary, and the replica goes on from record `version` of the
+// primary before, if that is the last one that it has.
+inline constexpr uint8_t kReplicaResume = 4;
 // kBeginPartition, kRows: rows of the slice that the replica lacks will be sent later, in their
 // state after this record.
 inline constexpr uint8_t kReplicaToCome = 2;

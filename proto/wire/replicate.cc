@@ -33,14 +33,21 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
     return wire::InvalidField(kReplica, "kind", kind, absl::StrCat("1..", kMaxReplicaKind));
   }
   const bool rows = h.kind == ReplicaKind::kBeginPartition || h.kind == ReplicaKind::kRows;
-  const uint8_t flags = h.kind == ReplicaKind::kBegin ? kReplicaLearner : rows ? kReplicaToCome : 0;
-  if ((h.flags & ~flags) != 0) {
+  const bool begins = h.kind == ReplicaKind::kBegin;
+  const bool flagged = (begins && (h.flags == kReplicaLearner || h.flags == kReplicaResume)) ||
+                       (rows && h.flags == kReplicaToCome);
+  if (h.flags != 0 && !flagged) {
     return wire::InvalidField(kReplica, "flags", static_cast<uint32_t>(h.flags),
-                              flags == 0 ? "0" : absl::StrCat("0, ", static_cast<uint32_t>(flags)));
+                              begins ? absl::StrCat("0, ", kReplicaLearner, ", ", kReplicaResume)
+                              : rows ? absl::StrCat("0, ", kReplicaToCome)
+                                     : "0");
   }
   if (h.reserved0 != 0) return wire::NotEqual(kReplica, "reserved0", h.reserved0, 0);
   for (const uint8_t byte : h.reserved1) {
     if (byte != 0) return wire::NotEqual(kReplica, "reserved1", byte, 0);
+  }
+  if (h.kind == ReplicaKind::kNothing && h.total_bytes != 0) {
+    return wire::NotEqual(kReplica, "total_bytes", h.total_bytes, 0);
   }
   const bool applies = h.kind == ReplicaKind::kDense || h.kind == ReplicaKind::kRows;
   if (h.assigned > (applies ? h.count : 0)) {

@@ -43,15 +43,25 @@ void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
 }
 
 // Its data are lost. The new primary may have been a replica that learns of this only after the
-// reset of the partition. It has not been promoted, because a promotion is to the next epoch.
+// reset of the partition.
+void Renew(v1::Partition* partition) { partition->set_renewed_epoch(partition->epoch()); }
+
+// It has not been promoted, because a promotion is to the next epoch.
 void SkipEpoch(v1::Partition* partition) {
   partition->set_epoch(partition->epoch() + 1);
   Grow(partition);
 }
 
-// By value: the partition's own are cleared.
-void Promote(v1::Replica follower, v1::Partition* partition) {
+// Followers that are alive stay: they have all that was acknowledged. Others would keep the new
+// primary waiting. The follower by value: the partition's own are cleared.
+void Promote(v1::Replica follower, const v1::ClusterView& view, v1::Partition* partition) {
+  const Replicas before = partition->followers();
   MakePrimary(follower.server(), follower.shard(), partition);
+  for (const v1::Replica& other : before) {
+    if (other.server() != follower.server() && IsAlive(other.server(), view)) {
+      *partition->add_followers() = other;
+    }
+  }
 }
 
 // Gives a partition without data these replicas.
@@ -158,9 +168,11 @@ absl::Status Admit(const v1::ConfigurationChange& change, v1::Partition* partiti
   return absl::OkStatus();
 }
 
-bool HasTooFew(const v1::Partition& partition, const v1::ClusterView& view) {
-  const int copies = 1 + partition.followers_size() + partition.learners_size();
-  return copies < static_cast<int>(view.replicas()) && IsAlive(partition.primary(), view);
+// A partition has one learner at a time: its primary copies contents to one only.
+bool WantsLearner(const v1::Partition& partition, const v1::ClusterView& view) {
+  return partition.learners().empty() &&
+         1 + partition.followers_size() < static_cast<int>(view.replicas()) &&
+         IsAlive(partition.primary(), view);
 }
 
 // Those that were refused for memory come last, so that a server whose memory is scarce gets the
@@ -168,7 +180,7 @@ bool HasTooFew(const v1::Partition& partition, const v1::ClusterView& view) {
 std::vector<uint32_t> WantingLearners(const LearnerBars& bars, const v1::ClusterView& view) {
   std::vector<uint32_t> wanting;
   for (const v1::Partition& partition : view.partitions()) {
-    if (HasTooFew(partition, view)) wanting.push_back(partition.id());
+    if (WantsLearner(partition, view)) wanting.push_back(partition.id());
   }
   if (!bars.full().empty()) {
     std::stable_sort(wanting.begin(), wanting.end(),
@@ -188,6 +200,9 @@ absl::Status CheckConfiguration(const v1::Partition& partition,
   if (partition.configuration() != 0 && partition.configuration() < partition.epoch()) {
     return Broken(partition, ": configuration is less than epoch");
   }
+  if (partition.renewed_epoch() > partition.epoch()) {
+    return Broken(partition, ": renewed_epoch is greater than epoch");
+  }
   const int copies = partition.followers_size() + partition.learners_size();
   if (partition.primary() == 0) {
     return copies == 0 ? absl::OkStatus() : Broken(partition, " has replicas without a primary");
@@ -197,6 +212,7 @@ absl::Status CheckConfiguration(const v1::Partition& partition,
     return Broken(partition, " is on a server that is unknown");
   }
   if (copies >= static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many replicas");
+  if (partition.learners_size() > 1) return Broken(partition, " has more than one learner");
   for (const Replicas* replicas : {&partition.followers(), &partition.learners()}) {
     for (const v1::Replica& replica : *replicas) {
       const auto server = servers.find(replica.server());
@@ -227,12 +243,11 @@ void PlaceAllPartitions(ViewEditor* view) {
   }
   for (size_t i = 0; i < placed.size(); ++i) {
     v1::Partition& wanted = placed[i];
-    if (view->view().replicas() > 1) {
+    while (1 + wanted.followers_size() < static_cast<int>(view->view().replicas())) {
       const auto follower = loads.ForCopy(wanted, [](uint64_t) { return true; });
-      if (follower) {
-        *wanted.add_followers() = *follower;
-        loads.AddCopy(wanted.primary(), *follower);
-      }
+      if (!follower) break;
+      *wanted.add_followers() = *follower;
+      loads.AddCopy(wanted.primary(), *follower);
     }
     Become(wanted, view->EditPartition(static_cast<int>(i)));
   }
@@ -243,10 +258,11 @@ void ReplaceServer(uint64_t before, const v1::Server& now, ViewEditor* view) {
     if (partition.primary() != before) continue;
     v1::Partition* changed = view->EditPartition(static_cast<int>(partition.id()));
     if (const auto heir = Heir(partition, view->view())) {
-      Promote(*heir, changed);
+      Promote(*heir, view->view(), changed);
       continue;
     }
     MakePrimary(now.incarnation(), partition.shard() % now.shards(), changed);
+    Renew(changed);
     Lose(partition.id(), view, nullptr);
   }
 }
@@ -257,7 +273,7 @@ absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, ViewEdito
     if (partition.primary() != server) continue;
     v1::Partition* changed = view->EditPartition(static_cast<int>(partition.id()));
     if (const auto heir = Heir(partition, view->view())) {
-      Promote(*heir, changed);
+      Promote(*heir, view->view(), changed);
     } else {
       sole.push_back(changed);
     }
@@ -273,6 +289,7 @@ absl::StatusOr<std::vector<std::string>> ForgetServer(uint64_t server, ViewEdito
     const v1::Replica place = loads.ForPrimary().value_or(v1::Replica());
     MakePrimary(place.server(), place.shard(), partition);
     SkipEpoch(partition);
+    Renew(partition);
     loads.Add(*partition);
     Lose(partition->id(), view, &lost);
   }
@@ -316,7 +333,7 @@ void HandOver(uint64_t server, ViewEditor* view) {
         std::find_if(partition.followers().begin(), partition.followers().end(),
                      [&](const v1::Replica& r) { return IsAlive(r.server(), view->view()); });
     if (follower == partition.followers().end()) continue;
-    Promote(*follower, view->EditPartition(static_cast<int>(partition.id())));
+    Promote(*follower, view->view(), view->EditPartition(static_cast<int>(partition.id())));
   }
 }
 
@@ -376,7 +393,7 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
                              : "its followers: " + ServersOf(partition->followers()));
     }
     bars->Add(partition->id(), partition->primary(), now_ns + lease_ns);
-    Promote(*follower, partition);
+    Promote(*follower, now, partition);
     return true;
   }
   if (partition->primary() != server) {

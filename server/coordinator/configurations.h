@@ -2,23 +2,25 @@
 //
 //   configuration        | on                                        | to
 //   ---------------------+-------------------------------------------+---------------------
-//   primary              | another server is alive, `replicas` is 2  | primary + learner
-//   primary + learner    | ADMIT                                     | primary + follower
-//                        | learner silent or gone, DROP_REPLICA      | primary
-//   primary + follower   | follower gone, DROP_REPLICA               | primary
-//                        | PROMOTE, primary leaves or is gone        | follower is primary
+//   fewer than `replicas`| another server is alive, no learner yet   | one more, a learner
+//   with a learner       | ADMIT                                     | the learner is a follower
+//                        | learner silent or gone, DROP_REPLICA      | without it
+//   with followers       | follower gone, DROP_REPLICA               | without it
+//                        | PROMOTE, primary leaves or is gone        | a follower is primary
 //   primary, alone       | replaced or removed                       | another primary, data lost
 //
 // A server that had no memory for a replica gets no learner for a pause, which doubles with each
 // pause that ends so. Then it gets one learner at a time, until one becomes a follower.
 //
-// Silence alone changes no configuration that has its data twice. The other replica may still reach
-// the silent server; when it does not, it requests a change itself.
+// Silence alone changes no configuration that has its data twice. The other replicas may still
+// reach the silent server; when they do not, they request a change themselves. After a promotion
+// the new primary drops a follower that is not at the same record; it is copied anew.
 //
 // **Thread safety**: functions without state of their own, on a view.
 //
 // Invariants:
-//  1. A server has at most one replica of a partition; a partition has at most two.
+//  1. A server has at most one replica of a partition; a partition has at most kMaxReplicas, one of
+//     which may be a learner.
 //  2. `epoch` grows exactly when the primary (server or shard) changes; `configuration` with every
 //     change.
 //  3. Only a follower replaces a primary that has data. Otherwise the data are lost, and the tables
@@ -40,7 +42,7 @@
 
 namespace verbena::server {
 
-inline constexpr uint32_t kMaxReplicas = 2;
+inline constexpr uint32_t kMaxReplicas = 3;
 
 // Spreads all partitions evenly over the shards of the servers that are alive, each with `replicas`
 // replicas as far as there are servers. Only for a cluster without tables: no data are copied.

@@ -80,7 +80,7 @@ struct CoordinatorOptions {
   int64_t find_again_ns = 0;
   // The next three: 0 keeps the value of the state, and is 1 in a new cluster.
   uint32_t expected_servers = 1;  // CreateTable() is UNAVAILABLE before so many have joined
-  // Replicas of a partition, counting the primary: 1 or 2. Applies to an existing cluster, too:
+  // Replicas of a partition, counting the primary: 1 to 3. Applies to an existing cluster, too:
   // missing replicas are made; surplus ones stay until their server goes.
   uint32_t replicas = 1;
   uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas

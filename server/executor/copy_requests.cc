@@ -98,7 +98,10 @@ std::vector<v1::ReplicaStatistics> CopyRequests::Statistics() const {
   std::vector<v1::ReplicaStatistics> statistics;
   if (core_.engine == nullptr) return statistics;
   for (const shard::CopyStatus& copy : core_.engine->replicas().Status()) {
-    v1::ReplicaStatistics& out = statistics.emplace_back();
+    // A primary's statuses of one partition follow each other.
+    const bool more = copy.copy.server != 0 && !statistics.empty() &&
+                      statistics.back().partition() == copy.partition;
+    v1::ReplicaStatistics& out = more ? statistics.back() : statistics.emplace_back();
     out.set_partition(copy.partition);
     out.set_sequence(copy.sequence);
     if (copy.copy.server == 0) {

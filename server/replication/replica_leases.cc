@@ -45,7 +45,7 @@ void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int6
       part.heard_ns = same && copied ? was.heard_ns : now;
       active_ = true;
     }
-    active_ |= part.copy.server != 0 || part.serve_from > now;
+    active_ |= !part.copies.empty() || part.serve_from > now;
   }
   if (!active_) {
     next_beacon_ns_ = kNever;
@@ -65,26 +65,29 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
   if (!(waits && VERBENA_FAILPOINT(shard, skip_given_lease))) {
     part->serve_from = std::max(part->serve_from, part->given_until);
   }
-  const bool follower = !p.followers().empty();
-  if (!follower && p.learners().empty()) return;
-  const v1::Replica& replica = follower ? p.followers(0) : p.learners(0);
-  part->copy = Id(replica);
-  part->since = replica.since();
-  part->leased = follower;
-  if (was.role == Role::kPrimary && was.copy == part->copy && was.since == part->since) {
-    part->leased |= was.leased;
-    part->sent_ns = was.sent_ns;
-    part->alive_ns = was.alive_ns;
-  } else {
-    part->alive_ns = now;
-  }
+  const auto add = [&](const v1::Replica& replica, bool follower) {
+    Copy copy = {Id(replica), replica.since(), follower, 0, now};
+    const auto same = [&](const Copy& c) { return c.id == copy.id && c.since == copy.since; };
+    const auto before = std::find_if(was.copies.begin(), was.copies.end(), same);
+    if (was.role == Role::kPrimary && before != was.copies.end()) {
+      copy = *before;
+      copy.leased |= follower;
+    }
+    part->copies.push_back(copy);
+  };
+  for (const v1::Replica& replica : p.followers()) add(replica, true);
+  for (const v1::Replica& replica : p.learners()) add(replica, false);
   SetReadUntil(part);
 }
 
 void ReplicaLeases::SetReadUntil(Part* part) {
   read_all_known_ = false;
   part->read_until = kNever;
-  if (part->leased) part->read_until = part->sent_ns == 0 ? 0 : part->sent_ns + lease_ns_ / 5 * 4;
+  for (const Copy& copy : part->copies) {
+    if (!copy.leased) continue;
+    const int64_t until = copy.sent_ns == 0 ? 0 : copy.sent_ns + lease_ns_ / 5 * 4;
+    part->read_until = std::min(part->read_until, until);
+  }
 }
 
 bool ReplicaLeases::MayReadAll(int64_t now) {
@@ -105,16 +108,17 @@ std::vector<ReplicaLeases::Beacon> ReplicaLeases::TakeBeacons(int64_t now) {
   next_beacon_ns_ = now + lease_ns_ / 8;
   for (uint32_t p = 0; p < parts_.size(); ++p) {
     const Part& part = parts_[p];
-    if (part.copy.server == 0) continue;
-    auto it = std::find_if(beacons.begin(), beacons.end(), [&](const Beacon& b) {
-      return b.to == part.copy && b.groups.size() < kMaxGroups;
-    });
-    if (it == beacons.end()) it = beacons.insert(beacons.end(), {part.copy, {}});
-    Group group = {};
-    group.partition = p;
-    group.epoch = part.epoch;
-    group.sequence = part.since;
-    it->groups.push_back(group);
+    for (const Copy& copy : part.copies) {
+      auto it = std::find_if(beacons.begin(), beacons.end(), [&](const Beacon& b) {
+        return b.to == copy.id && b.groups.size() < kMaxGroups;
+      });
+      if (it == beacons.end()) it = beacons.insert(beacons.end(), {copy.id, {}});
+      Group group = {};
+      group.partition = p;
+      group.epoch = part.epoch;
+      group.sequence = copy.since;
+      it->groups.push_back(group);
+    }
   }
   return beacons;
 }
@@ -122,14 +126,17 @@ std::vector<ReplicaLeases::Beacon> ReplicaLeases::TakeBeacons(int64_t now) {
 void ReplicaLeases::Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns) {
   if (group.partition >= parts_.size()) return;
   Part& part = parts_[group.partition];
-  if (part.copy != from || part.epoch != group.epoch || part.since != group.sequence) return;
-  part.sent_ns = std::max(part.sent_ns, sent_ns);
-  part.alive_ns = std::max(part.alive_ns, sent_ns);
+  if (part.epoch != group.epoch) return;
+  for (Copy& copy : part.copies) {
+    if (copy.id != from || copy.since != group.sequence) continue;
+    copy.sent_ns = std::max(copy.sent_ns, sent_ns);
+    copy.alive_ns = std::max(copy.alive_ns, sent_ns);
+  }
   SetReadUntil(&part);
 }
 
-void ReplicaLeases::Admitting(uint32_t partition) {
-  parts_[partition].leased = true;
+void ReplicaLeases::Admitting(uint32_t partition, uint64_t server) {
+  for (Copy& copy : parts_[partition].copies) copy.leased |= copy.id.server == server;
   SetReadUntil(&parts_[partition]);
 }
 
@@ -155,18 +162,24 @@ void ReplicaLeases::Judge(int64_t now, std::vector<v1::ConfigurationChange>* cha
   if (!active_) return;
   for (uint32_t p = 0; p < parts_.size(); ++p) {
     Part& part = parts_[p];
-    const bool primary = part.role == Role::kPrimary && part.copy.server != 0;
-    if (!primary && part.role != Role::kFollower) continue;
-    int64_t& last = primary ? part.alive_ns : part.heard_ns;
-    if (absent) last = now;
-    if (now - last < lease_ns_) continue;
-    v1::ConfigurationChange change;
-    change.set_kind(primary ? v1::ConfigurationChange::DROP_REPLICA
-                            : v1::ConfigurationChange::PROMOTE);
-    change.set_partition(p);
-    change.set_configuration(part.configuration);
-    if (primary) change.set_server(part.copy.server);
-    changes->push_back(change);
+    const auto want = [&](v1::ConfigurationChange::Kind kind) {
+      v1::ConfigurationChange& change = changes->emplace_back();
+      change.set_kind(kind);
+      change.set_partition(p);
+      change.set_configuration(part.configuration);
+      return &change;
+    };
+    // One change makes the next: the others follow in its view.
+    bool drops = false;
+    for (Copy& copy : part.copies) {
+      if (absent) copy.alive_ns = now;
+      if (drops || now - copy.alive_ns < lease_ns_) continue;
+      want(v1::ConfigurationChange::DROP_REPLICA)->set_server(copy.id.server);
+      drops = true;
+    }
+    if (part.role != Role::kFollower) continue;
+    if (absent) part.heard_ns = now;
+    if (now - part.heard_ns >= lease_ns_) want(v1::ConfigurationChange::PROMOTE);
   }
 }
 

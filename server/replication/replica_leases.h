@@ -11,8 +11,8 @@
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A primary with a follower, or with a learner for which it has requested promotion to
-//     follower, reads for workers only under that replica's lease.
+//  1. A primary with followers, or with a learner for which it has requested promotion to
+//     follower, reads for workers only under the leases of all of these.
 //  2. A shard serves as primary only after the lease has passed that its last answer to a beacon
 //     granted, in whatever role. A learner's answer grants one too, because its primary may have
 //     requested to make it a follower. A shard that was a follower until then also waits
@@ -60,7 +60,7 @@ class ReplicaLeases {
   // `group`: of the beacon as it was sent.
   void Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns);
   // The coordinator is asked to make the learner a follower: it may be one from now on.
-  void Admitting(uint32_t partition);
+  void Admitting(uint32_t partition, uint64_t server);
 
   // ---- as a replica ----
   ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);
@@ -72,19 +72,23 @@ class ReplicaLeases {
 
  private:
   enum class Role : uint8_t { kNone, kPrimary, kFollower, kLearner };
+  // A replica elsewhere of a partition of which this shard is the primary.
+  struct Copy {
+    PeerId id;
+    uint64_t since = 0;
+    bool leased = false;   // it is a follower, or may be one
+    int64_t sent_ns = 0;   // when the last beacon was sent that it acknowledged
+    int64_t alive_ns = 0;  // the same, or since when there is the replica
+  };
   struct Part {
     Role role = Role::kNone;
     uint64_t epoch = 0, configuration = 0;
     int64_t serve_from = 0;
     int64_t read_until = kNever;
-    int64_t given_until = 0;  // end of the lease that this shard granted, in any role
-    // kPrimary: its replica, server 0: none.
-    PeerId copy;
-    uint64_t since = 0;    // also of this shard as a replica
-    bool leased = false;   // it is a follower, or may be one
-    int64_t sent_ns = 0;   // when the last beacon was sent that it acknowledged
-    int64_t alive_ns = 0;  // the same, or since when there is the replica
-    // A replica: its primary.
+    int64_t given_until = 0;   // end of the lease that this shard granted, in any role
+    std::vector<Copy> copies;  // kPrimary
+    // A replica: since when it is one, and its primary.
+    uint64_t since = 0;
     PeerId primary;
     int64_t heard_ns = 0;
   };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "server/nanoseconds.h"
 #include "shard/failpoints.h"
@@ -20,12 +21,6 @@ constexpr size_t kTakeAtOnce = 64;
 
 bool Good(ReplyStatus status) {
   return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
-}
-
-// The replica will never take it: it differs from the primary, or one of the two has a bug.
-bool Broken(ReplyStatus status) {
-  return status == ReplyStatus::kMalformed || status == ReplyStatus::kOutOfRange ||
-         status == ReplyStatus::kDataLoss;
 }
 
 int64_t Later(int64_t now, int64_t wait) { return wait >= kNever - now ? kNever : now + wait; }
@@ -71,24 +66,28 @@ void Replication::FollowCopies() {
   parts_.resize(view_->partitions_size());
   learners_.clear();
   for (const v1::Partition& partition : view_->partitions()) {
-    Part& part = parts_[partition.id()];
-    Part now_is;
-    now_is.epoch = partition.epoch();
+    std::vector<ReplicaProgress>& parts = parts_[partition.id()];
+    std::vector<ReplicaProgress> now_are;
     const bool ours =
         self_ != 0 && partition.primary() == self_ && partition.shard() == options_.shard;
     for (const auto* copies : {&partition.followers(), &partition.learners()}) {
       for (const v1::Replica& copy : *copies) {
         if (!ours) continue;
         wanted.push_back({copy.server(), copy.shard()});
-        now_is.copy = wanted.back();
-        now_is.since = copy.since();
+        now_are.emplace_back(wanted.back(), copy.since(), partition.epoch());
       }
     }
-    if (part.copy != now_is.copy || part.since != now_is.since || part.epoch != now_is.epoch) {
-      refused_ -= part.refused ? 1 : 0;
-      ReleaseUnsent(part.copy, partition.id());
-      part = now_is;
+    for (const ReplicaProgress& part : parts) {
+      const auto same = std::find_if(now_are.begin(), now_are.end(),
+                                     [&](const ReplicaProgress& p) { return p.Same(part); });
+      if (same != now_are.end()) {
+        *same = part;
+        continue;
+      }
+      refused_ -= part.refused() ? 1 : 0;
+      ReleaseUnsent(part.copy(), partition.id());
     }
+    parts = std::move(now_are);
     if (!ours) continue;
     if (!partition.learners().empty()) learners_.push_back(partition.id());
   }
@@ -116,9 +115,11 @@ bool Replication::Send() {
   while (engine_->replicas().Take(&records_, kTakeAtOnce)) {
     worked = true;
     for (shard::ReplicaRecord& record : records_) {
+      const PeerId id = {record.to.server, record.to.shard};
       // Refused records are sent again first; these come again with them.
-      if (parts_[record.group.partition].refused) continue;
-      const auto it = peers_.find({record.to.server, record.to.shard});
+      const ReplicaProgress* const part = Find(record.group.partition, id);
+      if (part != nullptr && part->refused()) continue;
+      const auto it = peers_.find(id);
       if (it != peers_.end()) it->second.queue.push_back(record);
     }
     const bool more = records_.size() >= kTakeAtOnce;
@@ -129,10 +130,20 @@ bool Replication::Send() {
   return worked;
 }
 
-Replication::Part* Replication::PartOf(const Out& out) {
-  if (!out.groups.empty() || out.partition >= parts_.size()) return nullptr;
-  Part& part = parts_[out.partition];
-  return part.out > 0 && part.since == out.since ? &part : nullptr;
+ReplicaProgress* Replication::Find(uint32_t partition, const PeerId& copy) {
+  if (partition >= parts_.size()) return nullptr;
+  for (ReplicaProgress& part : parts_[partition]) {
+    if (part.copy() == copy) return &part;
+  }
+  return nullptr;
+}
+
+ReplicaProgress* Replication::PartOf(const PeerId& copy, const Out& out) {
+  if (!out.groups.empty()) return nullptr;
+  ReplicaProgress* const part = Find(out.partition, copy);
+  const bool counts = part != nullptr && part->in_flight() && part->since() == out.since &&
+                      part->epoch() == out.epoch;
+  return counts ? part : nullptr;
 }
 
 bool Replication::SendTo(const PeerId& id, Peer* peer) {
@@ -169,11 +180,15 @@ bool Replication::SendFirst(const PeerId& id, Peer* peer) {
   out.cookie = ++last_cookie_;
   if (!links_->Send(id, out)) return false;
   const uint32_t partition = record.group.partition;
-  Part& part = parts_[partition];
-  if (part.out++ == 0) part.heard_ns = clock_->NowNanos();
+  uint64_t since = 0, epoch = 0;
+  if (ReplicaProgress* const part = Find(partition, id)) {
+    since = part->since();
+    epoch = part->epoch();
+    part->Sent(clock_->NowNanos());
+  }
   peer->offset += bytes;
   const bool last = peer->offset == total;
-  peer->out[out.cookie] = {partition, record.group.sequence, last, part.since, 0, {}};
+  peer->out[out.cookie] = {partition, record.group.sequence, last, since, epoch, 0, {}};
   if (!last) return true;
   ++counters_.sent_records;
   peer->queue.pop_front();
@@ -193,7 +208,7 @@ void Replication::OnDead(const PeerId& id) {
   if (it == peers_.end()) return;
   Peer& peer = it->second;
   for (const auto& [cookie, out] : peer.out) {
-    if (Part* part = PartOf(out)) --part->out;
+    if (ReplicaProgress* part = PartOf(id, out)) part->Ended();
   }
   peer.out.clear();
   peer.queue.clear();
@@ -218,22 +233,16 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
     return;
   }
   peer->second.heard_ns = clock_->NowNanos();
-  if (Part* part = PartOf(out)) {
-    --part->out;
-    part->heard_ns = clock_->NowNanos();
+  if (ReplicaProgress* part = PartOf(id, out)) {
     if (Good(reply.status)) {
-      // A part is no progress yet: the last one may be refused each time.
-      if (out.last) {
-        part->refusals = 0;
-        part->backoff.Reset();
-      }
+      part->Taken(out.last, clock_->NowNanos());
     } else {
-      OnRefused(&peer->second, out.partition, reply.status);
+      OnRefused(&peer->second, out.partition, part, reply.status);
     }
   }
   if (out.last) engine_->replicas().Answered(CopyOf(id), out.partition, out.sequence, reply.status);
   // Also after the answer to a part: the rest of its record may have been dropped here.
-  if (PartOf(out) == nullptr) ReleaseUnsent(id, out.partition);
+  if (PartOf(id, out) == nullptr) ReleaseUnsent(id, out.partition);
   if (!out.last) return;
   // The learner may have everything with that.
   if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
@@ -258,26 +267,19 @@ void Replication::ReleaseUnsent(const PeerId& copy, uint32_t partition) {
   engine_->replicas().Answered(CopyOf(copy), partition, UINT64_MAX, ReplyStatus::kNotReady);
 }
 
-void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) {
-  Part& part = parts_[partition];
+void Replication::OnRefused(Peer* peer, uint32_t partition, ReplicaProgress* part,
+                            ReplyStatus status) {
   ++counters_.refused;
-  if (status == ReplyStatus::kDataLoss && !part.broken) {
+  if (status == ReplyStatus::kDataLoss && !part->broken()) {
     ++counters_.mismatches;
-    Log(absl::StrCat("replica of partition ", partition, " on server ", part.copy.server,
+    Log(absl::StrCat("replica of partition ", partition, " on server ", part->copy().server,
                      ": its contents differ from this primary's (the comparison of records failed);"
                      " it is dropped and copied again"));
   }
-  part.broken |= Broken(status);
-  if (!part.refused) {
-    part.refused = true;
+  if (part->Refuse(status, clock_->NowNanos(), random_)) {
     ++refused_;
-    // Later refusals before the retry belong to the same turn.
-    part.refusal = status;
-    if (status == ReplyStatus::kMemoryLimit && !engine_->replicas().Learns(partition))
-      ++counters_.no_memory;
-    if (part.refusals++ == 0) part.refused_since = clock_->NowNanos();
-    // The record was ahead of the other side's view, or one was lost: retry soon.
-    part.retry_at = clock_->NowNanos() + part.backoff.Next(random_) / 8;
+    const bool learns = engine_->replicas().Learns(CopyOf(part->copy()), partition);
+    if (status == ReplyStatus::kMemoryLimit && !learns) ++counters_.no_memory;
   }
   // Records queued behind it would be refused, too; they come again with it.
   if (!peer->queue.empty() && peer->queue.front().group.partition == partition) peer->offset = 0;
@@ -289,13 +291,14 @@ void Replication::OnRefused(Peer* peer, uint32_t partition, ReplyStatus status) 
 bool Replication::ResendRefused(int64_t now) {
   bool worked = false;
   for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
-    Part& part = parts_[p];
-    if (!part.refused || part.out > 0 || part.retry_at > now) continue;
-    part.refused = false;
-    --refused_;
-    ++counters_.resent;
-    engine_->replicas().Resend(p);
-    worked = true;
+    for (ReplicaProgress& part : parts_[p]) {
+      if (part.retry_at() > now) continue;
+      part.Resend();
+      --refused_;
+      ++counters_.resent;
+      engine_->replicas().Resend(CopyOf(part.copy()), p);
+      worked = true;
+    }
   }
   return worked;
 }
@@ -342,7 +345,7 @@ bool Replication::SendBeacon(const PeerId& id, Peer* peer) {
   // Before it is sent: the lease must not count from later than the follower's own promise.
   const int64_t sent_ns = clock_->NowNanos();
   if (!links_->Send(id, out)) return false;
-  peer->out[out.cookie] = {0, 0, true, 0, sent_ns, std::move(peer->beacons.front())};
+  peer->out[out.cookie] = {0, 0, true, 0, 0, sent_ns, std::move(peer->beacons.front())};
   peer->beacons.pop_front();
   return true;
 }
@@ -370,7 +373,7 @@ int64_t Replication::NextTimerNanos() const {
   if (engine_ == nullptr || !leases_.active()) return kNever;
   int64_t next = std::min({leases_.NextTimerNanos(), next_ask_ns_, next_audit_ns_});
   for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
-    if (parts_[p].refused && parts_[p].out == 0) next = std::min(next, parts_[p].retry_at);
+    for (const ReplicaProgress& part : parts_[p]) next = std::min(next, part.retry_at());
   }
   return next;
 }
@@ -378,52 +381,41 @@ int64_t Replication::NextTimerNanos() const {
 void Replication::LookForWaiting(int64_t now) {
   const bool absent = now - looked_ns_ > leases_.lease_ns() / 2;
   looked_ns_ = now;
-  std::vector<bool> waits(parts_.size());
+  absl::flat_hash_set<const ReplicaProgress*> queued;
   for (const auto& [id, peer] : peers_) {
     for (const shard::ReplicaRecord& record : peer.queue) {
-      if (parts_[record.group.partition].copy == id) waits[record.group.partition] = true;
+      if (const auto* const part = Find(record.group.partition, id)) queued.insert(part);
     }
   }
-  for (uint32_t p = 0; p < parts_.size(); ++p) {
-    Part& part = parts_[p];
-    if (!waits[p] && part.out == 0 && !part.refused) {
-      part.waits_since = kNever;
-    } else if (absent || part.waits_since == kNever) {
-      part.waits_since = now;
-    }
-    if (!absent) continue;
-    // Answers may be there that nobody has looked at.
-    part.heard_ns = now;
-    part.refusals = 0;
+  for (std::vector<ReplicaProgress>& parts : parts_) {
+    for (ReplicaProgress& part : parts) part.Look(queued.contains(&part), absent, now);
   }
 }
 
-GiveUp Replication::Judge(uint32_t partition, int64_t now) const {
-  const Part& part = parts_[partition];
-  if (part.broken || engine_->replicas().Differs(partition)) return GiveUp::kDiffers;
-  const auto peer = peers_.find(part.copy);
-  if (part.waits_since == kNever || peer == peers_.end()) return GiveUp::kNo;
-  const int64_t lease = leases_.lease_ns();
-  const ReplicaPatience& patience = options_.patience;
-  if (now - std::max(part.waits_since, peer->second.heard_ns) >= lease) return GiveUp::kSilent;
-  // Its record is on the way, others are answered, and it is not.
-  if (part.out > 0 && now - part.heard_ns >= patience.no_room_leases * lease) {
-    return GiveUp::kSilent;
+GiveUp Replication::Judge(uint32_t partition, const ReplicaProgress& part, int64_t now) const {
+  const shard::CopyId copy = CopyOf(part.copy());
+  if (part.broken() || engine_->replicas().Differs(copy, partition)) return GiveUp::kDiffers;
+  const auto peer = peers_.find(part.copy());
+  if (peer == peers_.end()) return GiveUp::kNo;
+  return part.Judge(options_.patience, leases_.lease_ns(), peer->second.heard_ns,
+                    engine_->replicas().Learns(copy, partition), now);
+}
+
+bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* wanted) const {
+  wanted->change.set_partition(p.id());
+  wanted->change.set_configuration(p.configuration());
+  for (const ReplicaProgress& part : parts_[p.id()]) {
+    wanted->why = Judge(p.id(), part, now);
+    if (wanted->why == GiveUp::kNo) continue;
+    wanted->change.set_server(part.copy().server);
+    wanted->change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
+    wanted->change.set_no_memory(wanted->why == GiveUp::kNoMemory);
+    return true;
   }
-  // It will have room when something goes there, not by itself: nobody waits for that.
-  if (part.refused && part.refusal == ReplyStatus::kMemoryLimit) {
-    const bool learner = engine_->replicas().Learns(partition);
-    const bool long_enough = part.refusals >= patience.fewest_turns &&
-                             now - part.refused_since >= lease / patience.no_memory_parts;
-    return learner || long_enough ? GiveUp::kNoMemory : GiveUp::kNo;
-  }
-  const bool no_room =
-      part.refusal == ReplyStatus::kResourceExhausted && !VERBENA_FAILPOINT(shard, drop_the_busy);
-  const int64_t leases = no_room ? patience.no_room_leases : patience.other_leases;
-  // Between its turns, which may wait behind those of other partitions, it is not refused.
-  const bool refuses = part.refused && part.refusals >= patience.fewest_turns &&
-                       now - part.refused_since >= leases * lease;
-  return refuses ? GiveUp::kRefuses : GiveUp::kNo;
+  if (p.learners().empty() || !engine_->replicas().CaughtUp(p.id())) return false;
+  wanted->change.set_server(p.learners(0).server());
+  wanted->change.set_kind(v1::ConfigurationChange::ADMIT);
+  return true;
 }
 
 void Replication::Reconfigure(int64_t now) {
@@ -439,25 +431,14 @@ void Replication::Reconfigure(int64_t now) {
     if (p.followers().empty() && p.learners().empty()) continue;
     const auto same = [&](const WantedChange& w) { return w.change.partition() == p.id(); };
     if (std::any_of(wanted.begin(), wanted.end(), same)) continue;
-    const bool learner = p.followers().empty();
     WantedChange w;
-    w.why = Judge(p.id(), now);
-    w.change.set_partition(p.id());
-    w.change.set_configuration(p.configuration());
-    w.change.set_server(learner ? p.learners(0).server() : p.followers(0).server());
-    if (w.why != GiveUp::kNo) {
-      w.change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
-      w.change.set_no_memory(w.why == GiveUp::kNoMemory);
-    } else if (learner && engine_->replicas().CaughtUp(p.id())) {
-      w.change.set_kind(v1::ConfigurationChange::ADMIT);
-    } else {
-      continue;
-    }
-    wanted.push_back(std::move(w));
+    if (WantChange(p, now, &w)) wanted.push_back(std::move(w));
   }
   if (wanted.empty() || !calls_.ready()) return;
   for (const WantedChange& w : wanted) {
-    if (w.change.kind() == v1::ConfigurationChange::ADMIT) leases_.Admitting(w.change.partition());
+    if (w.change.kind() == v1::ConfigurationChange::ADMIT) {
+      leases_.Admitting(w.change.partition(), w.change.server());
+    }
   }
   calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2),
              [this](const std::vector<WantedChange>& asked, ConfigurationCalls::Answer answer) {
@@ -465,8 +446,10 @@ void Replication::Reconfigure(int64_t now) {
                if (answer.late) return;
                for (const WantedChange& w : asked) {
                  if (w.change.kind() != v1::ConfigurationChange::DROP_REPLICA) continue;
-                 const uint32_t partition = w.change.partition();
-                 if (partition < parts_.size()) parts_[partition].broken = false;
+                 if (w.change.partition() >= parts_.size()) continue;
+                 for (ReplicaProgress& part : parts_[w.change.partition()]) {
+                   if (part.copy().server == w.change.server()) part.Mend();
+                 }
                }
              });
 }

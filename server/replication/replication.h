@@ -26,11 +26,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "proto/control/control_channel.h"
 #include "proto/wire/record_check.h"
-#include "rdma/base/backoff.h"
 #include "rdma/base/clock.h"
 #include "server/replication/configuration_calls.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
+#include "server/replication/replica_progress.h"
 #include "shard/engine.h"
 #include "verbena/v1/cluster.pb.h"
 
@@ -44,21 +44,6 @@ struct AuditTunables {
   // Bytes of contents compared in a turn, which the shard's thread reads at once, as does the
   // follower's: under 1 ms in memory, about 2 to 20 ms where rows are cold. 4 KiB to 16 MiB.
   uint64_t turn_bytes = 1 << 20;
-};
-
-// How long a primary keeps a replica that answers and takes no record of a partition: pushes to
-// that partition wait meanwhile. Each turn is an attempt that was sent and refused.
-struct ReplicaPatience {
-  // Leases, where it has no room for now (RESOURCE_EXHAUSTED): a cold tier that is behind its disk
-  // needs time, and a replica that is copied again needs more of it. 1 to 100.
-  int64_t no_room_leases = 4;
-  // Refusals for any other reason, in leases: it lacks the primary's view, or earlier records. 1 to
-  // 100.
-  int64_t other_leases = 1;
-  // As a part of a lease, a follower whose server is at its memory limit. 1 to 100.
-  int64_t no_memory_parts = 4;
-  // Turns, in all cases: fewer may mean that its records waited behind others. 1 to 1,000.
-  uint32_t fewest_turns = 4;
 };
 
 struct ReplicationOptions {
@@ -118,7 +103,7 @@ class Replication final : public PeerListener {
     uint32_t partition = 0;
     uint64_t sequence = 0;
     bool last = false;  // part of the record
-    uint64_t since = 0;
+    uint64_t since = 0, epoch = 0;
     // For a beacon.
     int64_t sent_ns = 0;
     std::vector<Group> groups;
@@ -132,24 +117,9 @@ class Replication final : public PeerListener {
     std::map<uint64_t, Out> out;  // by cookie
     int64_t heard_ns = 0;         // when it last answered a record, whatever the answer
   };
-  struct Part {
-    PeerId copy;
-    uint64_t since = 0, epoch = 0;
-    uint32_t out = 0;      // records and parts
-    bool refused = false;  // nothing is sent before records in flight have ended, and retry_at
-    int64_t retry_at = 0;
-    Backoff backoff;
-    // Turns refused since the last whole record that was taken, since when, and how the last one.
-    uint32_t refusals = 0;
-    int64_t refused_since = 0;
-    ReplyStatus refusal = ReplyStatus::kOk;
-    int64_t heard_ns = 0;  // the last answer to a record or part, or when one was sent after none
-    int64_t waits_since = kNever;  // when a look first found records that it has not taken
-    bool broken = false;           // the replica reported that it cannot go on
-  };
-
+  ReplicaProgress* Find(uint32_t partition, const PeerId& copy);
   // Where it counts; null: a beacon, or of a configuration that is over.
-  Part* PartOf(const Out& out);
+  ReplicaProgress* PartOf(const PeerId& copy, const Out& out);
   bool SendTo(const PeerId& id, Peer* peer);
   bool SendFirst(const PeerId& id, Peer* peer);
   bool SendBeacon(const PeerId& id, Peer* peer);
@@ -157,14 +127,16 @@ class Replication final : public PeerListener {
   // Frees records that the engine handed over for that replica and that will not be sent any more,
   // if no part of them is in flight.
   void ReleaseUnsent(const PeerId& copy, uint32_t partition);
-  void OnRefused(Peer* peer, uint32_t partition, ReplyStatus status);
+  void OnRefused(Peer* peer, uint32_t partition, ReplicaProgress* part, ReplyStatus status);
   bool ResendRefused(int64_t now);
   void FollowCopies();
   void Reconfigure(int64_t now);
   // Sets waits_since of all partitions. After a time in which this side did not run, it begins
   // anew.
   void LookForWaiting(int64_t now);
-  GiveUp Judge(uint32_t partition, int64_t now) const;
+  GiveUp Judge(uint32_t partition, const ReplicaProgress& part, int64_t now) const;
+  // Of a partition of this shard with replicas; false: none is wanted.
+  bool WantChange(const v1::Partition& partition, int64_t now, WantedChange* wanted) const;
   void Log(const std::string& text) const {
     if (options_.log) options_.log(text);
   }
@@ -178,10 +150,10 @@ class Replication final : public PeerListener {
   std::shared_ptr<const v1::ClusterView> view_;
   std::shared_ptr<shard::Engine> engine_;
   ReplicaLeases leases_;
-  std::map<PeerId, Peer> peers_;  // ordered: a simulation follows from its seed
-  std::vector<Part> parts_;
-  std::vector<uint32_t> learners_;  // partitions of this shard that have one
-  uint32_t refused_ = 0;            // of parts_
+  std::map<PeerId, Peer> peers_;                     // ordered: a simulation follows from its seed
+  std::vector<std::vector<ReplicaProgress>> parts_;  // by partition
+  std::vector<uint32_t> learners_;                   // partitions of this shard that have one
+  uint32_t refused_ = 0;                             // of parts_
   uint64_t last_cookie_ = 0;
   int64_t next_ask_ns_ = 0;
   int64_t looked_ns_ = 0;  // LookForWaiting()

@@ -178,7 +178,7 @@ absl::StatusOr<RestoreProgress> Restores::progress(uint32_t table) const {
       }
     }
     const bool copied = core_.log.mode(p) == ReplicaLog::Mode::kAlone ||
-                        core_.log.acknowledged(p) >= state->restore->last_record(s);
+                        core_.log.copies(p).acknowledged() >= state->restore->last_record(s);
     if (!copied) ++progress.behind;
   }
   return progress;
@@ -250,9 +250,9 @@ absl::Status Restores::LoadPartition(const RowsToRestore& rows, TableState* stat
   numbers.resize(keys.size());
   table.Expect(slice, rows.expected / core_.partitions.size());
   RowGrowth growth;
-  growth.room = core_.log.RoomForRows(partition);
+  growth.room = core_.log.rooms().RoomFor(core_.log.copies(partition));
   if (!table.FindOrCreate(slice, keys, numbers.data(), {}, RowStore::Fresh::kBlank, &growth)) {
-    const CopyId& copy = core_.log.copy(partition);
+    const CopyId copy = core_.log.rooms().Fullest(core_.log.copies(partition));
     if (growth.refused && core_.log.rooms().MayFit(copy, growth.bytes)) {
       return absl::UnavailableError("replicas lag behind; retry");
     }
@@ -262,7 +262,7 @@ absl::Status Restores::LoadPartition(const RowsToRestore& rows, TableState* stat
                      : core_.pool.refused_by_job() ? " within its job's limit"
                                                    : ""));
   }
-  core_.log.Grow(partition, table.id(), growth.bytes);
+  core_.log.rooms().Grow(core_.log.copies(partition), partition, table.id(), growth.bytes);
   const size_t dim = table.dim();
   const uint64_t restored_applies = state->restore->request().applies;
   std::vector<float> widened(dim);
@@ -299,7 +299,8 @@ bool Restores::ReplicateLoaded(uint32_t partition, const TableState& state, uint
       !core_.log.Replicated(partition, state.table->id(), index)) {
     return true;
   }
-  return core_.records.AddChunk(partition, state, index, state.restore->request().version) != 0;
+  return core_.records.AddChunk(partition, state, index, state.restore->request().version,
+                                /*for_learner=*/false) != 0;
 }
 
 bool Restores::ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
@@ -310,7 +311,10 @@ bool Restores::ReplicateLoadedRows(uint32_t partition, const TableState& state, 
   }
   const size_t most = core_.records.RowsOfRecord(*state.rows.table);
   for (; !rows.empty(); rows.remove_prefix(std::min(most, rows.size()))) {
-    if (core_.records.AddRows(partition, state, slice, rows.subspan(0, most)) == 0) return false;
+    if (core_.records.AddRows(partition, state, slice, rows.subspan(0, most),
+                              /*for_learner=*/false) == 0) {
+      return false;
+    }
   }
   return true;
 }

@@ -13,10 +13,10 @@ bool MakeRows(const RowParts& parts, const RowPush& push, uint32_t slice, uint32
   EmbeddingTable& table = *parts.table;
   ReplicaLog& log = *parts.sink->log;
   const uint32_t partition = table.life(slice).partition;
-  growth->room = log.RoomForRows(partition);
+  growth->room = log.rooms().RoomFor(log.copies(partition));
   const bool made =
       table.FindOrCreate(slice, push.keys, rows, push.guesses, RowStore::Fresh::kInitial, growth);
-  if (made) log.Grow(partition, table.id(), growth->bytes);
+  if (made) log.rooms().Grow(log.copies(partition), partition, table.id(), growth->bytes);
   return made;
 }
 
@@ -30,7 +30,7 @@ Answer NoRoom(const RowParts& parts, const RowPush& push, uint32_t slice, const 
   };
   if (growth.refused) {
     ReplicaLog& log = *parts.sink->log;
-    const CopyId& copy = log.copy(table.life(slice).partition);
+    const CopyId copy = log.rooms().Fullest(log.copies(table.life(slice).partition));
     // Rows of an open step stay on their way until it ends, which may wait for this push.
     const bool waits = table.spec().consistency() != v1::CONSISTENCY_SYNC;
     if (waits && log.rooms().MayFit(copy, growth.bytes)) return {ReplyStatus::kResourceExhausted};
@@ -50,7 +50,7 @@ bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
   const EmbeddingTable& table = *parts.table;
   ReplicaLog& log = *parts.sink->log;
   const uint32_t partition = table.life(slice).partition;
-  ReplicaLog::Cursor& cursor = log.cursor(partition);
+  CopySet::Cursor& cursor = log.cursor(partition);
   if (!cursor.sends(table.id()) || VERBENA_FAILPOINT(shard, chase_new_rows)) return true;
   const uint32_t end = table.rows_in(slice);
   uint32_t& made = cursor.slices.at(table.id()).rows_made;
@@ -68,6 +68,7 @@ bool ReplicateNewRows(const RowParts& parts, uint32_t slice) {
     std::memcpy(appended.data.data, keys.data(), keys.size() * sizeof(uint64_t));
     appended.table = table.id();
     appended.partition = partition;
+    appended.for_learner = true;
     appended.header.kind = ReplicaKind::kMakeRows;
     appended.header.generation = parts.members->generation();
     appended.header.count = static_cast<uint32_t>(keys.size());

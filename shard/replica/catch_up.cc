@@ -7,22 +7,44 @@
 #include "shard/failpoints.h"
 
 namespace verbena::shard {
+namespace {
+
+// Turns in which a learner is sent nothing because applies are in flight, before new ones wait; and
+// for how many they wait.
+constexpr uint32_t kWaitsForQuiet = 32;
+constexpr uint32_t kQuietTurns = 1024;
+
+}  // namespace
 
 bool CatchUp::ReplicateLearners() {
   core_.log.BeginCatchUp();
   core_.proofs.BeginTurn();
   core_.turn.looked_at = 0;
   for (const uint32_t p : core_.replicas.learners()) {
-    if (!core_.log.leads(p) || !core_.log.learning(p) || !core_.log.MayCopy(p)) continue;
-    while (core_.log.HasRoomToCatchUp(p) && ReplicateLearner(p)) {
-    }
+    if (!core_.log.leads(p) || !core_.log.copies(p).learning() || !core_.log.MayCopy(p)) continue;
+    core_.turn.in_flight = false;
+    bool sent = false;
+    while (core_.log.HasRoomToCatchUp(p) && ReplicateLearner(p)) sent = true;
+    core_.log.Quieten(p, WantsQuiet(p, sent));
   }
   core_.log.EndCatchUp();
   return core_.turn.full();
 }
 
+// With a follower there may be an apply in flight at each look, for as long as workers push.
+bool CatchUp::WantsQuiet(uint32_t partition, bool sent) {
+  CopySet::Cursor& c = core_.log.cursor(partition);
+  if (sent || c.complete || !core_.turn.in_flight) {
+    c.waits = 0;
+    return false;
+  }
+  // A follower that does not answer for so long delays the applies anyway.
+  c.waits = c.waits < kWaitsForQuiet + kQuietTurns ? c.waits + 1 : 0;
+  return c.waits > kWaitsForQuiet && !VERBENA_FAILPOINT(shard, never_quiet);
+}
+
 bool CatchUp::ReplicateLearner(uint32_t partition) {
-  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  CopySet::Cursor& c = core_.log.cursor(partition);
   if (c.complete) return false;
   auto it = core_.tables.lower_bound(c.table);
   if (it == core_.tables.end() || it->first > c.last_table) {
@@ -36,7 +58,7 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
     }
     if (core_.log.HasNotes(partition)) return false;
     // Until it has answered it may be that it never will: nobody waits for it.
-    if (core_.log.acknowledged(partition) < c.appended || !core_.proofs.ProveAgain(partition))
+    if (!core_.log.copies(partition).LearnerIsUpToDate() || !core_.proofs.ProveAgain(partition))
       return false;
     core_.log.Complete(partition);
     return false;
@@ -63,11 +85,16 @@ bool CatchUp::ReplicateLearner(uint32_t partition) {
 }
 
 bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice) {
-  if (!core_.records.AtLastRecord(partition, state, slice)) return false;
+  if (core_.log.HasNotesForOthers(partition) ||
+      !core_.records.AtLastRecord(partition, state, slice)) {
+    return false;
+  }
   ReplicaLog::Append appended =
       core_.records.HeaderFor(ReplicaKind::kBeginPartition, partition, state);
   appended.header.flags = kReplicaToCome;
+  appended.for_learner = true;
   ReplicaLog::Append changes = core_.records.HeaderFor(ReplicaKind::kOptimizer, partition, state);
+  changes.for_learner = true;
   if (!core_.records.AddChanges(state, slice, &changes)) return false;
   if (!core_.records.AddMarks(state, slice, &appended)) {
     core_.pool.ReturnScratch(changes.data);
@@ -77,9 +104,9 @@ bool CatchUp::ReplicateLocalPartition(uint32_t partition, const TableState& stat
     appended.header.version = rows->slice(slice).version;
     appended.header.applies = rows->slice(slice).applies;
   }
-  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  CopySet::Cursor& c = core_.log.cursor(partition);
   c.appended = core_.log.Add(std::move(appended));
-  ReplicaLog::Cursor::LocalPartition& sent = c.slices[state.table->id()];
+  CopySet::Cursor::LocalPartition& sent = c.slices[state.table->id()];
   if (const EmbeddingTable* rows = state.rows.table.get()) {
     sent.rows_end = sent.rows_made = rows->rows_in(slice);
   }
@@ -94,7 +121,8 @@ bool CatchUp::ReplicateGrowing(const TableState& state, absl::Span<const Group> 
     const absl::Span<const uint64_t> named = keys.first(group.count);
     keys.remove_prefix(group.count);
     const uint32_t p = group.partition;
-    if (p >= core_.partitions.size() || !core_.log.leads(p) || !core_.log.learning(p)) continue;
+    if (p >= core_.partitions.size() || !core_.log.leads(p) || !core_.log.copies(p).learning())
+      continue;
     uint32_t slice = PartitionedTable::kNone;
     if (core_.log.Replicated(p, state.table->id()) ||
         core_.FindKeys(state, group, named, &slice) != ReplyStatus::kOk) {
@@ -113,14 +141,20 @@ bool CatchUp::ReplicateGrowing(const TableState& state, absl::Span<const Group> 
 
 bool CatchUp::ReplicateChunk(uint32_t partition, const TableState& state, uint32_t slice) {
   const DenseTable& table = *state.dense.table;
-  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  CopySet::Cursor& c = core_.log.cursor(partition);
   const std::vector<uint32_t>& chunks = table.slice(slice).chunks;
   const uint32_t index = *std::lower_bound(chunks.begin(), chunks.end(), c.chunk);
+  // Records for followers that are not applied yet are not for the learner.
+  if (!core_.log.AllApplied(partition, table.id(), table.chunk(index).id) &&
+      !core_.records.AtLastRecord(partition, state, slice)) {
+    return false;
+  }
   // A chunk that is loaded already gets its version when the restore is finished, unannounced.
   const uint64_t version = state.restore != nullptr && state.restore->begun()
                                ? state.restore->request().version
                                : table.chunk(index).version;
-  const uint64_t appended = core_.records.AddChunk(partition, state, index, version);
+  const uint64_t appended =
+      core_.records.AddChunk(partition, state, index, version, /*for_learner=*/true);
   if (appended == 0) return false;
   c.appended = appended;
   c.copied_bytes += table.ContentBytes();
@@ -132,14 +166,14 @@ bool CatchUp::ReplicateChunk(uint32_t partition, const TableState& state, uint32
 // skipped records of rows that it did not have, so rows are sent with those applied.
 bool CatchUp::ReplicateRows(uint32_t partition, const TableState& state, uint32_t slice) {
   const EmbeddingTable& table = *state.rows.table;
-  ReplicaLog::Cursor& c = core_.log.cursor(partition);
+  CopySet::Cursor& c = core_.log.cursor(partition);
   const bool behind = !core_.log.AllApplied(partition, table.id());
   if (!(behind && VERBENA_FAILPOINT(shard, cursor_before_apply)) &&
       !core_.records.AtLastRecord(partition, state, slice)) {
     return false;
   }
   // Rows made for no record that the learner has received, as by a step that is open.
-  ReplicaLog::Cursor::LocalPartition& sent = c.slices.at(table.id());
+  CopySet::Cursor::LocalPartition& sent = c.slices.at(table.id());
   if (c.row >= sent.rows_end && sent.rows_made < table.rows_in(slice)) {
     c.row = sent.rows_made;
     sent.rows_end = sent.rows_made = table.rows_in(slice);
@@ -153,7 +187,8 @@ bool CatchUp::ReplicateRows(uint32_t partition, const TableState& state, uint32_
   }
   core_.turn.looked_at += row - std::min(row, c.row);
   if (!rows_.empty()) {
-    const uint64_t appended = core_.records.AddRows(partition, state, slice, rows_);
+    const uint64_t appended =
+        core_.records.AddRows(partition, state, slice, rows_, /*for_learner=*/true);
     if (appended == 0) return false;
     c.appended = appended;
     c.row = row;

@@ -1,5 +1,5 @@
 // Sends learners the data from before their time, table by table with a cursor
-// (ReplicaLog::Cursor), behind which they receive the records of applies.
+// (CopySet::Cursor), behind which they receive the records of applies.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SHARD_REPLICA_CATCH_UP_H_
@@ -29,6 +29,9 @@ class CatchUp {
                         absl::Span<const uint64_t> keys);
 
  private:
+  // Whether new applies of the partition have to wait. `sent`: the learner was sent something in
+  // this turn.
+  bool WantsQuiet(uint32_t partition, bool sent);
   // False: nothing more for now.
   bool ReplicateLearner(uint32_t partition);
   bool ReplicateLocalPartition(uint32_t partition, const TableState& state, uint32_t slice);

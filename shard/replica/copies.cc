@@ -51,6 +51,24 @@ void Copies::Forget(uint32_t partition) {
   copies_[partition] = {};
 }
 
+void Copies::Keep(uint32_t partition) {
+  CopyState& copy = copies_[partition];
+  core_.pool.ReturnScratch(std::exchange(copy.parts, {}));
+  copy.parts_bytes = 0;
+  copy.kept = copy.begun || copy.kept;
+  copy.begun = false;
+}
+
+// Records of the former primary came in one order to all of its replicas: at the same record they
+// are equal.
+ReplyStatus Copies::Resume(uint32_t partition, const ReplicaHeader& header) {
+  const CopyState& copy = copies_[partition];
+  const bool equal = copy.kept && !copy.learning && copy.sequence == header.version;
+  return equal || (copy.kept && VERBENA_FAILPOINT(shard, resume_unequal))
+             ? ReplyStatus::kOk
+             : ReplyStatus::kOutOfRange;
+}
+
 void Copies::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
   for (CopyState& copy : copies_) absl::erase_if(copy.announced, which);
 }
@@ -151,6 +169,9 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   core_.pool.SetFor(learner || copy.learning ? MemoryFor::kLearner : MemoryFor::kFollower);
   if (begin && learner && !MayLearn(c.header)) {
     answer.status = ReplyStatus::kMemoryLimit;
+  } else if (begin && (c.header.flags & kReplicaResume) != 0) {
+    answer.status = Resume(group.partition, c.header);
+    if (answer.status == ReplyStatus::kOk) copy.begun = true;
   } else if (begin) {
     answer.status = Begin(group.partition);
     if (answer.status == ReplyStatus::kOk) copy.begun = true;
@@ -159,7 +180,7 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   } else if (c.header.kind == ReplicaKind::kComplete) {
     copy.learning = false;
     copy.expected = 0;
-  } else {
+  } else if (c.header.kind != ReplicaKind::kNothing) {
     answer.status = FindCopied(record.header.table, &c);
     if (answer.status == ReplyStatus::kOk && c.state != nullptr) answer.status = records_.Apply(c);
   }

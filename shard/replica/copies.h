@@ -41,6 +41,12 @@ class Copies {
   void CountSenders(const v1::ClusterView& view);
   // The partition has no replica here any more, or one that begins anew.
   void Forget(uint32_t partition);
+  // The replica stays one under another primary, which has to begin it again.
+  void Keep(uint32_t partition);
+  // Whether the partition's primary began the table here.
+  bool announced(uint32_t partition, uint32_t table) const {
+    return copies_[partition].announced.contains(table);
+  }
   // Nothing of the table is here any more: records wait until its primary has begun it.
   void ForgetTable(uint32_t partition, uint32_t table) {
     copies_[partition].announced.erase(table);
@@ -63,6 +69,7 @@ class Copies {
     // another life of the table's partition than the primary's.
     absl::flat_hash_set<uint32_t> announced;
     bool begun = false;     // by a kBegin in this epoch
+    bool kept = false;      // begun in an earlier epoch only, with the contents up to `sequence`
     bool learning = false;  // and not complete
     uint64_t expected = 0;  // of a learner: bytes that rows to come will take
     uint64_t sequence = 0;  // of the last record
@@ -76,6 +83,8 @@ class Copies {
   ReplyStatus Assemble(CopyState* copy, const ReplicaHeader& header,
                        absl::Span<const std::byte>* data, bool* whole);
   ReplyStatus Begin(uint32_t partition);
+  // A new primary continues with the contents that are here.
+  ReplyStatus Resume(uint32_t partition, const ReplicaHeader& header);
   // The table's slice becomes a new one, whatever was here of it.
   ReplyStatus MakeFresh(uint32_t partition, TableState* state);
   ReplyStatus FindCopied(uint32_t table, Copied* copied);

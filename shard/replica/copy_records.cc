@@ -67,6 +67,7 @@ ReplyStatus CopyRecords::Apply(const Copied& c) {
     case ReplicaKind::kSettle:
     case ReplicaKind::kBegin:
     case ReplicaKind::kComplete:
+    case ReplicaKind::kNothing:
       break;
   }
   if (status != ReplyStatus::kOk) return status;

@@ -30,6 +30,25 @@ uint64_t CopyRooms::RoomFor(const CopyId& copy) const {
   return c->room.bytes - std::min(c->room.bytes, c->on_their_way);
 }
 
+uint64_t CopyRooms::RoomFor(const CopySet& copies) const {
+  uint64_t room = UINT64_MAX;
+  for (const CopySet::Copy& copy : copies) {
+    if (copy.required) room = std::min(room, RoomFor(copy.id));
+  }
+  return room;
+}
+
+CopyId CopyRooms::Fullest(const CopySet& copies) const {
+  CopyId fullest;
+  uint64_t room = UINT64_MAX;
+  for (const CopySet::Copy& copy : copies) {
+    if (!copy.required || (fullest.server != 0 && RoomFor(copy.id) >= room)) continue;
+    fullest = copy.id;
+    room = RoomFor(copy.id);
+  }
+  return fullest;
+}
+
 bool CopyRooms::MayFit(const CopyId& copy, uint64_t bytes) const {
   const Copy* const c = Find(copy);
   if (c == nullptr) return true;
@@ -39,11 +58,18 @@ bool CopyRooms::MayFit(const CopyId& copy, uint64_t bytes) const {
   return awaited > 0 && made <= c->room.bytes && bytes <= c->room.bytes - made;
 }
 
-void CopyRooms::Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes) {
+void CopyRooms::Grow(const CopySet& copies, uint32_t partition, uint32_t table, uint64_t bytes) {
   if (bytes == 0) return;
-  Partition& p = partitions_[partition];
-  p.copy = copy;
-  p.made[table] += bytes;
+  for (const CopySet::Copy& copy : copies) {
+    if (copy.required) GrowAt(copy.id, partition, table, bytes);
+  }
+}
+
+void CopyRooms::GrowAt(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes) {
+  const auto [first, end] = partitions_.equal_range(partition);
+  auto p = std::find_if(first, end, [&](const auto& of) { return of.second.copy == copy; });
+  if (p == end) p = partitions_.insert({partition, {copy, {}, {}}});
+  p->second.made[table] += bytes;
   Find(copy)->on_their_way += bytes;
 }
 
@@ -54,40 +80,54 @@ void CopyRooms::Take(const CopyId& copy, uint64_t bytes, bool in_record) {
 }
 
 void CopyRooms::Logged(uint32_t partition, uint32_t table, uint64_t sequence) {
-  const auto p = partitions_.find(partition);
-  if (p == partitions_.end()) return;
-  const auto made = p->second.made.find(table);
-  if (made == p->second.made.end()) return;
-  p->second.logged.emplace_back(sequence, made->second);
-  Find(p->second.copy)->in_records += made->second;
-  p->second.made.erase(made);
+  const auto [first, end] = partitions_.equal_range(partition);
+  for (auto p = first; p != end; ++p) {
+    const auto made = p->second.made.find(table);
+    if (made == p->second.made.end()) continue;
+    p->second.logged.emplace_back(sequence, made->second);
+    Find(p->second.copy)->in_records += made->second;
+    p->second.made.erase(made);
+  }
 }
 
-void CopyRooms::Answered(uint32_t partition, uint64_t sequence) {
-  const auto p = partitions_.find(partition);
-  if (p == partitions_.end()) return;
+void CopyRooms::Answered(uint32_t partition, const CopyId& copy, uint64_t sequence) {
+  const auto [first, end] = partitions_.equal_range(partition);
+  const auto p = std::find_if(first, end, [&](const auto& of) { return of.second.copy == copy; });
+  if (p == end) return;
   auto& logged = p->second.logged;
   for (; !logged.empty() && logged.front().first <= sequence; logged.pop_front()) {
-    Take(p->second.copy, logged.front().second, /*in_record=*/true);
+    Take(copy, logged.front().second, /*in_record=*/true);
   }
   if (logged.empty() && p->second.made.empty()) partitions_.erase(p);
 }
 
 void CopyRooms::ForgetTable(uint32_t partition, uint32_t table) {
-  const auto p = partitions_.find(partition);
-  if (p == partitions_.end()) return;
-  const auto made = p->second.made.find(table);
-  if (made == p->second.made.end()) return;
-  Take(p->second.copy, made->second, /*in_record=*/false);
-  p->second.made.erase(made);
+  const auto [first, end] = partitions_.equal_range(partition);
+  for (auto p = first; p != end; ++p) {
+    const auto made = p->second.made.find(table);
+    if (made == p->second.made.end()) continue;
+    Take(p->second.copy, made->second, /*in_record=*/false);
+    p->second.made.erase(made);
+  }
+}
+
+void CopyRooms::TakeAll(const Partition& partition) {
+  for (const auto& [table, bytes] : partition.made) Take(partition.copy, bytes, false);
+  for (const auto& [sequence, bytes] : partition.logged) Take(partition.copy, bytes, true);
+}
+
+void CopyRooms::Forget(uint32_t partition, const CopyId& copy) {
+  const auto [first, end] = partitions_.equal_range(partition);
+  const auto p = std::find_if(first, end, [&](const auto& of) { return of.second.copy == copy; });
+  if (p == end) return;
+  TakeAll(p->second);
+  partitions_.erase(p);
 }
 
 void CopyRooms::Forget(uint32_t partition) {
-  const auto p = partitions_.find(partition);
-  if (p == partitions_.end()) return;
-  for (const auto& [table, bytes] : p->second.made) Take(p->second.copy, bytes, false);
-  for (const auto& [sequence, bytes] : p->second.logged) Take(p->second.copy, bytes, true);
-  partitions_.erase(p);
+  const auto [first, end] = partitions_.equal_range(partition);
+  for (auto p = first; p != end; ++p) TakeAll(p->second);
+  partitions_.erase(first, end);
 }
 
 }  // namespace verbena::shard

@@ -20,6 +20,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "shard/engine.h"
+#include "shard/replica/copy_set.h"
 
 namespace verbena::shard {
 
@@ -29,6 +30,9 @@ class CopyRooms {
   void Report(const CopyId& copy, const CopyRoom& room) { Find(copy)->room = room; }
   // Bytes that rows made now may take there, beside those on their way. UINT64_MAX: no limit.
   uint64_t RoomFor(const CopyId& copy) const;
+  // RoomFor() the partition's followers: the least of them, and the follower that has it.
+  uint64_t RoomFor(const CopySet& copies) const;
+  CopyId Fullest(const CopySet& copies) const;
   // Whether so many would fit if the rows of records on their way take less than expected: worth
   // asking again, because those are answered soon. Rows in no record may be an open step's, which
   // takes as long as its workers want.
@@ -39,15 +43,16 @@ class CopyRooms {
     return c == nullptr ? 0 : c->room.limit;
   }
 
-  // Rows of the table were made here, and a record that follows will make them there.
-  void Grow(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes);
+  // Rows of the table were made here, and a record that follows will make them at the followers.
+  void Grow(const CopySet& copies, uint32_t partition, uint32_t table, uint64_t bytes);
   // That record was added, for the table's rows in the partition.
   void Logged(uint32_t partition, uint32_t table, uint64_t sequence);
   // The replica has the partition's records up to that one.
-  void Answered(uint32_t partition, uint64_t sequence);
+  void Answered(uint32_t partition, const CopyId& copy, uint64_t sequence);
   // No record will have them: the slice is gone.
   void ForgetTable(uint32_t partition, uint32_t table);
-  // The partition has another replica from here on, or none.
+  // The partition has no such replica any more.
+  void Forget(uint32_t partition, const CopyId& copy);
   void Forget(uint32_t partition);
 
  private:
@@ -57,19 +62,21 @@ class CopyRooms {
     uint64_t on_their_way = 0;
     uint64_t in_records = 0;  // of these
   };
-  struct Partition {
+  struct Partition {  // of one replica
     CopyId copy;
     absl::flat_hash_map<uint32_t, uint64_t> made;      // by table, in no record yet
     std::deque<std::pair<uint64_t, uint64_t>> logged;  // sequence, bytes
   };
   static constexpr size_t kMostCopies = 64;  // before those that are gone are looked for
 
+  void GrowAt(const CopyId& copy, uint32_t partition, uint32_t table, uint64_t bytes);
   const Copy* Find(const CopyId& copy) const;
   Copy* Find(const CopyId& copy);
   void Take(const CopyId& copy, uint64_t bytes, bool in_record);
+  void TakeAll(const Partition& partition);
 
-  std::vector<Copy> copies_;                  // few: shards of other servers
-  std::map<uint32_t, Partition> partitions_;  // those with rows on their way
+  std::vector<Copy> copies_;                       // few: shards of other servers
+  std::multimap<uint32_t, Partition> partitions_;  // those with rows on their way
 };
 
 }  // namespace verbena::shard

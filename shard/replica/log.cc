@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "shard/failpoints.h"
 
@@ -36,22 +37,15 @@ void ReplicaLog::Free(Buffer* data, bool accumulator) {
   *data = {};
 }
 
-void ReplicaLog::Leave(uint32_t partition) {
-  Partition& p = partitions_[partition];
-  for (uint64_t s = std::max(p.acked, p.released) + 1; s <= p.sent; ++s) {
-    Find(partition, s)->left = p.copy;
-    p.leaving = true;
-  }
-}
-
 void ReplicaLog::Discard(uint32_t partition, uint64_t sequence, Entry* entry) {
   Partition& p = partitions_[partition];
   LogRoom::Remove(&p.room, entry->catches_up, entry->bytes);
-  if (entry->left.server == 0 || entry->data.data == nullptr) {
+  std::vector<CopyId> readers = p.copies.Readers(sequence);
+  if (readers.empty() || entry->data.data == nullptr) {
     Free(&entry->data, entry->accumulator);
     room_.Free(entry->catches_up, entry->bytes);
   } else {
-    retired_.push_back({entry->left, partition, sequence, entry->data, entry->accumulator,
+    retired_.push_back({std::move(readers), partition, sequence, entry->data, entry->accumulator,
                         entry->catches_up, entry->bytes});
     entry->data = {};
   }
@@ -67,12 +61,12 @@ void ReplicaLog::Lead(uint32_t partition, uint64_t epoch, uint64_t sequence) {
   if (p.leads) return;
   p.leads = true;
   p.next = sequence + 1;
-  p.sent = p.acked = p.released = sequence;
+  p.committed = sequence;
 }
 
 void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
   Partition& p = partitions_[partition];
-  Leave(partition);
+  p.copies.LeaveAll();
   uint64_t sequence = p.next - p.entries.size();
   for (Entry& e : p.entries) {
     waiting_.Finish(&e.waiters, why);
@@ -85,49 +79,67 @@ void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {
   p.dirty = dirty;
 }
 
-bool ReplicaLog::SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
-                         uint32_t last_table) {
+ReplicaLog::NewCopies ReplicaLog::SetCopies(uint32_t partition,
+                                            absl::Span<const CopySet::CopyOf> copies,
+                                            uint32_t last_table) {
   Partition& p = partitions_[partition];
-  if (copy == p.copy && since == p.since) return false;
-  // The previous replica is not waited for any more, and new entries are applied at once. Records
-  // in flight to it may still be read when they are applied here.
-  Leave(partition);
-  rooms_.Forget(partition);
-  p.copy = {};
-  p.room.learning = false;
-  p.required = false;
-  Advance(partition, p.next - 1);
-  p.copy = copy;
-  p.since = since;
-  p.differs = false;
-  p.held_reads.clear();
-  p.notes = {};
-  p.cursor = Cursor();
-  p.room.learning = copy.server != 0 && learner;
-  if (copy.server == 0) return true;
-  p.sent = p.acked = p.released = p.next - 1;
-  p.cursor.last_table = last_table;
-  p.cursor.complete = !learner;
-  p.cursor.begun_as_learner = learner;
-  p.cursor.begin = p.cursor.appended = p.next;
+  // Those that leave are not waited for any more. Records in flight to them may still be read when
+  // they are applied here.
+  const std::vector<CopyId> gone = p.copies.Keep(copies);
+  for (const CopyId& copy : gone) rooms_.Forget(partition, copy);
+  if (!gone.empty()) {
+    p.room.learning = p.copies.learning();
+    Quieten(partition, false);
+    if (!p.copies.AnyDiffers()) {
+      absl::erase_if(p.held_reads, [](const auto& held) { return held.second == UINT64_MAX; });
+    }
+    if (p.copies.empty()) {
+      p.held_reads.clear();
+      p.notes = {};
+    }
+    Advance(partition);
+  }
+  NewCopies added;
+  const uint64_t sequence = p.next - 1;
+  for (const CopySet::CopyOf& copy : copies) {
+    if (p.copies.Find(copy.id) != nullptr) continue;
+    (copy.learner ? added.learner : copy.kept ? added.kept : added.follower) = true;
+    BeginCopy(partition, copy, sequence, last_table);
+  }
+  if (added.kept) p.resumes = p.next - 1;
+  return added;
+}
+
+void ReplicaLog::BeginCopy(uint32_t partition, const CopySet::CopyOf& copy, uint64_t sequence,
+                           uint32_t last_table) {
+  Partition& p = partitions_[partition];
+  p.copies.Add(copy, p.next, last_table);
+  if (copy.learner) {
+    p.notes.PassLearner();
+    p.room.learning = true;
+  }
   Append begin;
   begin.partition = partition;
   begin.header.kind = ReplicaKind::kBegin;
-  begin.header.flags = learner ? kReplicaLearner : 0;
+  begin.header.flags = copy.learner ? kReplicaLearner : copy.kept ? kReplicaResume : 0;
+  begin.header.version = copy.kept ? sequence : 0;
   Add(std::move(begin));
-  if (!learner) Require(&p);
+  if (!copy.learner) p.copies.Require(copy.id);
+}
+
+void ReplicaLog::Expect(uint32_t partition, uint64_t bytes) {
+  Entry* const begin = Find(partition, cursor(partition).begin);
+  begin->header.learner_kib = static_cast<uint32_t>(std::min<uint64_t>(bytes >> 10, UINT32_MAX));
+}
+
+bool ReplicaLog::MayCopy(uint32_t partition) {
+  Partition& p = partitions_[partition];
+  CopySet::Cursor& c = p.copies.cursor();
+  for (uint64_t s = p.next - p.entries.size(); !c.may_copy && s < c.begin; ++s) {
+    if (!Find(partition, s)->applied) return false;
+  }
+  c.may_copy = true;
   return true;
-}
-
-// Entries added from now on do not count before the replica has them.
-void ReplicaLog::Require(Partition* partition) {
-  partition->required = !VERBENA_FAILPOINT(shard, acknowledge_early);
-}
-
-bool ReplicaLog::MayCopy(uint32_t partition) const {
-  const Partition& p = partitions_[partition];
-  // Entries go in order: an older one that is left, is in front.
-  return p.entries.empty() || p.next - p.entries.size() >= p.cursor.begin;
 }
 
 void ReplicaLog::Complete(uint32_t partition) {
@@ -135,40 +147,36 @@ void ReplicaLog::Complete(uint32_t partition) {
   Append complete;
   complete.partition = partition;
   complete.header.kind = ReplicaKind::kComplete;
-  p.cursor.end = Add(std::move(complete));
-  p.cursor.complete = true;
+  complete.for_learner = true;
+  p.copies.CompleteLearner(Add(std::move(complete)));
   p.room.learning = false;
-  Require(&p);
   room_.CheckCrowded(&p.room);
 }
 
 bool ReplicaLog::Replicated(uint32_t partition, uint32_t table) const {
-  const Cursor& c = partitions_[partition].cursor;
-  return c.complete || table > c.last_table || table < c.table || c.slices.contains(table);
+  const Partition& p = partitions_[partition];
+  return p.copies.required() || p.copies.cursor().Covers(table);
 }
 
 bool ReplicaLog::Replicated(uint32_t partition, uint32_t table, uint32_t chunk) const {
-  const Cursor& c = partitions_[partition].cursor;
-  // The cursor stands at the next id when it has passed the last table: that one may be made later.
-  const bool passed = table > c.last_table && !VERBENA_FAILPOINT(shard, skip_next_table);
-  return Replicated(partition, table) &&
-         (c.complete || passed || table != c.table || chunk < c.chunk);
+  const Partition& p = partitions_[partition];
+  return p.copies.required() || p.copies.cursor().Covers(table, chunk);
 }
 
 // ---- applies ------------------------------------------------------------------------------------
 
 uint64_t ReplicaLog::Add(Append append) {
   Partition& p = partitions_[append.partition];
+  const CopySet::Cursor& cursor = p.copies.cursor();
   Entry e;
   e.table = append.table;
   e.header = append.header;
-  e.header.since = p.since;
   e.data = append.data;
   e.borrowed = append.borrowed;
   e.accumulator = append.accumulator;
   e.owner = append.owner;
   e.local = append.local;
-  e.required = p.required;
+  e.required = p.copies.required();
   e.waits = append.waits;
   e.applied = append.owner == nullptr;
   e.group.partition = append.partition;
@@ -177,39 +185,58 @@ uint64_t ReplicaLog::Add(Append append) {
   e.group.sequence = p.next++;
   e.group.count = append.header.count;
   // Decided here, where the records sent before this one are known.
+  e.learner = cursor.begin;
+  e.for_learner = append.for_learner;
+  e.not_for_learner = p.copies.learning() && LearnerLacks(p, append);
+  // The progress of workers came with the table, before its chunks.
+  e.settles_learner = e.not_for_learner && !append.pass_learner && append.header.worker != 0 &&
+                      cursor.Covers(append.table);
   const bool to_come =
-      p.cursor.sends(append.table) ||
-      (VERBENA_FAILPOINT(shard, rows_never_come) && append.table > p.cursor.last_table &&
-       p.cursor.begun_as_learner) ||
-      (VERBENA_FAILPOINT(shard, forget_proved) && p.cursor.proved && !p.cursor.complete);
-  if (append.header.kind == ReplicaKind::kRows && to_come) e.header.flags |= kReplicaToCome;
+      cursor.sends(append.table) ||
+      (VERBENA_FAILPOINT(shard, rows_never_come) && append.table > cursor.last_table &&
+       cursor.begun_as_learner) ||
+      (VERBENA_FAILPOINT(shard, forget_proved) && cursor.proved && !cursor.complete);
+  e.rows_to_come = append.header.kind == ReplicaKind::kRows && to_come;
   if (HasRows(append.header.kind)) {
     rooms_.Logged(append.partition, append.table, e.group.sequence);
   }
   p.unapplied += e.applied ? 0 : 1;
-  const bool appended = p.copy.server != 0;
-  e.acked = !appended;
+  const bool appended = !p.copies.empty();
   if (appended) {
     e.bytes = static_cast<uint32_t>(sizeof(Entry)) + append.header.total_bytes;
     e.catches_up = catching_up_;
     room_.Add(&p.room, e.catches_up, e.bytes);
   }
   p.entries.push_back(std::move(e));
-  if ((p.required || append.waits) && append.header.worker != 0) {
+  if ((p.copies.required() || append.waits) && append.header.worker != 0) {
     waiting_.Add(&p.entries.back().waiters);
   }
-  if (appended) {
-    MarkUnsent(append.partition);
-  } else {
-    p.sent = p.acked = p.next - 1;
-  }
+  if (appended) MarkUnsent(append.partition);
+  // While others are being committed, this one comes after them.
+  if (!p.copies.required() && p.committed + 2 == p.next) p.committed = p.next - 1;
   return p.next - 1;
+}
+
+bool ReplicaLog::LearnerLacks(const Partition& p, const Append& append) {
+  if (append.for_learner) return false;
+  if (append.pass_learner) return true;
+  switch (append.header.kind) {
+    case ReplicaKind::kBegin:
+      return false;
+    case ReplicaKind::kDense:
+    case ReplicaKind::kChunk:
+      return !p.copies.cursor().Covers(append.table, append.local);
+    default:
+      return !p.copies.cursor().Covers(append.table);
+  }
 }
 
 void ReplicaLog::Applied(uint32_t partition, uint64_t sequence) {
   if (Entry* e = Find(partition, sequence)) {
     SetApplied(partition, e);
-    if (!e->required || e->acked) waiting_.Finish(&e->waiters, ReplyStatus::kOk);
+    if (!e->required || sequence <= partitions_[partition].committed) {
+      waiting_.Finish(&e->waiters, ReplyStatus::kOk);
+    }
   }
   Pop(partition);
 }
@@ -243,22 +270,27 @@ void ReplicaLog::Disown(uint32_t table, uint32_t partition) {
   Pop(partition);
 }
 
-void ReplicaLog::Advance(uint32_t partition, uint64_t sequence) {
+void ReplicaLog::Advance(uint32_t partition) {
   Partition& p = partitions_[partition];
-  while (p.acked < sequence) {
-    Entry* e = Find(partition, ++p.acked);
-    e->acked = true;
-    // It may add entries, and end some; this one stays until it is applied.
-    if (e->required && !e->applied) e->owner->Replicated(e->local, p.acked);
+  while (p.committed < std::min(p.copies.committed(), p.next - 1)) {
+    const uint64_t sequence = ++p.committed;
+    Entry* const e = Find(partition, sequence);
+    if (e == nullptr || !e->required) continue;
+    if (e->applied) {
+      waiting_.Finish(&e->waiters, ReplyStatus::kOk);
+    } else {
+      // It may add entries, and end some; this one stays until it is applied.
+      e->owner->Replicated(e->local, sequence);
+    }
   }
-  p.sent = std::max(p.sent, p.acked);
-  rooms_.Answered(partition, p.acked);
+  for (const CopySet::Copy& copy : p.copies) rooms_.Answered(partition, copy.id, copy.acked);
   Pop(partition);
 }
 
 void ReplicaLog::Pop(uint32_t partition) {
   Partition& p = partitions_[partition];
-  while (!p.entries.empty() && p.entries.front().acked && p.entries.front().applied) {
+  const uint64_t done = std::min(p.copies.acknowledged(), p.committed);
+  while (!p.entries.empty() && p.next - p.entries.size() <= done && p.entries.front().applied) {
     Entry e = std::move(p.entries.front());
     Discard(partition, p.next - p.entries.size(), &e);
     p.entries.pop_front();
@@ -271,17 +303,17 @@ void ReplicaLog::Abandon(uint32_t table, uint32_t partition, ReplyStatus why) {
   FailWaiters(table, partition, why);
   Disown(table, partition);
   Partition& p = partitions_[partition];
-  p.differs = p.copy.server != 0;
-  // The replica has an apply that is not here: after a failover reads would show it.
-  if (p.differs && p.required) p.held_reads[table] = UINT64_MAX;
+  p.copies.AllDiffer();
+  // Followers have an apply that is not here: after a failover reads would show it.
+  if (p.copies.required()) p.held_reads[table] = UINT64_MAX;
 }
 
 void ReplicaLog::HoldReads(uint32_t table, uint32_t partition) {
   Partition& p = partitions_[partition];
-  absl::erase_if(p.held_reads, [&](const auto& held) { return held.second <= p.acked; });
+  absl::erase_if(p.held_reads, [&](const auto& held) { return held.second <= p.committed; });
   uint64_t sequence = p.next - p.entries.size();
   for (const Entry& e : p.entries) {
-    const bool ahead = e.table == table && e.required && !e.acked && !e.applied;
+    const bool ahead = e.table == table && e.required && sequence > p.committed && !e.applied;
     if (ahead) p.held_reads[table] = std::max(p.held_reads[table], sequence);
     ++sequence;
   }
@@ -290,14 +322,16 @@ void ReplicaLog::HoldReads(uint32_t table, uint32_t partition) {
 bool ReplicaLog::MayRead(uint32_t partition, uint32_t table) const {
   const Partition& p = partitions_[partition];
   const auto held = p.held_reads.find(table);
-  return held == p.held_reads.end() || held->second <= p.acked ||
+  const bool known = held == p.held_reads.end() || held->second <= p.committed;
+  return (known && p.copies.committed() >= p.resumes) ||
          VERBENA_FAILPOINT(shard, read_unacknowledged);
 }
 
 // ---- notes --------------------------------------------------------------------------------------
 
 void ReplicaLog::Note(uint32_t partition, uint32_t table, const ReplicaHeader& header) {
-  partitions_[partition].notes.Put(table, header);
+  Partition& p = partitions_[partition];
+  p.notes.Put(table, header, p.copies.learning() && !p.copies.cursor().Covers(table));
   noted_.insert(partition);
   AddNotes(partition);
 }
@@ -315,6 +349,7 @@ void ReplicaLog::AddNotes(uint32_t partition) {
     appended.table = note.table;
     appended.partition = partition;
     appended.header = note.header;
+    appended.pass_learner = note.pass_learner;
     Add(std::move(appended));
   }
   if (p.notes.empty()) noted_.erase(partition);
@@ -339,7 +374,8 @@ void ReplicaLog::ForgetNotes(uint32_t table) {
 
 bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
-  if (p.copy.server == 0) return true;
+  if (p.quiet) return false;
+  if (p.copies.empty()) return true;
   AddNotes(partition);
   if (VERBENA_FAILPOINT(shard, unbounded_log) || room_.HasRoom(&p.room)) return true;
   ++sink_.counters.replica_log_waits;
@@ -382,18 +418,49 @@ void ReplicaLog::MarkUnsent(uint32_t partition) {
   unsent_.push_back(partition);
 }
 
+ReplicaRecord ReplicaLog::RecordFor(const CopySet::Copy& copy, const Entry& entry) {
+  ReplicaRecord record = {copy.id, entry.table, entry.group, entry.header, entry.data};
+  if (entry.borrowed != nullptr) record.data.data = const_cast<std::byte*>(entry.borrowed);
+  record.header.since = copy.since;
+  const bool learner = entry.learner != 0 && copy.begin == entry.learner;
+  const bool meant = entry.header.kind == ReplicaKind::kBegin ? copy.begin == entry.group.sequence
+                     : learner                                ? !entry.not_for_learner
+                                                              : !entry.for_learner;
+  if (!meant) {
+    const bool settles = learner && entry.settles_learner;
+    record.header = {};
+    record.header.kind = settles ? ReplicaKind::kSettle : ReplicaKind::kNothing;
+    record.header.since = copy.since;
+    record.group.index = record.group.count = 0;
+    record.data = {};
+    if (settles) {
+      record.header.generation = entry.header.generation;
+      record.header.worker = entry.header.worker;
+      record.header.worker_sequence = entry.header.worker_sequence;
+      record.header.worker_clock = entry.header.worker_clock;
+    } else {
+      record.table = 0;
+    }
+  } else if (learner && entry.rows_to_come) {
+    record.header.flags |= kReplicaToCome;
+  }
+  return record;
+}
+
 bool ReplicaLog::Take(std::vector<ReplicaRecord>* records, size_t most) {
   const size_t before = records->size();
   size_t done = 0;
   for (; done < unsent_.size() && records->size() - before < most; ++done) {
     Partition& p = partitions_[unsent_[done]];
-    while (p.sent + 1 < p.next && records->size() - before < most) {
-      const Entry& e = *Find(unsent_[done], ++p.sent);
-      p.released = std::min(p.released, p.sent - 1);
-      records->push_back({p.copy, e.table, e.group, e.header, e.data});
-      if (e.borrowed != nullptr) records->back().data.data = const_cast<std::byte*>(e.borrowed);
+    bool more = false;
+    for (const CopySet::Copy& copy : p.copies) {
+      while (copy.sent + 1 < p.next && records->size() - before < most) {
+        const uint64_t sequence = p.copies.HandOver(copy.id);
+        records->push_back(RecordFor(copy, *Find(unsent_[done], sequence)));
+      }
+      more |= copy.sent + 1 < p.next;
     }
-    if (p.sent + 1 < p.next) break;
+    if (more) break;
     p.dirty = false;
   }
   unsent_.erase(unsent_.begin(), unsent_.begin() + static_cast<ptrdiff_t>(done));
@@ -402,50 +469,33 @@ bool ReplicaLog::Take(std::vector<ReplicaRecord>* records, size_t most) {
 
 void ReplicaLog::Released(const CopyId& from, uint32_t partition, uint64_t sequence) {
   if (partition >= partitions_.size()) return;
-  const auto released = [&](Retired& r) {
-    if (r.copy != from || r.partition != partition || r.sequence > sequence) return false;
-    Free(&r);
-    return true;
-  };
-  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), released), retired_.end());
-  Partition& p = partitions_[partition];
-  if (p.copy == from) p.released = std::max(p.released, std::min(sequence, p.sent));
-  if (!std::exchange(p.leaving, false)) return;
-  uint64_t at = p.next - p.entries.size();
-  for (Entry& e : p.entries) {
-    if (at++ <= sequence && e.left == from) e.left = {};
-    p.leaving |= e.left.server != 0;
-  }
+  std::erase_if(retired_, [&](Retired& r) {
+    if (r.partition != partition || r.sequence > sequence) return false;
+    return FreeFor(from, &r);
+  });
+  partitions_[partition].copies.Released(from, sequence);
+}
+
+bool ReplicaLog::FreeFor(const CopyId& copy, Retired* retired) {
+  if (std::erase(retired->copies, copy) == 0 || !retired->copies.empty()) return false;
+  Free(retired);
+  return true;
 }
 
 void ReplicaLog::Answered(const CopyId& from, uint32_t partition, uint64_t sequence) {
   if (partition >= partitions_.size()) return;
-  const Partition& p = partitions_[partition];
-  // Late: of a copy that was, or of a record that was sent twice.
-  if (!p.leads || p.copy != from || sequence > p.sent) return;
-  Advance(partition, sequence);
+  Partition& p = partitions_[partition];
+  if (p.leads && p.copies.Answered(from, sequence)) Advance(partition);
 }
 
 void ReplicaLog::ForgetCopy(const CopyId& copy) {
-  const auto forgotten = [&](Retired& r) {
-    if (r.copy != copy) return false;
-    Free(&r);
-    return true;
-  };
-  retired_.erase(std::remove_if(retired_.begin(), retired_.end(), forgotten), retired_.end());
-  for (Partition& p : partitions_) {
-    if (p.copy == copy) p.released = p.sent;
-    for (Entry& e : p.entries) {
-      if (e.left == copy) e.left = {};
-    }
-  }
+  std::erase_if(retired_, [&](Retired& r) { return FreeFor(copy, &r); });
+  for (Partition& p : partitions_) p.copies.Released(copy, UINT64_MAX);
 }
 
-void ReplicaLog::Rewind(uint32_t partition) {
+void ReplicaLog::Rewind(uint32_t partition, const CopyId& id) {
   Partition& p = partitions_[partition];
-  if (!p.leads || p.copy.server == 0 || p.sent == p.acked) return;
-  p.sent = p.acked;
-  MarkUnsent(partition);
+  if (p.leads && p.copies.Rewind(id)) MarkUnsent(partition);
 }
 
 }  // namespace verbena::shard

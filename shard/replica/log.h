@@ -1,30 +1,29 @@
 // The replication log of this shard as primary: records for replicas of its partitions, in order
 // and in memory of its own, until the replicas have them.
 //
-// A partition has at most one replica here: `replicas` is 1 or 2
-// (docs/decisions/0012-replication.md). It is
-//     none  --(follower of a partition without a past)-->  required
-//     none  --(learner)-->  learning  --(it has everything)-->  required
-//     learning, required  --(the view has it no more)-->  none: waiting requests go on
+// A partition has up to two replicas elsewhere, at most one of which is learning (copy_set.h,
+// docs/decisions/0012-replication.md).
 //
-// An apply (shard/partition) first asks for the mode. In kAlone it applies. In kForward it appends
-// the record and applies at once. In kRequired it appends the record and applies when Replicated()
-// is called. The worker's request is answered when both are done: its waiter is kept with the
-// entry.
+// An apply (shard/partition) first asks for the mode. Without replicas (kAlone) it applies. With a
+// learner only (kForward) it appends the record and applies at once. With a required replica
+// (kRequired) it appends the record and applies when Replicated() is called, after the answers of
+// all required ones. The worker's request is answered when both are done: its waiter is kept with
+// the entry.
 //
 // **Thread safety**: one owner thread.
 //
 // Invariants:
-//  1. A partition's sequences are 1, 2, 3, ... over its life, whichever shard is primary. The
+//  1. A partition's sequences are 1, 2, 3, ... over its life, whichever shard is primary. Each
 //     replica receives them in order, and again from the first unanswered one after its link was
-//     lost.
+//     lost. A record that is not for a replica reaches it as kNothing: what catches a learner up is
+//     not for followers, and changes that a learner receives as contents later are not for it.
 //  2. The log owns the memory of an entry's record, which does not change once it is appended.
 //  3. Replicated() is called once for each entry that was appended in kRequired, in order, unless
 //     Clear() took it.
 //  4. Memory of sent data stays unchanged until Released() or ForgetCopy(), also when it is not
 //     needed.
-//  5. A waiter is answered once: when its entry is applied here and on a required replica, or with
-//     the reason for which that will not be; never after ForgetLane().
+//  5. A waiter is answered once: when its entry is applied here and on all required replicas, or
+//     with the reason for which that will not be; never after ForgetLane().
 //  6. Bytes in the log are bounded (ReplicaLogLimits). Records that workers cause and records that
 //     catch a learner up each have a share, and exceed it by at most one entry. An apply asks
 //     HasRoom() first; changes by a view are noted, and added when there is room (notes.h). Each
@@ -33,10 +32,8 @@
 #ifndef VERBENA_SHARD_REPLICA_LOG_H_
 #define VERBENA_SHARD_REPLICA_LOG_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -48,6 +45,7 @@
 #include "shard/engine.h"
 #include "shard/partition/sink.h"
 #include "shard/replica/copy_rooms.h"
+#include "shard/replica/copy_set.h"
 #include "shard/replica/log_room.h"
 #include "shard/replica/notes.h"
 #include "shard/replica/waiters.h"
@@ -62,56 +60,11 @@ class ReplicaLog {
   // Makes an entry and applies it.
   class Owner {
    public:
-    // The replica has the entry. `local`: as it was appended.
+    // All required replicas have the entry. `local`: as it was appended.
     virtual void Replicated(uint32_t local, uint64_t sequence) = 0;
 
    protected:
     ~Owner() = default;
-  };
-
-  // How far a replica has been compared with this primary (proofs.h).
-  struct Proof {
-    uint32_t table = 0;
-    uint32_t chunk = 0;  // next local chunk of the table
-    uint32_t row = 0;    // next row of the slice
-  };
-  // How far a learner has received the content from before its time (catch_up.h).
-  struct Cursor {
-    // A slice that the learner has been sent (kBeginPartition), and not yet all of its contents.
-    struct LocalPartition {
-      // Rows from rows_end on were made after kBeginPartition, so that the learner makes them, too;
-      // up to rows_made it was sent their keys.
-      uint32_t rows_end = 0, rows_made = 0;
-      // The slice was lost and reset meanwhile: nothing more is to be sent.
-      bool reset = false;
-    };
-    uint32_t last_table = 0;  // of greater ids it knows everything: they came after it
-    uint32_t table = 0;       // being copied
-    // By table, from `table` on. Usually that one alone; a slice that pushes make rows of does not
-    // wait for its turn.
-    std::map<uint32_t, LocalPartition> slices;
-    uint32_t chunk = 0;  // next local chunk of the table
-    uint32_t row = 0;    // next row of the slice
-    bool complete = false;
-    uint64_t begin = 0;  // its kBegin; entries added before it are applied before anything is read
-    uint64_t appended = 0;  // the last record that was made for it alone
-    uint64_t end = 0;       // its kComplete
-    uint64_t copied_bytes = 0;
-    uint64_t total_bytes = 0;
-    bool begun_as_learner = false;
-    Proof proof;          // begins when everything was sent
-    bool proved = false;  // it has ended
-
-    // Rows of the table that were not sent yet are.
-    bool sends(uint32_t id) const {
-      const auto slice = slices.find(id);
-      return !complete && slice != slices.end() && !slice->second.reset;
-    }
-    void NextTable(uint32_t id) {
-      table = id;
-      slices.erase(slices.begin(), slices.lower_bound(id));
-      chunk = row = 0;
-    }
   };
 
   ReplicaLog(BufferPool* pool, EngineContext* sink, const ReplicaLogLimits& limits)
@@ -128,40 +81,29 @@ class ReplicaLog {
   uint64_t epoch(uint32_t partition) const { return partitions_[partition].epoch; }
   uint64_t last(uint32_t partition) const { return partitions_[partition].next - 1; }
 
-  // Sets the partition's replica since that configuration; server 0: none. last_table: the greatest
-  // table id so far. Returns whether it differs from the one before.
-  bool SetCopy(uint32_t partition, const CopyId& copy, uint64_t since, bool learner,
-               uint32_t last_table);
-  const CopyId& copy(uint32_t partition) const { return partitions_[partition].copy; }
+  // Sets the partition's replicas. last_table: the greatest table id so far. Returns which are new.
+  // Those that stay keep their state, also as learners that have become followers.
+  struct NewCopies {
+    bool learner = false, follower = false, kept = false;
+  };
+  NewCopies SetCopies(uint32_t partition, absl::Span<const CopySet::CopyOf> copies,
+                      uint32_t last_table);
+  const CopySet& copies(uint32_t partition) const { return partitions_[partition].copies; }
+  CopySet::Cursor& cursor(uint32_t partition) { return partitions_[partition].copies.cursor(); }
   // The memory that the rows of a learner that has just begun will take.
-  void Expect(uint32_t partition, uint64_t bytes) {
-    Entry* const begin = Find(partition, partitions_[partition].cursor.begin);
-    begin->header.learner_kib = static_cast<uint32_t>(std::min<uint64_t>(bytes >> 10, UINT32_MAX));
-  }
-  bool learning(uint32_t partition) const {
-    const Partition& p = partitions_[partition];
-    return p.copy.server != 0 && !p.required;
-  }
-  Cursor& cursor(uint32_t partition) { return partitions_[partition].cursor; }
-  const Cursor& cursor(uint32_t partition) const { return partitions_[partition].cursor; }
-  // The replica has all that it needs to be a follower.
-  bool CaughtUp(uint32_t partition) const {
-    const Partition& p = partitions_[partition];
-    return p.copy.server != 0 && p.cursor.complete && p.acked >= p.cursor.end;
-  }
-  uint64_t acknowledged(uint32_t partition) const { return partitions_[partition].acked; }
-  // Whether all that was added before the replica's kBegin is applied.
-  bool MayCopy(uint32_t partition) const;
+  void Expect(uint32_t partition, uint64_t bytes);
+  // Whether all that was added before the learner's kBegin is applied.
+  bool MayCopy(uint32_t partition);
   // Ends the catch-up of a learner; it counts once it has all records added up to now.
   void Complete(uint32_t partition);
 
   // ---- applies ----
   Mode mode(uint32_t partition) const {
     const Partition& p = partitions_[partition];
-    if (p.copy.server == 0) return Mode::kAlone;
-    return p.required ? Mode::kRequired : Mode::kForward;
+    if (p.copies.empty()) return Mode::kAlone;
+    return p.copies.required() ? Mode::kRequired : Mode::kForward;
   }
-  // Whether the replica has received the table's slice in that partition, or will not have to.
+  // Whether a replica has received the table's slice in that partition, or will not have to.
   bool Replicated(uint32_t partition, uint32_t table) const;
   // Replicated() for a chunk, by its local index.
   bool Replicated(uint32_t partition, uint32_t table, uint32_t chunk) const;
@@ -174,8 +116,10 @@ class ReplicaLog {
     Buffer data;                          // taken over; may be empty
     const std::byte* borrowed = nullptr;  // failpoint: bytes sent in its place
     bool accumulator = false;             // data is one, rather than scratch
+    bool for_learner = false;             // for the learner alone
+    bool pass_learner = false;            // not for it: it receives contents of a later time
     Owner* owner = nullptr;               // null: nothing is to be applied here
-    uint32_t local = 0;
+    uint32_t local = 0;                   // kDense, kChunk: local index of the chunk
     // The request waits until the entry is applied here, even without a replica: a partition
     // without one gets an entry that is sent nowhere.
     bool waits = false;
@@ -187,6 +131,11 @@ class ReplicaLog {
   void AddNotes();
   // Until they are added, the replica does not know all of the view's changes.
   bool HasNotes(uint32_t partition) const { return !partitions_[partition].notes.empty(); }
+  // Whether there are some that the learner has to pass by: until they are added, it receives no
+  // contents of another table.
+  bool HasNotesForOthers(uint32_t partition) const {
+    return partitions_[partition].notes.any_passes_learner();
+  }
   // The table is no more.
   void ForgetNotes(uint32_t table);
   // Adds an entry and returns its sequence. header.total_bytes of data are sent. If a worker's
@@ -206,14 +155,13 @@ class ReplicaLog {
   void Applied(uint32_t partition, uint64_t sequence);
   // The owner is gone, or will not apply anything before this: entries of the table are done here.
   void Disown(uint32_t table, uint32_t partition);
-  // The owner cannot apply a record that was sent to the replica: its waiters are answered `why`,
-  // and the replica differs from this primary until another one replaces it.
+  // The owner cannot apply a record that was sent to replicas: its waiters are answered `why`, and
+  // the replicas differ from this primary until others replace them.
   void Abandon(uint32_t table, uint32_t partition, ReplyStatus why);
-  bool differs(uint32_t partition) const { return partitions_[partition].differs; }
 
   // ---- reads ----
-  // The table's entries in that partition are about to be applied although the follower may not
-  // have them: reads of it wait until it does, or until there is another configuration.
+  // The table's entries in that partition are about to be applied although followers may not have
+  // them: reads of it wait until they do, or until they are no followers.
   void HoldReads(uint32_t table, uint32_t partition);
   // Whether the table's content here may be read: no failover takes it back.
   bool MayRead(uint32_t partition, uint32_t table) const;
@@ -229,6 +177,11 @@ class ReplicaLog {
   }
   void BeginCatchUp() { catching_up_ = true; }
   void EndCatchUp() { catching_up_ = false; }
+  // Whether new applies of the partition wait, so that those in flight end and catch-up finds it at
+  // its last record.
+  void Quieten(uint32_t partition, bool quiet) {
+    if (std::exchange(partitions_[partition].quiet, quiet) && !quiet) room_.Open();
+  }
   // Whether there may be room since the last call where there was none. No call that makes room is
   // missed.
   bool TakeRoom() { return room_.Take(); }
@@ -243,16 +196,6 @@ class ReplicaLog {
 
   // ---- memory of replicas ----
   CopyRooms& rooms() { return rooms_; }
-  // Memory for new rows of the partition at its follower.
-  uint64_t RoomForRows(uint32_t partition) const {
-    const Partition& p = partitions_[partition];
-    return p.required ? rooms_.RoomFor(p.copy) : UINT64_MAX;
-  }
-  // New rows were made here.
-  void Grow(uint32_t partition, uint32_t table, uint64_t bytes) {
-    const Partition& p = partitions_[partition];
-    if (p.required) rooms_.Grow(p.copy, partition, table, bytes);
-  }
 
   // ---- waiters ----
   // Entries added from here to EndRequest() are for group `group` of the asker's record.
@@ -280,8 +223,8 @@ class ReplicaLog {
   void Answered(const CopyId& from, uint32_t partition, uint64_t sequence);
   // Nothing that was sent to it is read from memory any more.
   void ForgetCopy(const CopyId& copy);
-  // Unanswered records will be sent again.
-  void Rewind(uint32_t partition);
+  // Records that the replica has not answered will be sent again.
+  void Rewind(uint32_t partition, const CopyId& copy);
 
  private:
   friend struct EngineInspector;  // tests
@@ -296,39 +239,41 @@ class ReplicaLog {
     bool required = false;  // the mode it was appended in
     bool waits = false;     // as it was appended
     bool applied = false;
-    bool acked = false;
     bool catches_up = false;  // which share it counts against
-    uint32_t bytes = 0;       // that it counts; 0: it had no copy to go to
-    CopyId left;  // it is acked because it is not waited for: it may be on its way to that one
+    // For the copy that the cursor belongs to, by its kBegin (0: none):
+    bool for_learner = false;      // it alone receives the entry
+    bool not_for_learner = false;  // all others do
+    bool settles_learner = false;  // of these: it receives the worker's progress (kSettle)
+    bool rows_to_come = false;     // it receives kReplicaToCome
+    uint32_t bytes = 0;            // that it counts; 0: it had no copy to go to
+    uint64_t learner = 0;
     Owner* owner = nullptr;
     uint32_t local = 0;
     ReplicaWaiters::List waiters;
   };
   struct Partition {
     bool leads = false;
-    bool required = false;
-    bool dirty = false;    // in unsent_
-    bool leaving = false;  // an entry may have `left`
+    bool dirty = false;  // in unsent_
+    bool quiet = false;  // Quieten()
     uint64_t epoch = 0;
     uint64_t next = 1;  // sequence
-    uint64_t sent = 0;
-    uint64_t acked = 0;
-    uint64_t released = 0;  // up to it, and behind `sent`, nothing is read for the replica
+    // All required copies have the entries up to it; without one, there is nothing to wait for.
+    uint64_t committed = 0;
     LogRoom::Part room;
     uint64_t unapplied = 0;  // entries
-    CopyId copy;
-    uint64_t since = 0;  // the replica is one
-    bool differs = false;
-    // By table: reads wait until the replica has that record; UINT64_MAX: until there is another
-    // replica.
+    CopySet copies;
+    // The kBegin of a follower of the primary before. Until it has it, it may lack the last records
+    // that are here, and yet take over: nothing is read.
+    uint64_t resumes = 0;
+    // By table: reads wait until followers have that record; UINT64_MAX: until those that differ
+    // are replaced.
     absl::flat_hash_map<uint32_t, uint64_t> held_reads;
-    Cursor cursor;
     ReplicaNotes notes;
     std::deque<Entry> entries;  // the last has sequence next - 1
   };
-  // Data of an entry that is gone, which may still be read.
+  // Data of an entry that is gone, which may still be read for these.
   struct Retired {
-    CopyId copy;
+    std::vector<CopyId> copies;
     uint32_t partition;
     uint64_t sequence;
     Buffer data;
@@ -341,11 +286,17 @@ class ReplicaLog {
   const Entry* Find(uint32_t partition, uint64_t sequence) const {
     return const_cast<ReplicaLog*>(this)->Find(partition, sequence);
   }
+  // Whether the learner, if there is one, will have the change with contents that it receives
+  // later.
+  static bool LearnerLacks(const Partition& p, const Append& append);
+  // `sequence`: of the last record before this view.
+  void BeginCopy(uint32_t partition, const CopySet::CopyOf& copy, uint64_t sequence,
+                 uint32_t last_table);
+  static ReplicaRecord RecordFor(const CopySet::Copy& copy, const Entry& entry);
   void SetApplied(uint32_t partition, Entry* entry);
   void MarkUnsent(uint32_t partition);
-  void Require(Partition* partition);
-  // The replica has everything up to `sequence`, or there is none to have it.
-  void Advance(uint32_t partition, uint64_t sequence);
+  // Commits what can be, and drops entries that are done.
+  void Advance(uint32_t partition);
   // Entries in front that are done.
   void Pop(uint32_t partition);
   void Free(Buffer* data, bool accumulator);
@@ -353,9 +304,9 @@ class ReplicaLog {
     Free(&retired->data, retired->accumulator);
     room_.Free(retired->catches_up, retired->bytes);
   }
+  // The copy reads it no more. Whether no other does: then it is free.
+  bool FreeFor(const CopyId& copy, Retired* retired);
   void AddNotes(uint32_t partition);
-  // Records in flight will not be waited for.
-  void Leave(uint32_t partition);
   // For an entry that is gone: frees its data, now or when it is read no more.
   void Discard(uint32_t partition, uint64_t sequence, Entry* entry);
 

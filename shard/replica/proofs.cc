@@ -19,7 +19,7 @@ constexpr uint32_t kMostWaits = 64;
 
 }  // namespace
 
-Proofs::Proved Proofs::Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record) {
+Proofs::Proved Proofs::Prove(uint32_t partition, CopySet::Proof* at, uint64_t* record) {
   if (core_.log.HasNotes(partition)) return Proved::kWait;
   const auto it = core_.tables.lower_bound(at->table);
   if (it == core_.tables.end()) return Proved::kAll;
@@ -39,8 +39,10 @@ Proofs::Proved Proofs::Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t
     const auto chunk = std::lower_bound(chunks.begin(), chunks.end(), at->chunk);
     if (chunk != chunks.end()) {
       // Others may wait for pulls that read them: only this one is compared.
-      if (!core_.log.AllApplied(partition, it->first, dense->chunk(*chunk).id))
+      if (!core_.log.AllApplied(partition, it->first, dense->chunk(*chunk).id)) {
+        core_.turn.in_flight = true;
         return Proved::kWait;
+      }
       *record = ProveChunk(partition, state, *chunk);
       at->chunk = *chunk + 1;
       bytes = dense->ContentBytes();
@@ -148,7 +150,7 @@ bool Proofs::ProveAgain(uint32_t partition) {
   for (const auto& [state, slice] : slices) {
     if (core_.log.HasRoomToCatchUp(partition)) ProveLocalPartition(partition, *state, slice);
   }
-  ReplicaLog::Proof at;
+  CopySet::Proof at;
   Proved proved = Proved::kSome;
   std::swap(bytes_, again_bytes_);
   while (proved == Proved::kSome && core_.log.HasRoomToCatchUp(partition)) {
@@ -164,7 +166,8 @@ void Proofs::AuditPartition() {
   // A follower that is slower than the audit gets no more of it before it has answered: records of
   // pushes would wait behind the audit. Record numbers restart when this shard has become primary
   // again.
-  const bool answered = audited_[p] > core_.log.last(p) || core_.log.acknowledged(p) >= audited_[p];
+  const bool answered =
+      audited_[p] > core_.log.last(p) || core_.log.copies(p).acknowledged() >= audited_[p];
   Proved proved = answered || VERBENA_FAILPOINT(shard, hurry_audit) ? Proved::kSome : Proved::kWait;
   while (proved == Proved::kSome && !core_.records.BehindOnCopies(p)) {
     uint64_t record = 0;
@@ -183,7 +186,8 @@ bool Proofs::AuditFollowers(uint64_t bytes) {
   for (size_t i = 0; i < core_.partitions.size(); ++i) {
     if (audit_.partition >= core_.partitions.size()) audit_ = {};
     const uint32_t p = audit_.partition;
-    if (core_.log.leads(p) && core_.log.mode(p) == ReplicaLog::Mode::kRequired) {
+    if (core_.log.leads(p) && core_.log.mode(p) == ReplicaLog::Mode::kRequired &&
+        !core_.log.copies(p).learning()) {
       AuditPartition();
       return true;
     }

@@ -38,7 +38,7 @@ class Proofs {
   void BeginTurn() { bytes_ = again_bytes_ = kBytesOfTurn; }
   enum class Proved : uint8_t { kSome, kWait, kAll };
   // Adds the next record of a comparison. kWait: nothing more for now.
-  Proved Prove(uint32_t partition, ReplicaLog::Proof* at, uint64_t* record);
+  Proved Prove(uint32_t partition, CopySet::Proof* at, uint64_t* record);
   // Compares the learner's content once more, in one turn, before it becomes a follower: of every
   // table the versions, rows and marks, and contents as far as a turn allows. False: not now.
   bool ProveAgain(uint32_t partition);
@@ -61,7 +61,7 @@ class Proofs {
   struct {
     uint32_t partition = 0;
     uint32_t waits = 0;  // turns that found applies in flight
-    ReplicaLog::Proof at;
+    CopySet::Proof at;
   } audit_;
   std::vector<uint64_t> audited_;  // by partition: the last record of the audit
   std::vector<uint32_t> rows_;     // scratch

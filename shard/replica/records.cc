@@ -42,11 +42,13 @@ bool ReplicaRecords::AddMarks(const TableState& state, uint32_t slice,
 
 // Returns its sequence; 0: no memory.
 uint64_t ReplicaRecords::AddChunk(uint32_t partition, const TableState& state, uint32_t index,
-                                  uint64_t version) {
+                                  uint64_t version, bool for_learner) {
   const DenseTable& table = *state.dense.table;
   const DenseTable::Chunk& chunk = table.chunk(index);
   ReplicaLog::Append appended = HeaderFor(ReplicaKind::kChunk, partition, state);
   appended.index = chunk.id;
+  appended.local = index;
+  appended.for_learner = for_learner;
   appended.header.total_bytes = table.ContentBytes();
   appended.header.version = version;
   appended.header.applies = chunk.applies;
@@ -58,11 +60,12 @@ uint64_t ReplicaRecords::AddChunk(uint32_t partition, const TableState& state, u
 
 // The same of rows.
 uint64_t ReplicaRecords::AddRows(uint32_t partition, const TableState& state, uint32_t slice,
-                                 absl::Span<const uint32_t> rows) {
+                                 absl::Span<const uint32_t> rows, bool for_learner) {
   const EmbeddingTable& table = *state.rows.table;
   const size_t content = table.content_bytes();
   ReplicaLog::Append appended = HeaderFor(ReplicaKind::kRowStates, partition, state);
   appended.header.count = static_cast<uint32_t>(rows.size());
+  appended.for_learner = for_learner;
   const size_t bytes = KeyBytes(rows.size()) + rows.size() * content;
   appended.data = core_.pool.TakeScratch(bytes, table.account());
   if (appended.data.data == nullptr) return 0;
@@ -110,7 +113,9 @@ bool ReplicaRecords::BehindOnCopies(uint32_t partition) const {
 bool ReplicaRecords::AtLastRecord(uint32_t partition, const TableState& state, uint32_t slice) {
   const uint32_t id = state.table->id();
   if (!core_.log.AllApplied(partition, id)) state.consistency->ApplyNow(slice);
-  return core_.log.AllApplied(partition, id);
+  if (core_.log.AllApplied(partition, id)) return true;
+  core_.turn.in_flight = true;
+  return false;
 }
 
 }  // namespace verbena::shard

@@ -22,6 +22,8 @@ struct TableState;
 struct RowTurn {
   static constexpr uint32_t kMost = 1 << 16;
   uint32_t looked_at = 0;
+  // Something would have been sent to a learner if no apply had been in flight to followers.
+  bool in_flight = false;
 
   bool full() const { return looked_at >= kMost; }
   // The end of the `rows`, from `from` on, that this turn may look at.
@@ -40,9 +42,10 @@ class ReplicaRecords {
   bool AddMarks(const TableState& state, uint32_t slice, ReplicaLog::Append* appended);
   // Adds a record of the current content. Returns its sequence. 0: no memory, or a row that cannot
   // be read.
-  uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version);
+  uint64_t AddChunk(uint32_t partition, const TableState& state, uint32_t index, uint64_t version,
+                    bool for_learner);
   uint64_t AddRows(uint32_t partition, const TableState& state, uint32_t slice,
-                   absl::Span<const uint32_t> rows);
+                   absl::Span<const uint32_t> rows, bool for_learner);
   // Fills a record with all changes of the slice's optimizer; header.count 0: there are none.
   // False: no memory.
   bool AddChanges(const TableState& state, uint32_t slice, ReplicaLog::Append* appended);

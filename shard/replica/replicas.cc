@@ -8,6 +8,7 @@ namespace verbena::shard {
 
 void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& what,
                           const std::vector<uint32_t>& followed) {
+  restarted_.clear();
   if (what.all) {
     for (auto& [id, state] : core_.tables) {
       if (state.table != nullptr) Adopt(&state);
@@ -24,19 +25,29 @@ void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& wha
       continue;
     }
     core_.log.Lead(id, p.epoch(), core_.copies.sequence(id));
+    const bool promoted = core_.partitions[id].promoted;
+    std::vector<uint32_t> announced;
+    for (const auto& [table, state] : core_.tables) {
+      if (promoted && core_.copies.announced(id, table)) announced.push_back(table);
+    }
     core_.copies.Forget(id);
-    const v1::Replica none;
-    const bool learner = p.followers().empty();
-    const v1::Replica& r = !learner ? p.followers(0) : !p.learners().empty() ? p.learners(0) : none;
-    if (learner && r.server() != 0) learners_.push_back(id);
-    const bool is_new =
-        core_.log.SetCopy(id, {r.server(), r.shard()}, r.since(), learner, core_.highest_table);
+    std::vector<CopySet::CopyOf> copies;
+    for (const v1::Replica& r : p.followers()) {
+      copies.push_back({{r.server(), r.shard()}, r.since(), false, promoted});
+    }
+    for (const v1::Replica& r : p.learners()) {
+      copies.push_back({{r.server(), r.shard()}, r.since(), true, false});
+    }
+    if (!p.learners().empty()) learners_.push_back(id);
+    const ReplicaLog::NewCopies added = core_.log.SetCopies(id, copies, core_.highest_table);
     if (copies_changed) KeepNumbers(id);
-    if (!is_new || r.server() == 0) continue;
-    if (learner) {
+    if (added.learner) {
       core_.log.cursor(id).total_bytes = BytesOf(id);
       core_.log.Expect(id, RowMemoryOf(id));
-    } else {
+    }
+    if (added.kept) ReplicateChanges(id, announced);
+    // Followers from the start are all new.
+    if (added.follower) {
       AnnounceAll(id);
       ReplicateClocks(id);
     }
@@ -52,7 +63,7 @@ void Replicas::KeepNumbersOf(const TableState& state) {
   for (uint32_t slice = 0; slice < state.table->slices(); ++slice) {
     const uint32_t p = state.table->life(slice).partition;
     if (!core_.partitions[p].ours || !state.table->ready(slice)) continue;
-    state.rows.table->SetReuses(slice, !core_.log.learning(p));
+    state.rows.table->SetReuses(slice, !core_.log.copies(p).learning());
   }
 }
 
@@ -61,7 +72,7 @@ void Replicas::KeepNumbers(uint32_t partition) {
     const TableState& state = core_.tables.at(id);
     const uint32_t slice = state.table->slice_of(partition);
     if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
-    state.rows.table->SetReuses(slice, !core_.log.learning(partition));
+    state.rows.table->SetReuses(slice, !core_.log.copies(partition).learning());
   }
 }
 
@@ -72,7 +83,7 @@ void Replicas::Announce(const TableState& state, uint32_t slice) {
       !core_.log.Replicated(p, id))
     return;
   // Lost and reset while it was being sent: there is nothing more to send of it.
-  ReplicaLog::Cursor& c = core_.log.cursor(p);
+  CopySet::Cursor& c = core_.log.cursor(p);
   if (c.sends(id)) c.slices.at(id).reset = true;
   core_.log.Note(p, id, core_.records.HeaderFor(ReplicaKind::kFresh, p, state).header);
 }
@@ -82,6 +93,21 @@ void Replicas::AnnounceAll(uint32_t partition) {
     const uint32_t slice = state.ReadySlice(partition);
     if (slice != PartitionedTable::kNone) Announce(state, slice);
   }
+}
+
+void Replicas::ReplicateChanges(uint32_t partition, absl::Span<const uint32_t> announced) {
+  for (const auto& [id, state] : core_.tables) {
+    const uint32_t slice = state.ReadySlice(partition);
+    if (slice == PartitionedTable::kNone) continue;
+    if (!std::binary_search(announced.begin(), announced.end(), id)) {
+      Announce(state, slice);
+    } else if (std::find(restarted_.begin(), restarted_.end(), std::pair(id, partition)) !=
+               restarted_.end()) {
+      core_.log.Note(partition, id,
+                     core_.records.HeaderFor(ReplicaKind::kReset, partition, state).header);
+    }
+  }
+  ReplicateClocks(partition);
 }
 
 void Replicas::ReplicateClocks(uint32_t partition) {
@@ -105,6 +131,7 @@ void Replicas::Adopt(TableState* state) {
       // The table has nothing there, or it is lost.
     } else if (marks.generation != state->job->members.generation()) {
       state->table->SetVersions(slice, 0);
+      restarted_.emplace_back(state->table->id(), partition);
     } else {
       std::vector<WorkerMark> workers;
       for (const auto& [worker, mark] : marks.workers) workers.push_back(mark);
@@ -158,7 +185,7 @@ void Replicas::Answered(const CopyId& from, uint32_t partition, uint64_t sequenc
 void Replicas::Lost(const CopyId& copy) {
   core_.log.ForgetCopy(copy);
   for (uint32_t p = 0; p < core_.partitions.size(); ++p) {
-    if (core_.log.copy(p) == copy) core_.log.Rewind(p);
+    core_.log.Rewind(p, copy);
   }
 }
 
@@ -166,18 +193,18 @@ void Replicas::SetRoom(const CopyId& copy, const CopyRoom& room) {
   core_.log.rooms().Report(copy, room);
 }
 
-void Replicas::Resend(uint32_t partition) { core_.log.Rewind(partition); }
+void Replicas::Resend(const CopyId& copy, uint32_t partition) { core_.log.Rewind(partition, copy); }
 
 bool Replicas::CaughtUp(uint32_t partition) const {
-  return partition < core_.partitions.size() && core_.log.CaughtUp(partition);
+  return partition < core_.partitions.size() && core_.log.copies(partition).CaughtUp();
 }
 
-bool Replicas::Learns(uint32_t partition) const {
-  return partition < core_.partitions.size() && core_.log.learning(partition);
+bool Replicas::Learns(const CopyId& copy, uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.copies(partition).Learns(copy);
 }
 
-bool Replicas::Differs(uint32_t partition) const {
-  return partition < core_.partitions.size() && core_.log.differs(partition);
+bool Replicas::Differs(const CopyId& copy, uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.copies(partition).Differs(copy);
 }
 
 std::vector<CopyStatus> Replicas::Status() const {
@@ -186,10 +213,14 @@ std::vector<CopyStatus> Replicas::Status() const {
     const PartitionInfo& info = core_.partitions[p];
     if (info.copy) {
       status.push_back({p, {}, core_.copies.learning(p), core_.copies.sequence(p), 0, 0, 0});
-    } else if (info.ours && core_.log.copy(p).server != 0) {
-      const ReplicaLog::Cursor& c = core_.log.cursor(p);
-      status.push_back({p, core_.log.copy(p), !core_.log.CaughtUp(p), core_.log.last(p),
-                        core_.log.acknowledged(p), c.copied_bytes, c.total_bytes});
+    } else if (info.ours) {
+      const CopySet& copies = core_.log.copies(p);
+      const CopySet::Cursor& c = copies.cursor();
+      for (const CopySet::Copy& copy : copies) {
+        const bool catches_up = copies.CatchesUp(copy);
+        status.push_back({p, copy.id, catches_up, core_.log.last(p), copy.acked,
+                          catches_up ? c.copied_bytes : 0, catches_up ? c.total_bytes : 0});
+      }
     }
   }
   return status;

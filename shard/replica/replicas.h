@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "proto/control/view_difference.h"
 #include "shard/engine.h"
 
@@ -33,14 +35,15 @@ class Replicas {
   void Lost(const CopyId& copy);
   // Free memory of the replica's server. Call with each of its answers, before Answered().
   void SetRoom(const CopyId& copy, const CopyRoom& room);
-  // Records that the partition's replica has not answered are to be sent again.
-  void Resend(uint32_t partition);
-  // Whether the partition's replica, if it was a learner, has all it needs to be a follower.
+  // Records that the replica has not answered are to be sent again.
+  void Resend(const CopyId& copy, uint32_t partition);
+  // Whether the partition has replicas, and its learner, if there is one, has all that it needs to
+  // be a follower.
   bool CaughtUp(uint32_t partition) const;
-  // Whether its replica is a learner that has not everything yet.
-  bool Learns(uint32_t partition) const;
+  // Whether the replica is a learner that has not everything yet.
+  bool Learns(const CopyId& copy, uint32_t partition) const;
   // The replica has the record of an apply that failed here, so it has to be copied again.
-  bool Differs(uint32_t partition) const;
+  bool Differs(const CopyId& copy, uint32_t partition) const;
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> Status() const;
 
@@ -63,11 +66,14 @@ class Replicas {
   void KeepNumbersOf(const TableState& state);
   // Slices that were replicas until this view.
   void Adopt(TableState* state);
+  // Followers of the primary before get what this view has changed in the partition.
+  void ReplicateChanges(uint32_t partition, absl::Span<const uint32_t> announced);
   // An estimate of the memory that the partition's rows take.
   uint64_t RowMemoryOf(uint32_t partition) const;
 
   EngineCore& core_;
   std::vector<uint32_t> learners_;
+  std::vector<std::pair<uint32_t, uint32_t>> restarted_;  // by Adopt(): table, partition
 };
 
 }  // namespace verbena::shard

@@ -52,16 +52,16 @@ void ViewFollower::UpdatePartitions(const v1::ClusterView& view) {
     info.copy = here != nullptr;
     info.since = info.copy ? here->since() : 0;
     info.enough = 1 + static_cast<uint32_t>(p.followers_size()) >= view.min_replicas();
-    // Content goes from a copy to the next epoch; one whose content is lost skips an epoch
-    // (server/coordinator/configurations.cc).
-    // That holds for a primary, too, which may have missed the views between.
-    const bool skipped = was.epoch > 0 && p.epoch() > was.epoch + 1;
-    info.renewed = info.ours && skipped && !(was.copy && VERBENA_FAILPOINT(shard, keep_lost));
+    // The shard may have missed the views between, also as the primary before.
+    const bool lost = was.epoch > 0 && p.renewed_epoch() > was.epoch;
+    info.renewed = info.ours && lost && !(was.copy && VERBENA_FAILPOINT(shard, keep_lost));
     info.promoted = was.copy && info.ours && !info.renewed;
     const bool again = was.copy && info.copy && was.since != info.since;
     info.stale = again || (was.ours && info.copy) || info.renewed ||
                  (info.promoted && core_.copies.learning(p.id()));
-    if (!info.ours && (!info.copy || info.epoch_changed || again)) core_.copies.Forget(p.id());
+    const bool kept = was.copy && info.copy && !again && !lost;
+    if (info.copy && kept && info.epoch_changed) core_.copies.Keep(p.id());
+    if (!info.ours && !kept) core_.copies.Forget(p.id());
     core_.partitions_moved |= info.epoch_changed || info.ours != was.ours ||
                               info.copy != was.copy || info.since != was.since || info.renewed ||
                               info.promoted || info.stale;

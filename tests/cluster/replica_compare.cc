@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -26,7 +25,7 @@ struct EngineInspector {
   static bool Holds(const ReplicaLog& log, uint32_t partition) {
     const ReplicaLog::Partition& p = log.partitions_[partition];
     return std::any_of(p.held_reads.begin(), p.held_reads.end(),
-                       [&](const auto& held) { return held.second > p.acked; });
+                       [&](const auto& held) { return held.second > p.committed; });
   }
   static const EngineCore& Core(const Engine& engine) { return *engine.core_; }
 
@@ -55,12 +54,13 @@ struct EngineInspector {
   static void Count(const ReplicaLog& log, std::vector<Uses>* partitions, Uses* all) {
     partitions->resize(log.partitions_.size());
     for (uint32_t p = 0; p < log.partitions_.size(); ++p) {
-      std::set<ReplicaKind> once;  // of a copy, and beside the limits (log.h)
+      std::map<ReplicaKind, size_t> beside_limits;  // one for each copy (log.h)
       const ReplicaLog::Entry* last = nullptr;
       for (const ReplicaLog::Entry& e : log.partitions_[p].entries) {
         const ReplicaKind kind = e.header.kind;
         const bool beside = kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete;
-        if (beside && once.insert(kind).second) continue;
+        const size_t copies = std::max<size_t>(log.partitions_[p].copies.size(), 1);
+        if (beside && ++beside_limits[kind] <= copies) continue;
         const bool together = last != nullptr && Together(last->header.kind, kind);
         const uint32_t before = together ? last->bytes : 0;
         last = &e;
@@ -246,12 +246,12 @@ std::string DescribeReplicas(const Engine& primary, const Engine& copy, uint32_t
   const auto& p = EngineInspector::Core(primary);
   const auto& c = EngineInspector::Core(copy);
   if (partition >= p.partitions.size() || partition >= c.partitions.size()) return "no view";
-  return absl::StrCat("revisions ", p.revision, " and ", c.revision, ", last record ",
-                      p.log.last(partition), ", acknowledged ", p.log.acknowledged(partition),
-                      ", in the log ", EngineInspector::Pending(p.log, partition),
-                      ", the copy is at ", c.copies.sequence(partition),
-                      c.copies.begun(partition) ? "" : " and has not begun",
-                      c.copies.learning(partition) ? " and learns" : "");
+  return absl::StrCat(
+      "revisions ", p.revision, " and ", c.revision, ", last record ", p.log.last(partition),
+      ", acknowledged ", std::min(p.log.copies(partition).acknowledged(), p.log.last(partition)),
+      ", in the log ", EngineInspector::Pending(p.log, partition), ", the copy is at ",
+      c.copies.sequence(partition), c.copies.begun(partition) ? "" : " and has not begun",
+      c.copies.learning(partition) ? " and learns" : "");
 }
 
 ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uint32_t partition) {
@@ -259,13 +259,15 @@ ReplicaComparison CompareReplicas(const Engine& primary, const Engine& copy, uin
   const auto& c = EngineInspector::Core(copy);
   ReplicaComparison result;
   if (p.revision != c.revision || partition >= p.partitions.size()) return result;
-  if (!p.log.leads(partition) || !c.partitions[partition].copy || p.log.learning(partition)) {
+  if (!p.log.leads(partition) || !c.partitions[partition].copy ||
+      p.log.copies(partition).learning()) {
     return result;
   }
   const uint64_t last = p.log.last(partition);
   if (EngineInspector::Pending(p.log, partition) > 0) return result;
   if (!c.copies.begun(partition) || c.copies.learning(partition) ||
-      p.log.acknowledged(partition) != last || c.copies.sequence(partition) != last) {
+      std::min(p.log.copies(partition).acknowledged(), p.log.last(partition)) != last ||
+      c.copies.sequence(partition) != last) {
     return result;
   }
   result.comparable = true;

@@ -445,9 +445,10 @@ bool SwarmChecks::AllEqual(std::string* missing) {
   for (const v1::Partition& p : world_->cluster->view().partitions()) {
     if (const auto it = equal_.find(p.id()); it != equal_.end() && it->second == p.configuration())
       continue;
-    for (const v1::Replica& follower : p.followers()) {
-      if (Equal(p, follower, missing)) equal_[p.id()] = p.configuration();
-    }
+    const bool equal =
+        std::all_of(p.followers().begin(), p.followers().end(),
+                    [&](const v1::Replica& follower) { return Equal(p, follower, missing); });
+    if (equal && !p.followers().empty()) equal_[p.id()] = p.configuration();
   }
   return missing->empty();
 }

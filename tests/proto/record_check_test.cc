@@ -203,9 +203,9 @@ TEST_CASE("a part of a replicated value has its offset and its total") {
   };
   CHECK(check([](auto*, auto*) {}) == "accepted");
   CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(0); }),
-             Contains("replica.kind is 0; allowed: 1..15"));
-  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(16); }),
-             Contains("replica.kind is 16"));
+             Contains("replica.kind is 0; allowed: 1..16"));
+  CHECK_THAT(check([](auto* r, auto*) { r->kind = static_cast<ReplicaKind>(17); }),
+             Contains("replica.kind is 17"));
   CHECK_THAT(check([](auto* r, auto*) { r->flags = 1; }), Contains("replica.flags is 1"));
   CHECK(check([](auto* r, auto*) {
           r->kind = ReplicaKind::kBegin;
@@ -260,7 +260,7 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 10; allowed: 9", [](auto* h, auto*) { h->version = kWireVersion + 1; }},
+      {"record.version is 11; allowed: 10", [](auto* h, auto*) { h->version = kWireVersion + 1; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 19", [](auto* h, auto*) { h->type = static_cast<RecordType>(19); }},

@@ -22,7 +22,7 @@ TEST_CASE("options of replicas are checked, and are in the view") {
     return Coordinator::Create({.replicas = replicas, .min_replicas = least}, &clock, &store)
         .status();
   };
-  REQUIRE_STATUS(made(3, 1), kInvalidArgument, "replicas is 3; allowed: 1 to 2");
+  REQUIRE_STATUS(made(4, 1), kInvalidArgument, "replicas is 4; allowed: 1 to 3");
   REQUIRE_STATUS(made(1, 2), kInvalidArgument,
                  "min_replicas is 2; allowed: 1 to replicas, which is 1");
   TestCoordinator c({.replicas = 2, .min_replicas = 2});
@@ -134,6 +134,54 @@ TEST_CASE("the follower of a primary that is silent and asks, or leaves, takes o
   REQUIRE(after.configuration() == before.configuration() + 2);
   REQUIRE(after.learners_size() == 1);
   if (c.Server("a").state() == v1::Server::SILENT) REQUIRE(after.learners(0).server() == third);
+  REQUIRE_FALSE(Lost(c));
+}
+
+TEST_CASE(
+    "three replicas: other servers, one learner at a time, and followers stay when one leads") {
+  CoordinatorOptions options = Replicated();
+  options.replicas = 3;
+  TestCoordinator c(options);
+  std::set<uint64_t> servers;
+  for (const char* name : {"a", "b", "d", "e"}) servers.insert(c.JoinServer(name));
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  for (const v1::Partition& p : c.view().partitions()) {
+    REQUIRE(p.followers_size() == 2);
+    const std::set<uint64_t> on = {p.primary(), p.followers(0).server(), p.followers(1).server()};
+    REQUIRE(on.size() == 3);
+  }
+  const v1::Partition before = c.Partition(0);
+  const uint64_t first = before.followers(0).server(), second = before.followers(1).server();
+  SECTION("the primary leaves") {
+    REQUIRE(c.Leave(before.primary()).ok());
+    const v1::Partition& after = c.Partition(0);
+    REQUIRE(after.primary() == first);
+    REQUIRE(after.epoch() == before.epoch() + 1);
+    REQUIRE(after.renewed_epoch() == 0);
+    REQUIRE(after.followers_size() == 1);
+    // With the contents of before.
+    REQUIRE(after.followers(0).SerializeAsString() == before.followers(1).SerializeAsString());
+    REQUIRE(after.learners_size() == 1);
+  }
+  SECTION("a follower that is silent then is none under the next primary") {
+    servers.erase(before.primary());
+    servers.erase(second);
+    PassLease(&c, std::vector<uint64_t>(servers.begin(), servers.end()));
+    REQUIRE(c.Reconfigure(first, {c.Change(kPromote, 0)})->made(0));
+    const v1::Partition& after = c.Partition(0);
+    REQUIRE(after.primary() == first);
+    REQUIRE(after.followers().empty());
+    REQUIRE(after.learners_size() == 1);
+  }
+  SECTION("both followers are dropped: learners come one after the other") {
+    REQUIRE(c.Reconfigure(before.primary(), {c.Change(kDrop, 0, first)})->made(0));
+    REQUIRE(c.Reconfigure(before.primary(), {c.Change(kDrop, 0, second)})->made(0));
+    REQUIRE(c.Partition(0).followers().empty());
+    REQUIRE(c.Partition(0).learners_size() == 1);
+    const uint64_t learner = c.Partition(0).learners(0).server();
+    REQUIRE(c.Reconfigure(before.primary(), {c.Change(kAdmit, 0, learner)})->made(0));
+    REQUIRE(c.Partition(0).followers_size() == 1);
+  }
   REQUIRE_FALSE(Lost(c));
 }
 

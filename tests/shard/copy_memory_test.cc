@@ -249,7 +249,7 @@ TEST_CASE("a learner begins only where its rows fit into memory") {
         Status::kSequenceGap);
 
   pair.memory.limit = uint64_t{4} << 20;
-  pair.f.engine->replicas().Resend(0);
+  pair.f.engine->replicas().Resend(kCopyId, 0);
   REQUIRE(pair.Ship() == Status::kOk);
   CHECK(pair.f.engine->replicas().CaughtUp(0));
   CHECK(pair.RowsOf(*pair.copy) == keys.size());

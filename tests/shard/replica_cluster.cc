@@ -318,7 +318,9 @@ void ReplicaCluster::Replicate(Node* node) {
   for (uint32_t p = 0; p < plan_.partitions; ++p) {
     if (out_[{node->server, p}] > 0 || !refused_[{node->server, p}]) continue;
     refused_[{node->server, p}] = false;
-    node->engine->replicas().Resend(p);
+    for (const CopyStatus& copy : node->engine->replicas().Status()) {
+      if (copy.partition == p) node->engine->replicas().Resend(copy.copy, p);
+    }
   }
 }
 

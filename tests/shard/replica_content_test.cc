@@ -56,7 +56,7 @@ TEST_CASE("a table created before a learner's first record is on the replica") {
     CHECK(pair.Ship() == ReplyStatus::kNotReady);
     CHECK_FALSE(pair.primary.engine->replicas().CaughtUp(0));
     pair.ApplyReplica();
-    pair.primary.engine->replicas().Resend(0);
+    pair.primary.engine->replicas().Resend({kReplica, 0}, 0);
     CHECK(pair.Ship() == ReplyStatus::kOk);
     CHECK(pair.primary.engine->replicas().CaughtUp(0));
   }
@@ -321,7 +321,7 @@ bool KnowsThatReplicaDiffers() {
   const bool refused = std::any_of(events.begin(), events.end(), [](const Event& event) {
     return event.kind == Event::Kind::kReplicated && event.answer.status != ReplyStatus::kOk;
   });
-  return refused && pair.primary.engine->replicas().Differs(0);
+  return refused && pair.primary.engine->replicas().Differs({kReplica, 0}, 0);
 }
 
 TEST_CASE("regression: a replicated push that cannot be applied makes its replica differ") {

@@ -170,7 +170,7 @@ TEST_CASE("replica notes: a later note replaces an earlier one") {
     header.generation = generation;
     header.worker = worker;
     header.worker_clock = clock;
-    notes.Put(table, header);
+    notes.Put(table, header, false);
   };
   put(2, ReplicaKind::kReset, 1);
   put(1, ReplicaKind::kSettle, 1, 7, 3);

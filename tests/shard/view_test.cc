@@ -147,6 +147,7 @@ TEST_CASE("regression: a primary that is primary again two epochs later has no e
   REQUIRE(f.EndStep(1, 0, 0, 0).answer.status == Status::kOk);
   REQUIRE(f.Version(0) == 1);
   PartitionOf(f, 0)->set_epoch(PartitionOf(f, 0)->epoch() + 2);
+  PartitionOf(f, 0)->set_renewed_epoch(PartitionOf(f, 0)->epoch());
   REQUIRE(f.Apply().ok());
   CHECK(f.Version(0) == 0);
 }

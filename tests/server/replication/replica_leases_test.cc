@@ -107,6 +107,31 @@ TEST_CASE("leases: a primary reads under the beacons that its follower acknowled
   CHECK_FALSE(leases.MayRead(0, sent + 2 * kReads));
 }
 
+TEST_CASE("leases: a primary reads under the leases of all its followers, and judges each") {
+  ReplicaLeases leases;
+  v1::ClusterView view = View({{kOne, kTwo}});
+  v1::Replica* const other = view.mutable_partitions(0)->add_followers();
+  other->set_server(kThree.server);
+  other->set_shard(kThree.shard);
+  other->set_since(5);
+  leases.Follow(view, kOne, kStart);
+  REQUIRE(leases.TakeBeacons(kStart).size() == 2);
+  leases.Acknowledged(kTwo, Of(0), kStart + kMilli);
+  CHECK_FALSE(leases.MayRead(0, kStart + kMilli));
+  leases.Acknowledged(kThree, Of(0, 1, 5), kStart + 20 * kMilli);
+  CHECK(leases.MayRead(0, kStart + kMilli + kReads - 1));
+  CHECK_FALSE(leases.MayRead(0, kStart + kMilli + kReads));
+  // One of them is silent: it alone is given up.
+  for (int64_t now = kStart; now < kStart + kLeaseNanos; now += kLeaseNanos / 16) {
+    leases.Acknowledged(kThree, Of(0, 1, 5), now);
+    CHECK(Judged(&leases, now).empty());
+  }
+  const auto changes = Judged(&leases, kStart + kLeaseNanos + kMilli);
+  REQUIRE(changes.size() == 1);
+  CHECK(changes[0].kind() == v1::ConfigurationChange::DROP_REPLICA);
+  CHECK(changes[0].server() == kTwo.server);
+}
+
 TEST_CASE("leases: an acknowledgement of another server, partition, epoch or role does not count") {
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo, As::kFollower, 3, 2}}), kOne, kStart);
@@ -129,7 +154,7 @@ TEST_CASE("leases: a learner is no reason to wait until it may be a follower") {
   CHECK(leases.active());
   CHECK(leases.MayRead(0, kStart + 10 * kLeaseNanos));
   CHECK(leases.MayReadAll(kStart));
-  leases.Admitting(0);
+  leases.Admitting(0, kTwo.server);
   CHECK_FALSE(leases.MayRead(0, kStart));
   CHECK_FALSE(leases.MayReadAll(kStart));
   // Whether the coordinator has made it one is not known.
@@ -157,7 +182,7 @@ TEST_CASE("leases: acknowledgements before a learner was to be admitted count") 
   ReplicaLeases leases;
   leases.Follow(View({{kOne, kTwo, As::kLearner}}), kOne, kStart);
   leases.Acknowledged(kTwo, Of(0), kStart);
-  leases.Admitting(0);
+  leases.Admitting(0, kTwo.server);
   CHECK(leases.MayReadAll(kStart + kReads - 1));
   CHECK_FALSE(leases.MayReadAll(kStart + kReads));
 }
@@ -475,7 +500,7 @@ TEST_CASE("leases: all of a shard's partitions may be read when each may") {
   leases.Acknowledged(kTwo, Of(0), kStart + 400 * kMilli);
   CHECK(leases.MayReadAll(kStart + 100 * kMilli + kReads - 1));
   CHECK_FALSE(leases.MayReadAll(kStart + 100 * kMilli + kReads));
-  leases.Admitting(2);
+  leases.Admitting(2, kThree.server);
   CHECK_FALSE(leases.MayReadAll(kStart + 100 * kMilli));
   leases.Follow(View({{kOne}, {kOne}, {kOne}, {kOne}, {kTwo, kOne}}), kOne, kStart);
   CHECK(leases.MayReadAll(kStart + 100 * kLeaseNanos));
