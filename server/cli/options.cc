@@ -122,12 +122,13 @@ void AddClusterOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint32_t>(1, 10'000));
   app->add_option("--replicas", node->replicas,
                   "Replicas of each partition, on different servers: with 2, training "
-                  "continues when a server dies. Default: as in --state, else 1")
-      ->check(InRange<uint32_t>(1, 2));
+                  "continues when a server dies; with 3, also when two die at once. Default: as in "
+                  "--state, else 1")
+      ->check(InRange<uint32_t>(1, 3));
   app->add_option("--min-replicas", node->min_replicas,
                   "Pushes to a partition with fewer replicas wait; at most --replicas. Default: as "
                   "in --state, else 1")
-      ->check(InRange<uint32_t>(1, 2));
+      ->check(InRange<uint32_t>(1, 3));
 }
 
 void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {

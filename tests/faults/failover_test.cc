@@ -2,6 +2,7 @@
 // that is left with one.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <memory>
@@ -168,6 +169,28 @@ TEST_CASE("servers are killed one after the other: training ends with the undist
     absl::SleepFor(
         absl::Milliseconds(random() % (LeaseMs() * 3 / 2)));  // before the lease ends, or after
     cluster.RestartServer(victim);
+  }
+  trainings.Finish();
+}
+
+TEST_CASE(
+    "three replicas: two servers are killed at once: training ends with the undisturbed bits") {
+  const Training training;
+  ProcessCluster cluster({.servers = 4, .lease_ms = LeaseMs(), .replicas = 3});
+  Trainings trainings(cluster, training);
+  std::mt19937_64 random(11);
+  for (int kills = 0; kills < std::max(Kills() / 5, 1);) {
+    trainings.Await();
+    absl::SleepFor(absl::Milliseconds(random() % 300));  // a random moment of the kill
+    if (!cluster.CheckReplicated()) continue;
+    const int first = static_cast<int>(random() % 4);
+    const int second = (first + 1 + static_cast<int>(random() % 3)) % 4;
+    cluster.KillServer(first);
+    cluster.KillServer(second);
+    kills += trainings.running() ? 1 : 0;
+    absl::SleepFor(absl::Milliseconds(random() % (LeaseMs() * 3 / 2)));
+    cluster.RestartServer(first);
+    cluster.RestartServer(second);
   }
   trainings.Finish();
 }

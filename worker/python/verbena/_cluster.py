@@ -183,7 +183,7 @@ def local_cluster(servers: int = 2, shards: int = 1, replicas: int = 1, *,
 
     servers: number of server processes.
     shards: executor threads of each server.
-    replicas: of each partition, 1 or 2.
+    replicas: of each partition, 1 to 3, at most `servers`.
     options: more options of verbenad for the coordinator, such as ("--lease-ms", "1000").
     server_options: those of the servers; default: none.
 
