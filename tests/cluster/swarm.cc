@@ -50,6 +50,10 @@ class Swarm {
     if (world_.plan.has_steps() && world_.has(SwarmFeature::kSlowServer)) {
       recovery_limit_ += kRecoveryLimit;
     }
+    // It has a replica of each partition, and of several at once a record a turn.
+    if (world_.has(SwarmFeature::kThreeReplicas) && world_.has(SwarmFeature::kSlowServer)) {
+      recovery_limit_ += 2 * kRecoveryLimit;
+    }
     if (world_.trace) {
       world_.plan.cluster.log = [this](const std::string& line) {
         if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));

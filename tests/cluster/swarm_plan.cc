@@ -86,6 +86,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kRates, "rates", 0.25},
     {SwarmFeature::kFewOperations, "few_operations", 0.12},
     {SwarmFeature::kStates, "states", 0.3},
+    {SwarmFeature::kThreeReplicas, "three_replicas", 0.12},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
@@ -408,6 +409,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
   // A pull that waits for a step holds a buffer.
   if (plan.has_steps() && plan.staging_bytes > 0) {
     plan.staging_bytes = std::max(plan.staging_bytes, size_t{plan.operations} << 14);
+  }
+  drop_unless(SwarmFeature::kThreeReplicas, plan.cluster.replicas > 1);
+  if (plan.has(SwarmFeature::kThreeReplicas)) {
+    plan.cluster.replicas = 3;
+    plan.cluster.servers = std::max(plan.cluster.servers, 3);
   }
   return plan;
 }

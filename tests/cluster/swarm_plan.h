@@ -88,6 +88,7 @@ enum class SwarmFeature : uint32_t {
   kRates,           // workers change the rates of tables that are sums
   kFewOperations,   // lanes take fewer operations than workers wait for
   kStates,          // workers assign and pull the state of optimizers
+  kThreeReplicas,   // partitions have three replicas
   kRareFaults,      // faults at random times are rare
   kCount
 };
