@@ -448,7 +448,9 @@ void Replication::Reconfigure(int64_t now) {
     if (w.why != GiveUp::kNo) {
       w.change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
       w.change.set_no_memory(w.why == GiveUp::kNoMemory);
-    } else if (learner && engine_->replicas().CaughtUp(p.id())) {
+    } else if (learner && engine_->replicas().CaughtUp(p.id()) && leases_.MayServe(p.id(), now)) {
+      // Not before: a former primary may read until then by the lease that this shard granted. A
+      // follower that is promoted meanwhile has granted none and would not wait.
       w.change.set_kind(v1::ConfigurationChange::ADMIT);
     } else {
       continue;
