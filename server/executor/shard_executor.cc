@@ -118,6 +118,14 @@ const shard::Engine* ShardExecutor::engine() const { return core_->engine.get();
 ReplicationCounters ShardExecutor::replication_counters() const {
   return core_->replication->counters();
 }
+uint64_t ShardExecutor::ReadsInEpoch(uint32_t partition) const {
+  const ShardCore& s = *core_;
+  if (s.view == nullptr || s.incarnation == 0) return 0;
+  if (partition >= static_cast<uint32_t>(s.view->partitions_size())) return 0;
+  const v1::Partition& p = s.view->partitions(static_cast<int>(partition));
+  if (p.primary() != s.incarnation || p.shard() != s.options.shard) return 0;
+  return s.replication->leases().MayRead(partition, s.clock->NowNanos()) ? p.epoch() : 0;
+}
 
 void ShardExecutor::SetIncarnation(uint64_t incarnation) {
   ShardCore& s = *core_;

@@ -202,6 +202,8 @@ class ShardExecutor {
   PeerLinks& links();                                // for replication, and tests
   const shard::Engine* engine() const;               // tests. Null before the incarnation is known
   ReplicationCounters replication_counters() const;  // tests
+  // Tests: the epoch in which it may answer reads of the partition now; 0: it may not.
+  uint64_t ReadsInEpoch(uint32_t partition) const;
 
   bool RunOnce();
   int64_t NextTimerNanos() const;

@@ -413,6 +413,9 @@ bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* 
     return true;
   }
   if (p.learners().empty() || !engine_->replicas().CaughtUp(p.id())) return false;
+  // Not before: a former primary may read until then by the lease that this shard granted. A
+  // follower that is promoted meanwhile has granted none and would not wait.
+  if (!leases_.MayServe(p.id(), now)) return false;
   wanted->change.set_server(p.learners(0).server());
   wanted->change.set_kind(v1::ConfigurationChange::ADMIT);
   return true;

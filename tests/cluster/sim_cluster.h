@@ -108,6 +108,10 @@ class SimServer {
   void SetColdIo(int64_t ns) { cold_io_ns_ = ns; }
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   const server::ShardExecutor& shard(uint32_t index) const { return *shards_[index]; }
+  // The epoch in which that shard may answer reads of the partition; 0: it may not.
+  uint64_t ReadsInEpoch(uint32_t shard, uint32_t partition) const {
+    return shards_[shard]->ReadsInEpoch(partition);
+  }
 
  private:
   server::ShardExecutor* FindShard(uint32_t shard);  // null: none

@@ -15,6 +15,7 @@
 #include "tests/cluster/swarm_faults.h"
 #include "tests/cluster/swarm_operator.h"
 #include "tests/cluster/swarm_standstill.h"
+#include "tests/cluster/swarm_trace.h"
 #include "tests/cluster/swarm_world.h"
 
 namespace verbena::test {
@@ -33,7 +34,8 @@ constexpr int64_t kStepsLimit = 90 * kSecond;
 
 class Swarm {
  public:
-  explicit Swarm(uint64_t seed) {
+  // `traces` null: nothing is recorded.
+  Swarm(uint64_t seed, SwarmTrace::Partitions* traces) {
     world_.plan = DrawPlan(seed);
     world_.result = &result_;
     world_.random.seed(seed * 104'729 + 7);
@@ -69,9 +71,11 @@ class Swarm {
     }
     world_.plan.cluster.commit_observer = [this](const shard::Commit& commit) {
       checks_->Observe(commit);
+      if (trace_ != nullptr) trace_->Observe(commit);
     };
     world_.plan.cluster.view_changed = [this] {
       if (checks_ != nullptr) checks_->ViewChanged();
+      if (trace_ != nullptr) trace_->FollowView();
     };
     cluster_ = std::make_unique<SimCluster>(world_.plan.cluster);
     world_.cluster = cluster_.get();
@@ -90,6 +94,7 @@ class Swarm {
     aims_ = std::make_unique<SwarmAims>(&world_, faults_.get(), &clients_);
     operator_ = std::make_unique<SwarmOperator>(&world_);
     checks_ = std::make_unique<SwarmChecks>(&world_);
+    if (traces != nullptr) trace_ = std::make_unique<SwarmTrace>(&world_, traces);
   }
 
   SwarmResult Run() {
@@ -107,6 +112,7 @@ class Swarm {
     final_readers_.clear();
     operator_.reset();
     checks_.reset();
+    trace_.reset();
     if (checkpoints_ != nullptr) {
       result_.checkpoints = checkpoints_->saved().checked();
       result_.restored_partitions = checkpoints_->saved().compared();
@@ -175,6 +181,10 @@ class Swarm {
   bool Turn() {
     if (!result_.violations.empty()) return true;
     checks_->Run();
+    if (trace_ != nullptr) {
+      trace_->FollowView();
+      trace_->LookAtLeases();
+    }
     if (checkpoints_ != nullptr) checkpoints_->Run(*checks_);
     if (disks_ != nullptr) disks_->Run();
     faults_->Run();
@@ -280,6 +290,7 @@ class Swarm {
   std::unique_ptr<SwarmAims> aims_;
   std::unique_ptr<SwarmOperator> operator_;
   std::unique_ptr<SwarmChecks> checks_;
+  std::unique_ptr<SwarmTrace> trace_;  // null: nothing is recorded
   int64_t recovery_limit_ = kRecoveryLimit, finish_limit_ = kFinishLimit;
   int64_t pause_ = 0;  // before the next process takes a place
   int64_t next_churn_ = 0, next_look_ = 0, finish_by_ = 0;
@@ -287,6 +298,10 @@ class Swarm {
 
 }  // namespace
 
-SwarmResult RunSwarm(uint64_t seed) { return Swarm(seed).Run(); }
+SwarmResult RunSwarm(uint64_t seed) { return Swarm(seed, nullptr).Run(); }
+
+SwarmResult RunSwarm(uint64_t seed, std::map<uint32_t, std::vector<TraceEvent>>* traces) {
+  return Swarm(seed, traces).Run();
+}
 
 }  // namespace verbena::test

@@ -23,8 +23,11 @@
 #define VERBENA_TESTS_CLUSTER_SWARM_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
+
+#include "tests/model/trace_checker.h"
 
 namespace verbena::test {
 
@@ -43,6 +46,8 @@ struct SwarmResult {
 };
 
 SwarmResult RunSwarm(uint64_t seed);
+// Records the events of each partition.
+SwarmResult RunSwarm(uint64_t seed, std::map<uint32_t, std::vector<TraceEvent>>* traces);
 
 }  // namespace verbena::test
 

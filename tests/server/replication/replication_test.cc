@@ -234,6 +234,29 @@ TEST_CASE("replicas: a follower that is promoted early waits until its own lease
   CHECK(copies.Pushed(&other, 2, 2) == ReplyStatus::kOk);
 }
 
+// The learner did not grant the lease. As a follower it could be promoted, and would not wait.
+TEST_CASE(
+    "regression: replicas: no learner is admitted before the former primary's lease has passed") {
+  Copies copies;
+  copies.Begin();
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  // The next primary is not heard by the former one's follower, and the former one reads on.
+  const int64_t stopped = copies.world.now();
+  copies.a.paused = true;
+  copies.world.Apply(&copies.b, copies.View({kB, {}, {kC}}, 3, 3, 2));
+  copies.world.Apply(&copies.c, copies.View({kB, {}, {kC}}, 3, 3, 2));
+  const auto has_everything = [&] {
+    const auto replicas = copies.c.shard->Snapshot().replicas;
+    return !replicas.empty() && replicas[0].role() == v1::ReplicaStatistics::ROLE_FOLLOWER;
+  };
+  REQUIRE(copies.Until(has_everything, kLease / 2));
+  copies.PassUntil(stopped, kLease * 8 / 10);
+  CHECK(copies.asked.empty());
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }, kLease));
+  CHECK(Is(copies.asked[0], kB, Change::ADMIT, 3, kC.server));
+}
+
 TEST_CASE("replicas: a record refused for an older view is sent again") {
   Copies copies;
   copies.Begin();
