@@ -1,17 +1,15 @@
 #include "tests/faults/etcd_cluster.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/control/grpc_control_channel.h"
 #include "proto/control/standby.h"
+#include "tests/faults/coordinator_callers.h"
 #include "tests/support/http.h"
 
 namespace verbena::test {
@@ -29,18 +27,10 @@ std::string EtcdPath() {
 // The view of one coordinator, if it leads.
 absl::StatusOr<v1::ClusterView> ViewOf(const std::string& address) {
   GrpcControlChannel channel(nullptr, nullptr, absl::Milliseconds(300));
-  std::optional<absl::StatusOr<v1::GetViewResponse>> answer;
-  Call<v1::GetViewResponse>(channel, address, "/verbena.v1.Cluster/GetView", v1::GetViewRequest(),
-                            absl::Milliseconds(400), [&](absl::StatusOr<v1::GetViewResponse> r) {
-                              answer.emplace(std::move(r));
-                            });
-  while (!answer) {
-    pollfd descriptor{channel.wake_fd(), POLLIN, 0};
-    poll(&descriptor, 1, 1000);
-    channel.RunOnce();
-  }
-  if (!answer->ok()) return answer->status();
-  return (*answer)->view();
+  absl::StatusOr<v1::GetViewResponse> answer = CallCluster<v1::GetViewResponse>(
+      channel, address, "GetView", v1::GetViewRequest(), absl::Milliseconds(400));
+  if (!answer.ok()) return answer.status();
+  return answer->view();
 }
 
 }  // namespace
@@ -91,7 +81,8 @@ void EtcdCluster::StartCoordinator(int index) {
       VerbenadPath(), "--coordinator", "--shards", "0", "--listen", coordinator.address, "--name",
       absl::StrCat("coordinator-", index), "--etcd", endpoints_, "--etcd-lease",
       std::to_string(options_.lease_s), "--lease-ms", "4000", "--replicas",
-      std::to_string(options_.servers), "--expected-servers", std::to_string(options_.servers)});
+      std::to_string(std::min(options_.servers, 2)), "--expected-servers",
+      std::to_string(options_.servers)});
 }
 
 void EtcdCluster::KillMember(int index) {
@@ -112,6 +103,12 @@ int EtcdCluster::Leader(v1::ClusterView* view) {
     return static_cast<int>(i);
   }
   return -1;
+}
+
+std::vector<std::string> EtcdCluster::coordinators() const {
+  std::vector<std::string> addresses;
+  for (const Coordinator& coordinator : coordinators_) addresses.push_back(coordinator.address);
+  return addresses;
 }
 
 bool EtcdCluster::NoneLeads() {

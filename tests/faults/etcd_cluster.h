@@ -18,7 +18,7 @@ namespace verbena::test {
 struct EtcdClusterOptions {
   int members = 3;
   int coordinators = 3;
-  int servers = 2;
+  int servers = 3;
   int lease_s = 3;  // of the leader's key
 };
 
@@ -29,6 +29,7 @@ class EtcdCluster {
   // The addresses of all coordinators.
   const std::string& address() const { return addresses_; }
   const std::string& coordinator_address(int index) const { return coordinators_[index].address; }
+  std::vector<std::string> coordinators() const;
   const std::string& etcd() const { return endpoints_; }
   Process& member(int index) { return *members_[index].process; }
   Process& coordinator(int index) { return *coordinators_[index].process; }
