@@ -45,6 +45,7 @@ VERBENA_PACKAGES_TEST=(
   python3 python3-yaml clang-format-14 shellcheck systemd
   etcd-server                                         # tests start their own members by hand
   spin                                                # tests/model
+  etcd-client                                         # etcdctl, by which tests fill and compact it
   "${VERBENA_PACKAGES_PYTHON[@]}"
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"

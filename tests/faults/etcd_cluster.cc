@@ -1,46 +1,38 @@
 #include "tests/faults/etcd_cluster.h"
 
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/control/grpc_control_channel.h"
 #include "proto/control/standby.h"
+#include "tests/faults/coordinator_callers.h"
 #include "tests/support/http.h"
 
 namespace verbena::test {
 namespace {
 
-// Debian's package etcd-server.
-std::string EtcdPath() {
-  for (const char* path : {"/usr/bin/etcd", "/usr/local/bin/etcd"}) {
-    if (access(path, X_OK) == 0) return path;
+// Of Debian's packages etcd-server and etcd-client.
+std::string PathOf(const std::string& program) {
+  for (const char* directory : {"/usr/bin/", "/usr/local/bin/"}) {
+    if (access((directory + program).c_str(), X_OK) == 0) return directory + program;
   }
-  FAIL("there is no etcd: install Debian's package etcd-server (deploy/packages.sh, group test)");
+  FAIL("there is no " << program
+                      << ": install Debian's packages etcd-server and etcd-client "
+                         "(deploy/packages.sh, group test)");
   return "";
 }
 
 // The view of one coordinator, if it leads.
 absl::StatusOr<v1::ClusterView> ViewOf(const std::string& address) {
   GrpcControlChannel channel(nullptr, nullptr, absl::Milliseconds(300));
-  std::optional<absl::StatusOr<v1::GetViewResponse>> answer;
-  Call<v1::GetViewResponse>(channel, address, "/verbena.v1.Cluster/GetView", v1::GetViewRequest(),
-                            absl::Milliseconds(400), [&](absl::StatusOr<v1::GetViewResponse> r) {
-                              answer.emplace(std::move(r));
-                            });
-  while (!answer) {
-    pollfd descriptor{channel.wake_fd(), POLLIN, 0};
-    poll(&descriptor, 1, 1000);
-    channel.RunOnce();
-  }
-  if (!answer->ok()) return answer->status();
-  return (*answer)->view();
+  absl::StatusOr<v1::GetViewResponse> answer = CallCluster<v1::GetViewResponse>(
+      channel, address, "GetView", v1::GetViewRequest(), absl::Milliseconds(400));
+  if (!answer.ok()) return answer.status();
+  return answer->view();
 }
 
 }  // namespace
@@ -50,6 +42,7 @@ EtcdCluster::EtcdCluster(const EtcdClusterOptions& options) : options_(options) 
   for (size_t i = 0; i < members_.size(); ++i) {
     members_[i].client = AddressToKeep();
     members_[i].peer = AddressToKeep();
+    members_[i].metrics = AddressToKeep();
     absl::StrAppend(&endpoints_, i > 0 ? "," : "", members_[i].client);
     absl::StrAppend(&peers_, i > 0 ? "," : "", "m", i, "=http://", members_[i].peer);
   }
@@ -75,23 +68,69 @@ EtcdCluster::EtcdCluster(const EtcdClusterOptions& options) : options_(options) 
 void EtcdCluster::StartMember(int index) {
   Member& member = members_[static_cast<size_t>(index)];
   const std::string name = absl::StrCat("m", index);
+  const std::string client = (options_.tls ? "https://" : "http://") + member.client;
+  const std::string peer = "http://" + member.peer;
   // An election takes a second or two, as by default.
-  member.process = std::make_unique<Process>(std::vector<std::string>{
-      EtcdPath(), "--name", name, "--data-dir", directory_.File(name), "--listen-client-urls",
-      "http://" + member.client, "--advertise-client-urls", "http://" + member.client,
-      "--listen-peer-urls", "http://" + member.peer, "--initial-advertise-peer-urls",
-      "http://" + member.peer, "--initial-cluster", peers_, "--initial-cluster-state", "new",
-      "--initial-cluster-token", "verbena-test"});
+  std::vector<std::string> argv = {PathOf("etcd"),
+                                   "--name",
+                                   name,
+                                   "--data-dir",
+                                   directory_.File(name),
+                                   "--listen-client-urls",
+                                   client,
+                                   "--advertise-client-urls",
+                                   client,
+                                   "--listen-metrics-urls",
+                                   "http://" + member.metrics,
+                                   "--listen-peer-urls",
+                                   peer,
+                                   "--initial-advertise-peer-urls",
+                                   peer,
+                                   "--initial-cluster",
+                                   peers_,
+                                   "--initial-cluster-state",
+                                   "new",
+                                   "--initial-cluster-token",
+                                   "verbena-test"};
+  argv.insert(argv.end(), options_.member_options.begin(), options_.member_options.end());
+  member.process = std::make_unique<Process>(argv);
+}
+
+std::string EtcdCluster::Etcdctl(std::vector<std::string> command) {
+  std::vector<std::string> argv = {"/usr/bin/env", "ETCDCTL_API=3", PathOf("etcdctl"),
+                                   "--endpoints",  endpoints_,      "--command-timeout",
+                                   "30s"};
+  argv.insert(argv.end(), options_.etcdctl_options.begin(), options_.etcdctl_options.end());
+  argv.insert(argv.end(), command.begin(), command.end());
+  const Finished done = RunProgram(argv);
+  INFO(done.out << done.err);
+  REQUIRE(done.status == 0);
+  return done.out;
 }
 
 void EtcdCluster::StartCoordinator(int index) {
   Coordinator& coordinator = coordinators_[static_cast<size_t>(index)];
   if (coordinator.process != nullptr) coordinator.earlier += coordinator.process->err();
-  coordinator.process = std::make_unique<Process>(std::vector<std::string>{
-      VerbenadPath(), "--coordinator", "--shards", "0", "--listen", coordinator.address, "--name",
-      absl::StrCat("coordinator-", index), "--etcd", endpoints_, "--etcd-lease",
-      std::to_string(options_.lease_s), "--lease-ms", "4000", "--replicas",
-      std::to_string(options_.servers), "--expected-servers", std::to_string(options_.servers)});
+  std::vector<std::string> argv = {VerbenadPath(),
+                                   "--coordinator",
+                                   "--shards",
+                                   "0",
+                                   "--listen",
+                                   coordinator.address,
+                                   "--name",
+                                   absl::StrCat("coordinator-", index),
+                                   "--etcd",
+                                   endpoints_,
+                                   "--etcd-lease",
+                                   std::to_string(options_.lease_s),
+                                   "--lease-ms",
+                                   "4000",
+                                   "--replicas",
+                                   std::to_string(std::min(options_.servers, 2)),
+                                   "--expected-servers",
+                                   std::to_string(options_.servers)};
+  argv.insert(argv.end(), options_.coordinator_options.begin(), options_.coordinator_options.end());
+  coordinator.process = std::make_unique<Process>(argv);
 }
 
 void EtcdCluster::KillMember(int index) {
@@ -112,6 +151,12 @@ int EtcdCluster::Leader(v1::ClusterView* view) {
     return static_cast<int>(i);
   }
   return -1;
+}
+
+std::vector<std::string> EtcdCluster::coordinators() const {
+  std::vector<std::string> addresses;
+  for (const Coordinator& coordinator : coordinators_) addresses.push_back(coordinator.address);
+  return addresses;
 }
 
 bool EtcdCluster::NoneLeads() {
@@ -136,7 +181,7 @@ int EtcdCluster::WaitLeader(int except, v1::ClusterView* view) {
 int EtcdCluster::EtcdLeader() {
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].process == nullptr || !members_[i].process->running()) continue;
-    const HttpAnswer answer = HttpGet(members_[i].client, "/metrics");
+    const HttpAnswer answer = HttpGet(members_[i].metrics, "/metrics");
     if (answer.status == 200 && MetricSum(answer.body, "etcd_server_is_leader") == 1)
       return static_cast<int>(i);
   }

@@ -18,8 +18,12 @@ namespace verbena::test {
 struct EtcdClusterOptions {
   int members = 3;
   int coordinators = 3;
-  int servers = 2;
-  int lease_s = 3;  // of the leader's key
+  int servers = 3;
+  int lease_s = 3;                                    // of the leader's key
+  std::vector<std::string> member_options = {};       // besides
+  std::vector<std::string> coordinator_options = {};  // the same
+  std::vector<std::string> etcdctl_options = {};      // the same
+  bool tls = false;  // member_options name a certificate for clients
 };
 
 class EtcdCluster {
@@ -29,6 +33,7 @@ class EtcdCluster {
   // The addresses of all coordinators.
   const std::string& address() const { return addresses_; }
   const std::string& coordinator_address(int index) const { return coordinators_[index].address; }
+  std::vector<std::string> coordinators() const;
   const std::string& etcd() const { return endpoints_; }
   Process& member(int index) { return *members_[index].process; }
   Process& coordinator(int index) { return *coordinators_[index].process; }
@@ -36,6 +41,8 @@ class EtcdCluster {
 
   // SIGKILL; returns once the process is gone.
   void KillMember(int index);
+  // etcd's own program, on all members. Its output; the command must succeed.
+  std::string Etcdctl(std::vector<std::string> command);
   void KillCoordinator(int index);
   void StartMember(int index);       // on its data and address
   void StartCoordinator(int index);  // on its address
@@ -53,7 +60,7 @@ class EtcdCluster {
 
  private:
   struct Member {
-    std::string client, peer;
+    std::string client, peer, metrics;
     std::unique_ptr<Process> process;
   };
   struct Coordinator {

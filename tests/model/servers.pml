@@ -26,7 +26,7 @@ inline Follow(p, s, n) {
       :: SEEN(p, s).copy == AT(p, n).copy && SEEN(p, s).since == AT(p, n).since ->
         HERE(p, s).leased = HERE(p, s).leased || AT(p, n).follower
       :: else ->
-        /* shard/replica/log.cc: ReplicaLog::SetCopy. The copy is not waited for any more. */
+        /* shard/replica/log.cc: ReplicaLog::SetCopies. The copy is not waited for any more. */
         if
         :: HERE(p, s).pending > 0 ->
           HERE(p, s).done = HERE(p, s).pending;
@@ -155,7 +155,7 @@ inline Follow(p, s, n) {
 #ifdef ADMITTED_BEFORE_COMPLETE
 #define HAS_ALL(p, s) (COPY_TAKES(p, s) && COPY_OF(p, s).content != NOTHING)
 #else
-/* shard/replica/log.h: CaughtUp */
+/* shard/replica/copy_set.h: CaughtUp */
 #define HAS_ALL(p, s) (COPY_TAKES(p, s) && HERE(p, s).required && COPY_OF(p, s).content == COMPLETE)
 #endif
 /* Not before the lease of the former primary has passed: the learner did not grant it, and would

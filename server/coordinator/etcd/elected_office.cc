@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/control/standby.h"
+#include "server/coordinator/etcd/failpoints.h"
 
 namespace verbena::server {
 namespace {
@@ -47,7 +48,8 @@ void ElectedOffice::Stop() {
 bool ElectedOffice::Leads() const {
   // Acquire: with the store's state of that office.
   return writes_.load(std::memory_order_acquire) &&
-         election_->Leads(held_.load(std::memory_order_relaxed));
+         (election_->Leads(held_.load(std::memory_order_relaxed)) ||
+          VERBENA_FAILPOINT(etcd, stale_read));
 }
 
 absl::Status ElectedOffice::WhyEnded() const {

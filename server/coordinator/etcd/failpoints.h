@@ -12,6 +12,7 @@ namespace verbena::etcd {
 struct Failpoints {
   Failpoint
       two_leaders_write;  // a write does not depend on the leader's key and the state's revision
+  Failpoint stale_read;   // a leader that has ended answers until its coordinator is gone
   Failpoint unknown_is_failed;   // a transaction without an answer counts as not applied
   Failpoint entries_before_all;  // a large save writes its entries before it is complete
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -162,6 +163,13 @@ EtcdOptions FakeEtcd::Options() const {
   options.endpoints = {address()};
   options.pause = absl::Milliseconds(1);
   return options;
+}
+
+FakeEtcd::Faults FakeEtcd::RandomFaults(uint64_t seed, uint64_t in, std::vector<Fault> kinds) {
+  return
+      [in, kinds = std::move(kinds), random = std::mt19937_64(seed)](const std::string&) mutable {
+        return random() % in == 0 ? kinds[random() % kinds.size()] : Fault::kNone;
+      };
 }
 
 void FakeEtcd::SetFaults(Faults faults) {

@@ -42,6 +42,8 @@ class FakeEtcd {
   };
   // Called for each request with the name of its call, before anything else.
   using Faults = std::function<Fault(const std::string& call)>;
+  // One request in `in` fails, by one of `kinds`; the same ones for a seed.
+  static Faults RandomFaults(uint64_t seed, uint64_t in, std::vector<Fault> kinds);
 
   FakeEtcd();
   ~FakeEtcd();

@@ -133,24 +133,7 @@ TEST_CASE("a candidate whose answers are lost recognises that it was elected") {
 TEST_CASE("at no time do two lead, under random faults") {
   FakeEtcd etcd;
   std::mt19937_64 random(7);
-  std::atomic<bool> bad = false;
-  etcd.SetFaults([&](const std::string&) {
-    if (!bad) return Fault::kNone;
-    switch (random() % 6) {
-      case 0:
-        return Fault::kLost;
-      case 1:
-        return Fault::kAnswerLost;
-      case 2:
-        return Fault::kLate;
-      case 3:
-        return Fault::kHang;
-      case 4:
-        return Fault::kTooMany;
-      default:
-        return Fault::kNone;
-    }
-  });
+  bool bad = false;
   std::vector<std::unique_ptr<Candidate>> all;
   for (const char* address : {"a:1", "b:1", "c:1"})
     all.push_back(std::make_unique<Candidate>(etcd, address, 1));
@@ -161,7 +144,14 @@ TEST_CASE("at no time do two lead, under random faults") {
          leaderships.size() < 3) {
     REQUIRE(std::chrono::steady_clock::now() - began < std::chrono::seconds(60));
     // Phases in which all works, and in which not much does.
-    bad = (std::chrono::steady_clock::now() - began) / std::chrono::milliseconds(1500) % 2 == 1;
+    const bool bad_now =
+        (std::chrono::steady_clock::now() - began) / std::chrono::milliseconds(1500) % 2 == 1;
+    if (std::exchange(bad, bad_now) != bad_now) {
+      etcd.SetFaults(bad ? FakeEtcd::RandomFaults(random(), 1,
+                                                  {Fault::kLost, Fault::kAnswerLost, Fault::kLate,
+                                                   Fault::kHang, Fault::kTooMany, Fault::kNone})
+                         : FakeEtcd::Faults());
+    }
     int leaders = 0;
     for (const auto& one : all) {
       const int64_t own = one->own();
