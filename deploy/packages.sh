@@ -46,6 +46,7 @@ VERBENA_PACKAGES_TEST=(
   etcd-server                                         # tests start their own members by hand
   spin                                                # tests/model
   etcd-client                                         # etcdctl, by which tests fill and compact it
+  slurmctld slurmd slurm-client munge                 # likewise their own Slurm; Debian's has no configuration
   "${VERBENA_PACKAGES_PYTHON[@]}"
   "${VERBENA_PACKAGES_SOFTROCE[@]}"
   "${VERBENA_PACKAGES_HOSTS[@]}"
@@ -92,18 +93,23 @@ ensure_packages() {
   mapfile -t missing < <(missing_packages "$@")
   [ "${#missing[@]}" -eq 0 ] && return 0
   # Debian starts a package's service when it installs it. Tests need the program alone.
-  local service='' unit=/etc/systemd/system/etcd.service
-  [[ " ${missing[*]} " == *" etcd-server "* ]] && service=etcd
+  local services=() service unit
+  [[ " ${missing[*]} " == *" etcd-server "* ]] && services+=(etcd)
+  [[ " ${missing[*]} " == *" munge "* ]] && services+=(munge)
   if [ "$(id -u)" -ne 0 ]; then
     printf 'Packages are missing. Install them, then run this again:\n' >&2
-    [ -z "$service" ] || printf '  sudo systemctl mask etcd   # unless this machine is to run one\n' >&2
+    [ "${#services[@]}" -eq 0 ] ||
+      printf '  sudo systemctl mask %s   # unless this machine is to run it\n' "${services[*]}" >&2
     printf '  sudo apt-get install --no-install-recommends %s\n' "${missing[*]}" >&2
     return 1
   fi
-  if [ "$service" = etcd ] && [ ! -e "$unit" ] && [ ! -L "$unit" ]; then
+  for service in "${services[@]}"; do
+    unit=/etc/systemd/system/$service.service
+    if [ -e "$unit" ] || [ -L "$unit" ]; then continue; fi
     mkdir -p "${unit%/*}" && ln -s /dev/null "$unit"
-    printf 'The service etcd is masked: it does not start on this machine (systemctl unmask etcd ends that).\n' >&2
-  fi
+    printf 'The service %s is masked: it does not start on this machine (systemctl unmask %s ends that).\n' \
+      "$service" "$service" >&2
+  done
   printf 'Installing %d missing packages: %s\n' "${#missing[@]}" "${missing[*]}" >&2
   # A fresh machine has no package lists yet; another apt may be at work (two quickstarts at once).
   local apt=(apt-get -qq -o DPkg::Lock::Timeout=600 -o Dpkg::Use-Pty=0)
