@@ -48,8 +48,11 @@ struct CrowdFigures {
   double joins_s = 0;              // all workers, joins_together at a time, while all watch
   double joins_saving_s = 0;       // of that, making the changes durable
   std::vector<double> changes_ms;  // each change of configurations, with all answers serialized
-  double change_bytes = 0;         // of the answers to one change, to all members
-  double heartbeat_us = 0;         // each, of the servers
+  std::vector<double> changes_saving_ms;  // of that, making it durable
+  double whole_answer_us = 0;             // an answer with a whole view, serialized
+  double start_ms = 0;                    // another coordinator on the same state
+  double change_bytes = 0;                // of the answers to one change, to all members
+  double heartbeat_us = 0;                // each, of the servers
   uint64_t view_bytes = 0;
   uint64_t resident_bytes = 0;
 };
@@ -66,12 +69,14 @@ class Crowd {
   };
   explicit Crowd(const CrowdOptions& options) : options_(options) {}
   absl::Status Start();
+  absl::Status MakeCoordinator();
   absl::Status JoinServers();
   absl::Status MakeTables();
   absl::Status JoinSome(int count);
   absl::Status JoinWorkers();
   absl::Status ChangeConfigurations();
   absl::Status BeatHearts();
+  absl::Status StartAgain();
   void Watch(Member* member);
   // All members watch, and have the newest view.
   void WatchAll();

@@ -3,6 +3,12 @@
 //
 //     coordinator [--workers 100,1000,10000] [--servers N] [--joins-together N] [--directory DIR]
 //     [--json FILE]
+//
+// With --simulate: the time that a cluster of that size takes to converge after failures, on
+// virtual time with measured costs.
+//
+//     coordinator --simulate [--workers 1000] [--servers 100] [--zones 10] [--seed N]
+//     [--latency-us N] [--takeover-ms N] [--costs ...] [--json FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/coordinator/crowd.h"
+#include "bench/coordinator/simulate.h"
 #include "bench/report.h"
 
 namespace verbena::bench {
@@ -24,6 +31,9 @@ struct Settings {
   std::vector<int> workers = {100, 1000, 10000};
   CrowdOptions crowd;
   bool durable = true;
+  bool simulate = false;
+  SimulationOptions simulation;
+  std::vector<double> costs;  // of the simulation; empty: they are measured
 };
 
 double Percentile(std::vector<double> values, double part) {
@@ -82,6 +92,39 @@ absl::Status Measure(const Settings& settings, Report* report) {
   return absl::OkStatus();
 }
 
+// Options of the simulation, which has the crowd's sizes.
+void AddSimulation(CLI::App* app, Settings* settings) {
+  SimulationOptions& simulation = settings->simulation;
+  app->add_flag("--simulate", settings->simulate,
+                "time to converge after failures, on virtual time; --workers is one number");
+  app->add_option("--seed", simulation.seed, "of the simulation")->capture_default_str();
+  app->add_option("--zones", simulation.zones, "racks of the servers")
+      ->check(CLI::Range(2, 1000))
+      ->capture_default_str();
+  app->add_option("--lease-ms", simulation.lease_ms, "duration of a lease, in ms")
+      ->check(CLI::Range(100, 600'000))
+      ->capture_default_str();
+  app->add_option("--latency-us", simulation.latency_us, "of a message, one way, in us")
+      ->check(CLI::Range(2, 1'000'000))
+      ->capture_default_str();
+  app->add_option("--takeover-ms", simulation.takeover_ms,
+                  "from the death of a coordinator until the next one starts, in ms")
+      ->check(CLI::Range(0, 600'000))
+      ->capture_default_str();
+  app->add_option("--costs", settings->costs, "costs that an earlier run has printed, in us")
+      ->delimiter(',')
+      ->expected(static_cast<int>(Costs::kCount))
+      ->check(CLI::NonNegativeNumber);
+}
+
+absl::Status MeasureOrSimulate(Settings* settings, Report* report) {
+  if (!settings->simulate) return Measure(*settings, report);
+  CrowdOptions crowd = settings->crowd;
+  crowd.workers = settings->workers.size() == 1 ? settings->workers.front() : 1000;
+  if (!settings->durable) crowd.directory.clear();
+  return Simulate(crowd, settings->costs, settings->simulation, report);
+}
+
 }  // namespace
 }  // namespace verbena::bench
 
@@ -110,8 +153,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("!--in-memory", settings.durable, "without a disk: nothing is made durable");
   app.add_option("--json", json, "write the rows to this file");
+  verbena::bench::AddSimulation(&app, &settings);
   CLI11_PARSE(app, argc, argv);
   verbena::bench::Report report;
-  const absl::Status status = verbena::bench::Measure(settings, &report);
+  const absl::Status status = verbena::bench::MeasureOrSimulate(&settings, &report);
   return report.End(verbena::bench::kBench, status, json);
 }
