@@ -84,6 +84,14 @@ void Admissions::Release() {
   for (const auto& stream : tracker_.lanes->streams()) tracker_.queue.Touch(stream.get());
 }
 
+uint64_t Admissions::EndedSteps() const {
+  uint64_t steps = 0;
+  for (const auto& [id, table] : tracker_.tables.all()) {
+    if (table->sync && !table->dropped) steps = std::max(steps, table->step - table->first_step);
+  }
+  return steps;
+}
+
 void Admissions::RunOnce(int64_t now) {
   if (now < ask_at_) return;
   ask_at_ = now + kAskEvery;

@@ -35,6 +35,8 @@ class Admissions {
   // A table is used for the first time: its step, and what is held of it.
   void Begin(TableState* table);
 
+  // CreateTableRequest::ended_steps.
+  uint64_t EndedSteps() const;
   // Group::admission of a record of a step.
   uint32_t NumberFor(const TableState& table) const { return table.sync ? known_ : 0; }
 
@@ -43,7 +45,6 @@ class Admissions {
   bool IsAsked(const v1::Job& job) const;
   void Hold(const v1::Job& job);
   void Release();
-  void Ask(int64_t now);
 
   RequestTracker& tracker_;
   uint32_t known_ = 0;

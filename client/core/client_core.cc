@@ -65,7 +65,8 @@ void ClientCore::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
   if (own.job().empty()) own.set_job(impl_->options.job);
   auto normal = NormalizeTableSpec(std::move(own));
   if (!normal.ok()) return done(normal.status());
-  impl_->session.CreateTable(*normal, deadline_ns, impl_->Remembering(std::move(done)));
+  impl_->session.CreateTable(*normal, impl_->tracker.admissions.EndedSteps(), deadline_ns,
+                             impl_->Remembering(std::move(done)));
 }
 
 void ClientCore::OpenTable(const std::string& name, int64_t deadline_ns,

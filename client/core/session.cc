@@ -183,11 +183,12 @@ absl::Status Session::Usable() const {
 
 // ---- tables -------------------------------------------------------------------------------------
 
-void Session::CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
+void Session::CreateTable(const v1::TableSpec& spec, uint64_t ended_steps, int64_t deadline_ns,
                           std::function<void(absl::StatusOr<v1::Table>)> done) {
   v1::CreateTableRequest request;
   request.set_request_id(calls_.NewRequestId());
   *request.mutable_spec() = spec;
+  request.set_ended_steps(ended_steps);
   calls_.Start<v1::CreateTableResponse>(
       options_.cluster, Method("CreateTable"), std::move(request), deadline_ns,
       [this, deadline_ns,

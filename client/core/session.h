@@ -51,7 +51,8 @@ class Session {
 
   void Join(int64_t deadline_ns, std::function<void(absl::Status)> done);
   void Leave(int64_t deadline_ns, std::function<void(absl::Status)> done);
-  void CreateTable(const v1::TableSpec& spec, int64_t deadline_ns,
+  // ended_steps: Admissions::EndedSteps().
+  void CreateTable(const v1::TableSpec& spec, uint64_t ended_steps, int64_t deadline_ns,
                    std::function<void(absl::StatusOr<v1::Table>)> done);
   void OpenTable(const std::string& name, int64_t deadline_ns,
                  std::function<void(absl::StatusOr<v1::Table>)> done);

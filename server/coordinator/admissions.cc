@@ -14,6 +14,10 @@ namespace {
 
 // No run has so many steps.
 constexpr uint64_t kMostSteps = uint64_t{1} << 62;
+// Steps that a table may have before the first iteration: one that assigns its first parameters.
+constexpr uint64_t kInitialSteps = 1;
+
+uint64_t FirstHeld(const v1::HeldSteps& held) { return std::min(held.first_held(), kMostSteps); }
 
 std::vector<uint64_t> JoiningOf(const v1::Job& job) {
   std::vector<uint64_t> joining;
@@ -34,23 +38,24 @@ void GiveRank(uint64_t incarnation, int32_t rank, uint32_t admission, const std:
 }
 
 // Tables that one iteration of a trainer pushes to are at the same step or, in the midst of the
-// iteration, at two successive ones. A worker that joins begins with the same step of all of them.
+// iteration, at two successive ones. A worker that joins begins with the same step of all of them;
+// also of a table that was created after the request, of which the caller has sent nothing.
 v1::MemberAdmission FirstSteps(const v1::AdmitMembersRequest& request, const std::string& job,
                                const ViewEditor& view) {
   absl::flat_hash_map<uint32_t, const v1::HeldSteps*> named;
   for (const v1::HeldSteps& held : request.tables()) named[held.table()] = &held;
-  std::map<uint32_t, uint64_t> held;
+  std::vector<std::pair<uint32_t, const v1::HeldSteps*>> tables;
   uint64_t greatest = 0;
   for (const auto& [id, table] : view.TablesOf(job)) {
     if (table->spec().consistency() != v1::CONSISTENCY_SYNC) continue;
     const auto it = named.find(id);
-    held[id] = it == named.end() ? 0 : std::min(it->second->first_held(), kMostSteps);
-    greatest = std::max(greatest, held[id]);
+    tables.emplace_back(id, it == named.end() ? nullptr : it->second);
+    if (it != named.end()) greatest = std::max(greatest, FirstHeld(*it->second));
   }
   v1::MemberAdmission admission;
-  for (const auto& [id, step] : held) {
-    const auto it = named.find(id);
-    const uint64_t committed = it == named.end() ? 0 : it->second->committed();
+  for (const auto& [id, held] : tables) {
+    const uint64_t step = held == nullptr ? greatest : FirstHeld(*held);
+    const uint64_t committed = held == nullptr ? 0 : held->committed();
     v1::FirstStep* first = admission.add_first_steps();
     first->set_table(id);
     first->set_step((greatest - step <= 1 ? greatest : step) + 1);
@@ -115,6 +120,24 @@ bool Admit(const v1::AdmitMembersRequest& request, ViewEditor* view) {
   }
   if (any) *job->add_admissions() = std::move(admission);
   return true;
+}
+
+void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view) {
+  if (table.spec().consistency() != v1::CONSISTENCY_SYNC || ended_steps > kInitialSteps) return;
+  const v1::Job* found = view->FindJob(table.spec().job());
+  if (found == nullptr || found->admissions().empty()) return;
+  // No server has the table before it has these first steps, so none has committed one of them.
+  v1::Job* job = view->EditJob(table.spec().job());
+  for (v1::MemberAdmission& admission : *job->mutable_admissions()) {
+    uint64_t greatest = 0;
+    for (const v1::FirstStep& first : admission.first_steps()) {
+      greatest = std::max(greatest, first.step());
+    }
+    if (greatest == 0) continue;
+    v1::FirstStep* first = admission.add_first_steps();
+    first->set_table(table.id());
+    first->set_step(greatest);
+  }
 }
 
 void BeginWithJoining(const std::string& name, ViewEditor* view) {

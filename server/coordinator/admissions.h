@@ -13,9 +13,10 @@
 //  1. A first step is one more than the step that was named. A former owner of the rank has pushed
 //     to no such step: a server takes pushes to one step beyond those that all workers have ended.
 //  2. Job.admission grows with every decision, and a request names the one that its sender has
-//  seen:
-//     none takes effect after its sender may have gone on.
-//  3. Tables that were made after the decision wait for the workers in every step.
+//     seen: none takes effect after its sender may have gone on.
+//  3. Workers create their tables one after another before they begin the first iteration. A table
+//     that a worker at the beginning creates after a decision has the first step of the others,
+//     with which the joined workers then begin on all. Later tables wait for them in every step.
 #ifndef VERBENA_SERVER_COORDINATOR_ADMISSIONS_H_
 #define VERBENA_SERVER_COORDINATOR_ADMISSIONS_H_
 
@@ -35,6 +36,10 @@ int32_t LeastFreeRank(const v1::Job& job);
 // A decision: admits all joining workers of the caller's job, as far as there are ranks. False: it
 // was made already. The caller is a worker.
 bool Admit(const v1::AdmitMembersRequest& request, ViewEditor* view);
+
+// A new table of a job: the first steps of workers that have joined its run. ended_steps: of the
+// caller (CreateTableRequest).
+void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view);
 
 // All workers of an elastic job's run are gone: its joining workers, if any, begin the next run.
 void BeginWithJoining(const std::string& job, ViewEditor* view);

@@ -284,6 +284,7 @@ absl::StatusOr<Effect> AddTable(const v1::CreateTableRequest& request,
   if (allowed.ok()) allowed = CheckServerMemory(*table, options.chunk_memory, *view);
   if (!allowed.ok()) return allowed;
   view->AddTable(*table);
+  BeginTable(*table, request.ended_steps(), view);
   return Effect::kChanged;
 }
 

@@ -1,4 +1,5 @@
 """Workers that join, leave and are killed in a run of an elastic job, in processes of their own."""
+import concurrent.futures
 import multiprocessing
 import os
 import signal
@@ -154,3 +155,31 @@ def test_an_array_is_assigned_once(connect):
     for _ in range(step - 1):  # table() has ended one
         first.end_step(table).wait()
     assert np.array_equal(second.pull(joined).wait(), begun)
+
+
+@pytest.mark.parametrize("init", [False, True])
+def test_a_worker_joins_while_tables_are_created(connect, init):
+    options = dict(expected_workers=1, max_workers=2, timeout=20)
+
+    def create(client, name):
+        return client.table(f"{name}-{init}", shape=8, rate=1, reduction="sum",
+                            init=np.zeros(8, np.float32) if init else None)
+    first = connect(**options)
+    tables = [create(first, "before")]
+    second = connect(**options)
+    tables.append(create(first, "after"))
+    opened = [create(second, "before"), create(second, "after")]
+    begun = [second.first_step(table) for table in opened]
+    assert begun[0] == begun[1] > 0
+
+    def train(client, its, iterations):
+        for _ in range(iterations):
+            done = [client.push_pull(t, np.ones(8, np.float32), np.empty(8, np.float32)) for t in its]
+            pulled = [handle.wait() for handle in done]
+        return pulled
+    alone = begun[0] - int(init)  # a step was the assignment
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        workers = [pool.submit(train, first, tables, alone + 3), pool.submit(train, second, opened, 3)]
+        for worker in workers:
+            for pulled in worker.result():
+                assert (pulled == -(alone + 6)).all()
