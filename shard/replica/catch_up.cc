@@ -9,10 +9,8 @@
 namespace verbena::shard {
 namespace {
 
-// Turns in which a learner is sent nothing because applies are in flight, before new ones wait; and
-// for how many they wait.
+// Turns in which a learner is sent nothing because applies are in flight, before new ones wait.
 constexpr uint32_t kWaitsForQuiet = 32;
-constexpr uint32_t kQuietTurns = 1024;
 
 }  // namespace
 
@@ -38,9 +36,9 @@ bool CatchUp::WantsQuiet(uint32_t partition, bool sent) {
     c.waits = 0;
     return false;
   }
-  // A follower that does not answer for so long delays the applies anyway.
-  c.waits = c.waits < kWaitsForQuiet + kQuietTurns ? c.waits + 1 : 0;
-  return c.waits > kWaitsForQuiet && !VERBENA_FAILPOINT(shard, never_quiet);
+  // Those in flight end when the followers answer, or are followers no more.
+  c.waits = std::min(c.waits + 1, kWaitsForQuiet);
+  return c.waits == kWaitsForQuiet && !VERBENA_FAILPOINT(shard, never_quiet);
 }
 
 bool CatchUp::ReplicateLearner(uint32_t partition) {
