@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include "proto/control/view_change.h"
 
@@ -11,34 +11,56 @@ namespace verbena {
 
 struct ViewVersions::Spares {
   std::mutex mutex;
-  std::vector<std::unique_ptr<v1::ClusterView>> views;  // guarded by mutex
+  // Guarded by mutex.
+  std::deque<std::unique_ptr<v1::ClusterView>> views;
+  std::multiset<uint64_t> revisions;  // of `views` and of the versions that readers hold
 
-  void Add(std::unique_ptr<v1::ClusterView> view) {
+  void HandOut(const v1::ClusterView& view) {
     const std::lock_guard<std::mutex> lock(mutex);
-    if (views.size() < kSpareVersions) views.push_back(std::move(view));
+    revisions.insert(view.revision());
   }
+  void TakeBack(std::unique_ptr<v1::ClusterView> view) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (views.size() < kSpareVersions) {
+      views.push_back(std::move(view));
+    } else {
+      Forget(*view);
+    }
+  }
+  // In turn, so that none falls far behind.
   std::unique_ptr<v1::ClusterView> Take() {
     const std::lock_guard<std::mutex> lock(mutex);
     if (views.empty()) return nullptr;
-    std::unique_ptr<v1::ClusterView> view = std::move(views.back());
-    views.pop_back();
+    std::unique_ptr<v1::ClusterView> view = std::move(views.front());
+    views.pop_front();
+    Forget(*view);
     return view;
   }
   void Clear() {
-    std::vector<std::unique_ptr<v1::ClusterView>> gone;
+    std::deque<std::unique_ptr<v1::ClusterView>> gone;
     const std::lock_guard<std::mutex> lock(mutex);
     gone.swap(views);
+    for (const auto& view : gone) Forget(*view);
   }
+  // No version is older. UINT64_MAX: there is none.
+  uint64_t Oldest() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return revisions.empty() ? UINT64_MAX : *revisions.begin();
+  }
+
+ private:
+  void Forget(const v1::ClusterView& view) { revisions.erase(revisions.find(view.revision())); }
 };
 
 ViewVersions::ViewVersions() : spares_(std::make_shared<Spares>()) {}
 ViewVersions::~ViewVersions() = default;
 
 std::shared_ptr<const v1::ClusterView> ViewVersions::Share(std::unique_ptr<v1::ClusterView> view) {
+  spares_->HandOut(*view);
   // The owner may be gone when the last reader is.
   return {view.release(), [kept = std::weak_ptr<Spares>(spares_)](v1::ClusterView* released) {
             std::unique_ptr<v1::ClusterView> spare(released);
-            if (const auto spares = kept.lock()) spares->Add(std::move(spare));
+            if (const auto spares = kept.lock()) spares->TakeBack(std::move(spare));
           }};
 }
 
@@ -76,14 +98,19 @@ std::shared_ptr<const v1::ClusterView> ViewVersions::Follow(
   for (const v1::ViewChange& change : changes) {
     if (change.revision() <= next->revision()) continue;
     if (!ApplyViewChange(change, next.get())) return nullptr;
-    missed_.push_back({change, change.ByteSizeLong()});
-    missed_bytes_ += missed_.back().bytes;
+    Missed& missed = missed_.emplace_back(Missed{change, 0});
+    // Serialized, a change is a small part of what it takes here.
+    missed.bytes = sizeof(Missed) - sizeof(v1::ViewChange) + missed.change.SpaceUsedLong();
+    missed_bytes_ += missed.bytes;
   }
-  while (missed_bytes_ > kMissedBytes) {
+  std::shared_ptr<const v1::ClusterView> shared = Share(std::move(next));
+  const uint64_t oldest = spares_->Oldest();
+  while (!missed_.empty() &&
+         (missed_.front().change.revision() <= oldest || missed_bytes_ > kMissedBytes)) {
     missed_bytes_ -= missed_.front().bytes;
     missed_.pop_front();
   }
-  return Share(std::move(next));
+  return shared;
 }
 
 }  // namespace verbena

@@ -9,7 +9,9 @@
 //
 // **Invariants**
 //  1. A version that was handed out is not written to until its last reader has released it.
-//  2. At most kSpareVersions are kept that nobody reads, and changes of at most kMissedBytes.
+//  2. At most kSpareVersions are kept that nobody reads.
+//  3. A change is kept only while there is a version without it, and changes take at most
+//     kMissedBytes of memory. A version that misses others than these is not used again.
 #ifndef VERBENA_PROTO_CONTROL_VIEW_VERSIONS_H_
 #define VERBENA_PROTO_CONTROL_VIEW_VERSIONS_H_
 
@@ -26,7 +28,7 @@ namespace verbena {
 class ViewVersions {
  public:
   static constexpr size_t kSpareVersions = 2;
-  static constexpr size_t kMissedBytes = size_t{1} << 20;
+  static constexpr size_t kMissedBytes = size_t{256} << 10;
 
   ViewVersions();
   ~ViewVersions();
@@ -41,6 +43,9 @@ class ViewVersions {
                                                 absl::Span<const v1::ViewChange> changes);
   // How often a whole view was copied. For tests.
   uint64_t copies() const { return copies_; }
+  // Changes that are kept for versions without them, and the memory that they take, in bytes.
+  size_t missed() const { return missed_.size(); }
+  size_t missed_bytes() const { return missed_bytes_; }
 
  private:
   struct Spares;
@@ -54,7 +59,7 @@ class ViewVersions {
     size_t bytes;
   };
   std::deque<Missed> missed_;  // the last changes, oldest first
-  size_t missed_bytes_ = 0;
+  size_t missed_bytes_ = 0;    // of memory
   uint64_t copies_ = 0;
 };
 

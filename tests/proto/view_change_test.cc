@@ -330,6 +330,48 @@ TEST_CASE("regression: versions of a view are made without copies, and never und
   }
 }
 
+// A member joins and leaves a job; each is a change of its own.
+std::shared_ptr<const v1::ClusterView> JoinAndLeave(
+    uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& from,
+    ViewVersions* versions) {
+  std::shared_ptr<const v1::ClusterView> view = from;
+  for (const bool joins : {true, false}) {
+    v1::ViewChange change;
+    change.set_base_revision(view->revision());
+    change.set_revision(view->revision() + 1);
+    change.set_term_id(kTerm);
+    v1::JobChange* job = change.add_jobs();
+    job->mutable_job()->set_name("job");
+    if (joins) {
+      job->add_members()->set_incarnation(incarnation);
+      job->mutable_members(0)->set_name("a worker on one of the cluster's machines");
+    } else {
+      job->add_removed_members(incarnation);
+    }
+    const v1::ViewChange changes[] = {change};
+    view = versions->Follow(*view, changes);
+    REQUIRE(view != nullptr);
+  }
+  return view;
+}
+
+TEST_CASE("regression: nothing is kept of members that have left") {
+  ViewVersions versions;
+  v1::ClusterView begun = RandomView(1).view();
+  std::shared_ptr<const v1::ClusterView> view = versions.Replace(std::move(begun));
+  uint64_t incarnation = 1;
+  for (; incarnation <= 1000; ++incarnation) view = JoinAndLeave(incarnation, view, &versions);
+  CHECK(view->jobs(0).members().empty());
+  CHECK(versions.missed() <= 4);
+  // A reader that holds a version has changes kept for it, up to a limit of their memory.
+  const std::shared_ptr<const v1::ClusterView> held = view;
+  for (; incarnation <= 5000; ++incarnation) view = JoinAndLeave(incarnation, view, &versions);
+  CHECK(versions.missed() > 4);
+  CHECK(versions.missed_bytes() <= ViewVersions::kMissedBytes);
+  // A view change is a few hundred bytes.
+  CHECK(versions.missed() <= ViewVersions::kMissedBytes / 256);
+}
+
 TEST_CASE("a version may outlive the object that made it") {
   RandomView random(1);
   auto versions = std::make_unique<ViewVersions>();
