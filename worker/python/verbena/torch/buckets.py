@@ -14,7 +14,7 @@ import torch
 
 from .._client import Client
 from .._core import Handle, Table
-from .._errors import Error
+from .._errors import Error, NotFoundError
 from .meter import Meter
 from .rules import Rule, unknown
 
@@ -191,15 +191,31 @@ class Bucket:
         self.handles = []
 
 
+def check_tables(client: Client, buckets: Sequence[Bucket]) -> None:
+    """Raises NotFoundError, before any table is made, if one of the buckets has no table to resume."""
+    for bucket in buckets:
+        try:
+            client.open_table(bucket.name)
+        except NotFoundError as error:
+            raise NotFoundError(f"resume is True and table {bucket.name!r} does not exist, so there "
+                                "is nothing to resume; begin the run with resume=False, or check "
+                                "name=") from error
+
+
 def unique_parameters(named: Sequence[NamedParameter]) -> List[NamedParameter]:
     """Trainable parameters, each once, under its first name.
 
-    Raises ValueError for a name that is used twice, TypeError for a type that tables do not have.
+    Raises ValueError for a name that is used twice, TypeError for a type that tables do not have and
+    for elements that are no pairs of a name and a parameter.
     """
     names: set[str] = set()
     seen: set[int] = set()
     found = []
-    for name, parameter in named:
+    for pair in named:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"named_parameters has an element of type {type(pair).__name__}; allowed: "
+                            "pairs of a name and a parameter, as of model.named_parameters()")
+        name, parameter = pair
         if name in names:
             raise ValueError(f"named_parameters has the name {name!r} twice; allowed: unique names")
         names.add(name)

@@ -11,6 +11,7 @@ from .._client import Client
 from .._core import Handle
 from .._errors import Error
 from .all_reduce import AllReduce
+from .refusals import NotCopied
 from .rules import Rule, changes, rule_of, unknown
 
 _Batch = TypeVar("_Batch")
@@ -73,6 +74,10 @@ class _Rows(torch.nn.Module):
                  scale_grad_by_freq: bool, sparse: bool, options: Dict[str, Any]) -> None:
         super().__init__()
         kind = type(self).__name__
+        for argument, value, least in (("num_embeddings", num_embeddings, 0),
+                                       ("embedding_dim", embedding_dim, 1)):
+            if value < least:
+                raise ValueError(f"{kind}: {argument} is {value}; allowed: {least} and more")
         if max_norm is not None:
             raise ValueError(f"{kind}: max_norm is {max_norm}; rows on servers are not renormalised; "
                              "allowed: None")
@@ -116,6 +121,15 @@ class _Rows(torch.nn.Module):
         self._like = fn(self._like)
         return self
 
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """False freezes the rows: the output needs no gradient and nothing is pushed; True thaws.
+
+        Call it on this module: that of a parent sees tensors alone, and the rows are none here.
+        """
+        super().requires_grad_(requires_grad)
+        self._anchor.requires_grad_(requires_grad)
+        return self
+
     def _refusal(self, verb: str) -> TypeError:
         return TypeError(f"verbena.torch.{type(self).__name__} cannot be {verb}: its rows are in table "
                          f"{self._table.name!r} on the servers; save state_dict(), or make another "
@@ -130,6 +144,9 @@ class _Rows(torch.nn.Module):
     # ---- rows -----------------------------------------------------------------------------------
 
     def _keys(self, indices: torch.Tensor) -> torch.Tensor:
+        if not isinstance(indices, torch.Tensor):
+            raise TypeError(f"input is of type {type(indices).__name__}; allowed: a torch.Tensor of "
+                            "int64 or int32")
         if indices.dtype not in (torch.int64, torch.int32):
             raise TypeError(f"input is {indices.dtype}; allowed: torch.int64, torch.int32")
         keys = indices.detach().to("cpu", torch.int64).contiguous().reshape(-1)
@@ -347,6 +364,9 @@ class EmbeddingBag(_Rows):
         input: int64 or int32; [bags, length], or [indices] with `offsets` [bags].
         per_sample_weights: float32, the shape of `input`; for mode "sum". It may need gradients.
         """
+        keys = self._keys(input)
+        if offsets is not None and not isinstance(offsets, torch.Tensor):
+            raise TypeError(f"offsets is of type {type(offsets).__name__}; allowed: a torch.Tensor")
         if per_sample_weights is not None:
             if self.mode != "sum":
                 raise NotImplementedError(f"per_sample_weights with mode {self.mode!r}; allowed: "
@@ -354,7 +374,10 @@ class EmbeddingBag(_Rows):
             if per_sample_weights.shape != input.shape:
                 raise ValueError(f"per_sample_weights has the shape {tuple(per_sample_weights.shape)}"
                                  f"; allowed: that of input, {tuple(input.shape)}")
-        starts, keys = self._bags(input, offsets), self._keys(input)
+        starts = self._bags(input, offsets)
+        if starts.numel() == 0:  # no bags, as in torch.nn
+            none: torch.Tensor = _LookUp.apply(self._anchor, self, keys[:0])
+            return none.to(input.device, self._like.dtype)
         weights = None if per_sample_weights is None else per_sample_weights.reshape(-1).cpu()
         if self.padding_idx is not None:
             kept = keys != self.padding_idx
@@ -364,15 +387,16 @@ class EmbeddingBag(_Rows):
         if self.mode == "max" or (weights is not None and weights.requires_grad
                                   and torch.is_grad_enabled()):
             rows = _LookUp.apply(self._anchor, self, keys)
-            bags = F.embedding_bag(torch.arange(keys.numel()), rows, starts, mode=self.mode,
-                                   per_sample_weights=weights)
+            if weights is not None:  # torch's per_sample_weights fail with frozen rows
+                rows = rows * weights.unsqueeze(1)
+            bags = F.embedding_bag(torch.arange(keys.numel()), rows, starts, mode=self.mode)
         else:
             weights = None if weights is None else weights.detach().contiguous()
             bags = _LookUpBags.apply(self._anchor, self, keys, starts, weights, self.mode)
         return bags.to(input.device, self._like.dtype)
 
 
-class EmbeddingOptimizer(torch.optim.Optimizer):
+class EmbeddingOptimizer(NotCopied, torch.optim.Optimizer):
     """Ends the steps of Embedding and EmbeddingBag modules, whose rows the servers train.
 
     It has a param group for each module, with "lr" and the named parameters of the module's
@@ -381,7 +405,12 @@ class EmbeddingOptimizer(torch.optim.Optimizer):
 
     def __init__(self, modules: "List[Embedding | EmbeddingBag]") -> None:
         """modules: of one client; each in one EmbeddingOptimizer only."""
-        self._modules = list(modules)
+        self._modules = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
+        for module in self._modules:
+            if not isinstance(module, _Rows):
+                kind = f"{type(module).__module__}.{type(module).__qualname__}"
+                raise TypeError(f"modules has a {kind}; allowed: verbena.torch.Embedding and "
+                                "verbena.torch.EmbeddingBag")
         super().__init__([module._group for module in self._modules], {})
         self._share_groups()
 

@@ -10,7 +10,8 @@ import torch
 from .._client import Client
 from .._errors import FailedPreconditionError
 from .all_reduce import AllReduce
-from .buckets import Bucket, make_buckets, unique_parameters
+from .buckets import Bucket, check_tables, make_buckets, unique_parameters
+from .refusals import NotCopied, refuse_state
 from .rules import Rule, rule_of
 
 # A fragment is one table for each type of its parameters.
@@ -23,7 +24,7 @@ class QuorumError(FailedPreconditionError):
     """A round of DiLoCo has fewer workers than `min_workers`."""
 
 
-class DiLoCo:
+class DiLoCo(NotCopied):
     """Streaming DiLoCo (Douillard et al., arXiv 2311.08105 and 2501.18512) on the servers.
 
         inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -66,7 +67,8 @@ class DiLoCo:
         fragment_sync_delay: steps between the push of a fragment and the use of its result, less
             than the steps between two fragments; the exchange overlaps with them.
         fragment_update_alpha: share of the local parameters that is kept then; 0: none.
-        name, table_options: of the tables. resume: begin with the parameters of existing tables.
+        name, table_options: of the tables. resume: begin with the parameters of existing tables;
+            raises verbena.NotFoundError if one does not exist.
         min_workers: a round begins only while the job has so many workers with a lease. A worker
             that dies after the others have begun the round is not noticed before the next one.
         grace: seconds for which a round waits for min_workers, and then for the pushes of the other
@@ -106,11 +108,12 @@ class DiLoCo:
         rule = self._outer_rule(outer_optimizer, rate, parameters)
         self._fragments: List[List[Bucket]] = []
         for number, module in enumerate(model_fragments):
-            buckets = make_buckets(f"{name}/{number}",
-                                   [unique_parameters(list(module.named_parameters()))], _ALL)
-            for bucket in buckets:
-                bucket.create(client, rule, {"consistency": "sync", **table_options})
-            self._fragments.append(buckets)
+            self._fragments.append(make_buckets(
+                f"{name}/{number}", [unique_parameters(list(module.named_parameters()))], _ALL))
+        if resume:
+            check_tables(client, self._buckets())
+        for bucket in self._buckets():
+            bucket.create(client, rule, {"consistency": "sync", **table_options})
         self._begin(resume)
 
     @staticmethod
@@ -123,6 +126,8 @@ class DiLoCo:
         if rate is not None or parameters is not None or len(outer.param_groups) != 1:
             raise ValueError("outer_optimizer has its own rate and parameters, and has to have one "
                              "param group")
+        refuse_state(outer, "outer_optimizer", "pass a new one (`verbena checkpoint` saves and "
+                     "restores the state on the servers)")
         return rule_of(outer, outer.param_groups[0], 0)
 
     def _begin(self, resume: bool) -> None:

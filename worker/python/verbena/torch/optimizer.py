@@ -12,10 +12,11 @@ from .._client import Client
 from .._errors import Error
 from .._run_log import RunLog
 from .all_reduce import AllReduce, refuse_elastic
-from .buckets import (Bucket, NamedParameter, Slot, group_parameters, make_buckets,
+from .buckets import (Bucket, NamedParameter, Slot, check_tables, group_parameters, make_buckets,
                       unique_parameters)
 from .hooks import on_gradient, wait_before_forward
 from .meter import Communication, Meter
+from .refusals import NotCopied, refuse_state
 from .rules import Rule, changes, rule_of
 from .state import NewState, read_state
 
@@ -24,7 +25,7 @@ _Optimizer = Union[torch.optim.Optimizer, str]
 _MODES = ("sync", "async", "ssp")
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class DistributedOptimizer(NotCopied, torch.optim.Optimizer):
     """Trains parameters on the servers: workers push gradients and pull parameters.
 
         model = Net()
@@ -65,7 +66,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             Frozen parameters are left out, shared ones are there once. Types: float32, and bfloat16
             and float16 with float32 master copies on the servers.
         optimizer: a torch.optim instance (rules.py lists the classes), whose param groups are used
-            and whose own step() must not be called; or the name of a server's optimizer, with
+            and whose own step() must not be called, nor was; or the name of a server's optimizer, with
             `rate` and named `parameters`, for one param group.
         consistency: "sync", "async" or "ssp" (with staleness=).
         name: prefix of the tables.
@@ -77,8 +78,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             are added, as in torch.optim.
         overlap: push during backward; False: in step().
         find_unused: parameters without a gradient take part with zeros.
-        resume: begin with the parameters of existing tables, not with those of rank 0. So does a
-            worker that joins a run of an elastic job (connect(max_workers=)).
+        resume: begin with the parameters of existing tables, not with those of rank 0; raises
+            verbena.NotFoundError if one does not exist. A worker that joins a run of an elastic
+            job (connect(max_workers=)) begins with them in any case.
         compression: encoding of pushed gradients, such as "int8" (docs/codecs.md); push_codec of
             the tables.
         log: step() calls log.step(), with the result of its closure as the loss; otherwise call
@@ -104,6 +106,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("rate and parameters are for the name of a server's optimizer; "
                              "a torch.optim optimizer has its own")
         else:
+            refuse_state(optimizer, "optimizer", "pass a new one, and load the state_dict() into "
+                         "the DistributedOptimizer, by its load_state_dict()")
             groups = optimizer.param_groups
         self._complete = False
         super().__init__(groups, {} if isinstance(optimizer, str) else dict(optimizer.defaults))
@@ -125,7 +129,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._all_reduce = AllReduce(client, f"{name}/all")
         if compression is not None:
             table_options["push_codec"] = compression
-        self._make_tables(everything, named, name, bucket_bytes, {"consistency": consistency, **table_options})
+        self._make_tables(everything, named, name, bucket_bytes, {"consistency": consistency, **table_options},
+                          resume)
         joined = self._first_step()
         if joined > 0:
             self._steps = joined if resume else joined - 1  # assign_parameters() has taken one
@@ -139,13 +144,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # ---- tables ---------------------------------------------------------------------------------
 
     def _make_tables(self, everything: List[NamedParameter], named: List[NamedParameter],
-                     prefix: str, bucket_bytes: int, options: Dict[str, Any]) -> None:
+                     prefix: str, bucket_bytes: int, options: Dict[str, Any], resume: bool) -> None:
         by_group = group_parameters(named, self.param_groups)
         self._frozen = [(name, parameter) for name, parameter in everything
                         if not parameter.requires_grad]
         if self._rules_of == "lamb":
             bucket_bytes = 0  # its trust ratio is that of a table
         self._buckets = make_buckets(prefix, by_group, bucket_bytes)
+        if resume:
+            check_tables(self._client, self._buckets)
         self._meter = Meter()
         order = {name: number for number, (name, _) in enumerate(named)}
         for bucket in self._buckets:
