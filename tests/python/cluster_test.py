@@ -148,3 +148,17 @@ def test_the_variable_comes_before_all_places_and_has_no_fallback(monkeypatch):
 def test_verbenad_is_found_near_the_library():
     out = run("import verbena; print(verbena.find_verbenad())", VERBENA_VERBENAD="")
     assert os.path.basename(out.strip()) == "verbenad"
+
+
+def test_servers_share_the_memory():
+    def limit_of(server):
+        with open(f"/proc/{server.pid}/cmdline", encoding="utf-8") as file:
+            words = file.read().split("\0")
+        return int(words[words.index("--memory-limit") + 1])
+
+    with verbena.local_cluster(servers=1) as one, verbena.local_cluster(servers=3) as three:
+        whole = limit_of(one.servers[0])
+        assert [limit_of(server) for server in three.servers] == [whole // 3] * 3
+    options = ("--memory-limit", str(256 << 20))
+    with verbena.local_cluster(servers=2, server_options=options) as given:
+        assert [limit_of(server) for server in given.servers] == [256 << 20] * 2

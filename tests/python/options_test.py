@@ -1,6 +1,7 @@
 """Options by keyword: all of the library's, and refusals that name the nearest."""
 import inspect
 
+import numpy as np
 import pytest
 
 import verbena
@@ -34,6 +35,46 @@ def test_wrong_values_of_connect(cluster):
         verbena.connect(cluster, expected_workers=0)
     with pytest.raises(verbena.UnavailableError, match="127.0.0.1:1"):
         verbena.connect("127.0.0.1:1", timeout=0.5)
+
+
+def test_texts_with_nul_are_refused(cluster, client):
+    for option in ("job", "name", "token_file"):
+        with pytest.raises(ValueError, match=f"{option} is 'a.x00b'; allowed: text without the NUL"):
+            verbena.connect(cluster, **{option: "a\0b"})
+    for call in (lambda: client.table("a\0b", shape=2), lambda: client.open_table("a\0b"),
+                 lambda: client.drop_table("a\0b")):
+        with pytest.raises(ValueError, match="name is 'a.x00b'; allowed: text without the NUL"):
+            call()
+    for option in ("optimizer", "description", "init"):
+        with pytest.raises(ValueError, match="sgd.x00b"):
+            client.table("nul", shape=2, **{option: "sgd\0b"})
+    with pytest.raises(ValueError, match="parameters is 'beta.x00b'"):
+        client.table("nul", shape=2, parameters={"beta\0b": 1})
+    assert not [table for table in client.tables() if table["name"] in ("a", "nul")]
+
+
+@pytest.mark.parametrize("init, options, error, text", [
+    (np.ones(3), {}, TypeError, "init has elements of type float64; allowed: float32"),
+    (np.ones(3, np.float32), {"shape": 4}, ValueError, "init has 3 elements .* allowed: 4"),
+    (np.ones(3, np.float32), {"dim": 3}, ValueError, "init is an array and dim is given"),
+    (np.ones(3, np.float32), {"dtype": "bf16"}, TypeError, "float32; allowed: bfloat16, or uint16"),
+    (np.ones((3, 2), np.float32).T, {}, ValueError, "init .* is not contiguous")])
+def test_a_wrong_init_creates_no_table(client, init, options, error, text):
+    with pytest.raises(error, match=text):
+        client.table("wrong-init", init=init, **options)
+    with pytest.raises(verbena.NotFoundError):
+        client.open_table("wrong-init")
+
+
+def test_integers_out_of_range(client):
+    table = client.table("integers", shape=4, consistency="async")
+    for name in ("first", "count", "min_version"):
+        for value in (-1, 2**64):
+            with pytest.raises(ValueError, match=f"{name} is {value}; allowed: 0 to {2**64 - 1}"):
+                client.pull(table, **{name: value})
+    for shape in (-1, 2**62, (2**40, 2**40), (2, -1)):
+        with pytest.raises(ValueError, match="shape is .*; allowed: 0 to"):
+            client.empty(shape)
 
 
 def test_descriptors_of_table_options():

@@ -82,3 +82,13 @@ def test_a_log_of_verbena_train_is_drawn(tmp_path):
                     "--validate-every", "20", "--log", log], check=True, capture_output=True, timeout=120)
     assert titles(verbena.plot.figure(verbena.plot.read_lines(log)))[:2] == ["loss", "validation"]
     assert verbena.plot.main([log, "-o", str(tmp_path / "run.svg")]) == 0
+
+
+@pytest.mark.parametrize("name", ["run", "run.", "run.foo", ".png"])
+def test_an_output_without_a_format_writes_nothing(tmp_path, capsys, name):
+    log = tmp_path / "log"
+    log.write_text(json.dumps(progress(1, 1)) + "\n")
+    assert verbena.plot.main([str(log), "-o", str(tmp_path / name)]) == 1
+    error = capsys.readouterr().err
+    assert f"--output {tmp_path / name}: its suffix names no format; allowed: " in error and ".png" in error
+    assert os.listdir(tmp_path) == ["log"]

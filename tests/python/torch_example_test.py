@@ -123,3 +123,13 @@ def test_dlrm_names_a_wrong_line(tmp_path):
     ran = subprocess.run([sys.executable, script, "--data", path, "--test", path, "--local"], text=True,
                          capture_output=True, timeout=60)
     assert ran.returncode == 1 and f"{path}:2: wanted: a label and 39 fields" in ran.stderr
+
+
+@pytest.mark.parametrize("name", ["digits", "dlrm", "resnet", "diloco"])
+@pytest.mark.parametrize("workers", ["0", "-1"])
+def test_examples_refuse_no_workers(name, workers):
+    script = os.path.join(ROOT, "worker", "python", "examples", f"{name}.py")
+    result = subprocess.run([sys.executable, script, f"--workers={workers}"], text=True,
+                            capture_output=True, timeout=100, check=False)
+    assert result.returncode == 2
+    assert f"argument --workers: {workers}; allowed: 1 and more" in result.stderr

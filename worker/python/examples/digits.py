@@ -69,10 +69,17 @@ def train(cluster, workers, rank, path=None):
                   f"{steps} steps", flush=True)
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; allowed: 1 and more")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cluster", help="HOST:PORT of the coordinator; default: a cluster of its own")
-    parser.add_argument("--workers", type=int, default=2, help="number of workers (2)")
+    parser.add_argument("--workers", type=positive, default=2, help="number of workers (2)")
     parser.add_argument("--rank", type=int, help="with --cluster: which worker this is")
     parser.add_argument("--log", metavar="FILE", help="write the log of the run, for verbena-plot")
     options = parser.parse_args()

@@ -159,14 +159,21 @@ def train_local(options):
     report(options, tower, bags, keys_of)
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; allowed: 1 and more")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", required=True, help="training file, in Criteo's format")
     parser.add_argument("--test", required=True, help="test file")
-    parser.add_argument("--workers", type=int, default=2, help="number of workers (2)")
-    parser.add_argument("--epochs", type=int, default=2, help="passes over the training file (2)")
-    parser.add_argument("--batch", type=int, default=256, help="lines of a step, of all workers (256)")
-    parser.add_argument("--dim", type=int, default=8, help="numbers of an embedding (8)")
+    parser.add_argument("--workers", type=positive, default=2, help="number of workers (2)")
+    parser.add_argument("--epochs", type=positive, default=2, help="passes over the training file (2)")
+    parser.add_argument("--batch", type=positive, default=256, help="lines of a step, of all workers (256)")
+    parser.add_argument("--dim", type=positive, default=8, help="numbers of an embedding (8)")
     parser.add_argument("--rate", type=float, default=0.05, help="learning rate of the embeddings (0.05)")
     parser.add_argument("--local", action="store_true", help="one process, without servers")
     parser.add_argument("--cluster", help="HOST:PORT of the coordinator; default: a cluster of its own")

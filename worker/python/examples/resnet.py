@@ -167,14 +167,21 @@ def work(cluster, rendezvous, options, rank):
           f"{share:.1f} % of all steps")
 
 
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; allowed: 1 and more")
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workers", type=int, default=2, help="number of workers (2)")
-    parser.add_argument("--servers", type=int, default=1, help="number of servers (1)")
-    parser.add_argument("--batch", type=int, default=8, help="pictures of a worker in a step (8)")
-    parser.add_argument("--pixels", type=int, default=64, help="width and height of a picture (64)")
-    parser.add_argument("--steps", type=int, default=8, help="steps of a block (8)")
-    parser.add_argument("--blocks", type=int, default=6, help="blocks of each way (6)")
+    parser.add_argument("--workers", type=positive, default=2, help="number of workers (2)")
+    parser.add_argument("--servers", type=positive, default=1, help="number of servers (1)")
+    parser.add_argument("--batch", type=positive, default=8, help="pictures of a worker in a step (8)")
+    parser.add_argument("--pixels", type=positive, default=64, help="width and height of a picture (64)")
+    parser.add_argument("--steps", type=positive, default=8, help="steps of a block (8)")
+    parser.add_argument("--blocks", type=positive, default=6, help="blocks of each way (6)")
     parser.add_argument("--bucket-bytes", type=int, default=4 << 20, help="size of a table (4 MiB)")
     parser.add_argument("--transport", help="shm, verbs or ofi; default: the best one")
     parser.add_argument("--equal-priorities", action="store_true",

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import math
 import numbers
 import os
 import weakref
@@ -11,6 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 
 from . import _core
+from ._arguments import check_init, check_integer, check_range, check_text, check_texts
 from ._cluster import LocalCluster
 from ._core import Handle, Table
 from ._errors import Error
@@ -61,6 +63,7 @@ class _Options:
                 raise TypeError(f"table() has no option '{keyword}'{hint}. "
                                 "help(verbena.table_options) lists all")
             if value is not None:
+                check_texts({keyword: value})
                 try:
                     found.append((self.names[keyword], _option_text(value)))
                 except (TypeError, ValueError) as error:
@@ -105,6 +108,7 @@ class Client(_core.Client):
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
+        check_texts(options)
         super().__init__(dict(options))
         self._options = dict(options)
         self.elastic = bool(options.get("max_workers"))
@@ -184,12 +188,29 @@ class Client(_core.Client):
             shape = int(shape)
         if isinstance(shape, int):
             shape = (shape,)
+        if shape is not None:
+            shape = tuple(shape)
+        if array is not None:
+            check_init(array, shape, dim, options.get("dtype"))
         made = self._create_table(_settings({
-            "name": name, "shape": None if shape is None else tuple(shape), "dim": dim,
+            "name": name, "shape": shape, "dim": dim,
             "optimizer": optimizer, "rate": rate, "consistency": consistency, **options}), timeout)
         if array is not None:
             self._assign_first(made, array, timeout)
         return made
+
+    def open_table(self, name: str, *, timeout: Optional[float] = None) -> Table:
+        """Opens an existing table. Raises NotFoundError if there is none."""
+        check_text("name", name)
+        return super().open_table(name, timeout=timeout)
+
+    def drop_table(self, name: str, *, timeout: Optional[float] = None) -> None:
+        """Drops the table and its parameters.
+
+        Operations of all workers on it end with NotFoundError.
+        """
+        check_text("name", name)
+        super().drop_table(name, timeout=timeout)
 
     @staticmethod
     def _read_init(init: Any, options: Dict[str, Any]) -> Any:
@@ -228,7 +249,10 @@ class Client(_core.Client):
         """
         kind = np.dtype(_NUMPY_TYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype)
         dimensions = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
-        count = int(np.prod(dimensions, dtype=np.int64))
+        for size in dimensions:
+            check_integer("shape", size, greatest=2**62)
+        count = math.prod(int(size) for size in dimensions)
+        check_integer("shape", count * kind.itemsize, greatest=2**62)
         if count == 0:
             return np.empty(dimensions, kind)
         region: Any = self._allocate(count * kind.itemsize)
@@ -248,6 +272,7 @@ class Client(_core.Client):
             of steps that this worker has ended.
         timeout: seconds until the operation ends with DeadlineExceededError.
         """
+        check_range(first, count, min_version)
         if destination is None:
             whole = first == 0 and count is None
             elements = table.elements - first if count is None else count
@@ -270,6 +295,8 @@ class Client(_core.Client):
         Raises InvalidArgumentError for an array that the table does not have, and for embedding
         tables.
         """
+        check_range(first, count, min_version)
+        check_text("array", array)
         if destination is None:
             whole = first == 0 and count is None
             elements = table.elements - first if count is None else count
@@ -329,6 +356,7 @@ class Client(_core.Client):
         table in the open step. async, ssp: at once. For learning-rate schedulers: call it each
         step, and do not wait.
         """
+        check_texts({"parameters": parameters})
         return self._set_optimizer(table, rate, list(parameters.items()), timeout)
 
 

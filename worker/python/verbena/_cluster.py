@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from . import _core
+from ._memory import usable_memory
 
 _log = logging.getLogger("verbena")
 # Until stop(), also those that the script has dropped.
@@ -19,6 +20,7 @@ _running: "Set[LocalCluster]" = set()
 _START_SECONDS = 60.0
 _STOP_SECONDS = 15.0
 _LOG_LINES = 15
+_LEAST_MEMORY_LIMIT = 64 << 20  # of verbenad
 
 
 def find_program(name: str) -> str:
@@ -96,6 +98,10 @@ class LocalCluster:
             "coordinator", "--coordinator", "--shards", "0", "--expected-servers", str(servers),
             "--replicas", str(replicas), *options)
         self.address = self._await_ready("coordinator", self.coordinator)["address"]
+        if not any(option.split("=")[0] == "--memory-limit" for option in server_options):
+            # Each server's default is four fifths of the machine.
+            share = max(usable_memory() * 4 // 5 // max(servers, 1), _LEAST_MEMORY_LIMIT)
+            server_options = (*server_options, "--memory-limit", str(share))
         for number in range(servers):
             self.servers.append(self._daemon(f"server-{number}", "--join", self.address,
                                              "--shards", str(shards), *server_options))
@@ -185,7 +191,8 @@ def local_cluster(servers: int = 2, shards: int = 1, replicas: int = 1, *,
     shards: executor threads of each server.
     replicas: of each partition, 1 to 3, at most `servers`.
     options: more options of verbenad for the coordinator, such as ("--lease-ms", "1000").
-    server_options: those of the servers; default: none.
+    server_options: those of the servers; default: none. Without --memory-limit each server has its
+        share of four fifths of the memory of the machine or the control group.
 
     Raises FileNotFoundError if there is no verbenad, RuntimeError with the end of the log if a
     daemon does not start.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
@@ -209,8 +210,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             drawn = figure(runs[options.run], shards)
         except ValueError as error:
             raise ValueError(f"{options.log}: {error}") from None
+        suffix = os.path.splitext(options.output)[1][1:].lower()
+        formats = drawn.canvas.get_supported_filetypes()
+        if suffix not in formats:  # matplotlib would write another file
+            raise ValueError(f"--output {options.output}: its suffix names no format; allowed: "
+                             f"{', '.join('.' + name for name in sorted(formats))}")
         try:
-            drawn.savefig(options.output, dpi=120)
+            drawn.savefig(options.output, dpi=120, format=suffix)
         except ValueError as error:
             raise ValueError(f"--output {options.output}: {error}") from None
     except ImportError as error:

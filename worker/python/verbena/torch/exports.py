@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple, Union
 
 import torch
 
@@ -51,7 +51,7 @@ def _arrays(bucket: Bucket, tensors: Dict[str, torch.Tensor],
 
 
 def load_export(path: "str | os.PathLike[str]", named_parameters: Iterable[NamedParameter],
-                optimizer: torch.optim.Optimizer, *, name: str = "model",
+                optimizer: Union[torch.optim.Optimizer, str], *, name: str = "model",
                 bucket_bytes: int = 4 << 20) -> Tuple[Dict[str, torch.Tensor], Dict[str, Any]]:
     """Reads what `verbena checkpoint export` wrote of a DistributedOptimizer's tables.
 
@@ -63,7 +63,8 @@ def load_export(path: "str | os.PathLike[str]", named_parameters: Iterable[Named
     path: the file, or the directory of an export in several files. With the export's option
         --optimizer it has the optimizer's state; without it the returned state is empty.
     named_parameters, optimizer, name, bucket_bytes: as given to DistributedOptimizer: the param
-        groups and sizes tell which table has which parameter. Values are not read.
+        groups and sizes tell which table has which parameter. Values are not read. With the name of
+        a server's optimizer the state is for a DistributedOptimizer of that name.
 
     Returns the parameters by name, and a state_dict() of the torch.optim optimizer. Its "step" is
     the greatest count of applies of a parameter's table. No cluster is needed.
@@ -71,7 +72,12 @@ def load_export(path: "str | os.PathLike[str]", named_parameters: Iterable[Named
     Raises ValueError for a file that breaks the format or is of other parameters; OSError.
     """
     named = unique_parameters(list(named_parameters))
-    groups = optimizer.param_groups
+    if isinstance(optimizer, str):
+        groups: List[Dict[str, Any]] = [{"params": [parameter for _, parameter in named]}]
+        if optimizer == "lamb":
+            bucket_bytes = 0  # as DistributedOptimizer
+    else:
+        groups = optimizer.param_groups
     buckets = make_buckets(name, group_parameters(named, groups), bucket_bytes)
     tensors = _read(path)
     parameters: Dict[str, torch.Tensor] = {}
