@@ -115,6 +115,23 @@ def test_the_servers_go_on_from_torch_optim(cluster, connect, tmp_path, name):
         client.close()
 
 
+def test_an_export_of_a_named_optimizer(cluster, client, tmp_path):
+    net, tables, job = network(), unique("named"), client.job
+    served = verbena.torch.DistributedOptimizer(net.named_parameters(), "momentum", rate=0.05, client=client,
+                                                parameters={"momentum": 0.9}, name=tables)
+    train(net, served, 0, 5)
+    verbena_command("checkpoint", "save", tmp_path / "saved", "--job", job, "--cluster", cluster.address)
+    verbena_command("checkpoint", "export", tmp_path / "saved", "--optimizer", "--to", tmp_path / "out.safetensors")
+    parameters, state = verbena.torch.load_export(
+        tmp_path / "out.safetensors", net.named_parameters(), "momentum", name=tables)
+    assert all(torch.equal(parameters[name], value) for name, value in net.named_parameters())
+    saved = served.state_dict()["state"]
+    assert sorted(state["state"]) == sorted(saved)
+    for index, entry in saved.items():
+        assert torch.equal(state["state"][index]["momentum_buffer"], entry["momentum_buffer"])
+    served.load_state_dict(state)
+
+
 def example():
     return {"w": torch.arange(6, dtype=torch.float32).reshape(2, 3), "empty": torch.zeros(0, 4),
             "scalar": torch.tensor(2.5, dtype=torch.float64), "b": torch.tensor([True, False]),

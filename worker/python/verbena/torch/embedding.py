@@ -404,7 +404,11 @@ class EmbeddingOptimizer(NotCopied, torch.optim.Optimizer):
     """
 
     def __init__(self, modules: "List[Embedding | EmbeddingBag]") -> None:
-        """modules: of one client; each in one EmbeddingOptimizer only."""
+        """modules: of one client; each in one EmbeddingOptimizer: of several, each
+            step() ends the module's step, and the values of the last one count.
+
+        Raises TypeError for other modules.
+        """
         self._modules = [modules] if isinstance(modules, torch.nn.Module) else list(modules)
         for module in self._modules:
             if not isinstance(module, _Rows):

@@ -178,7 +178,8 @@ class DistributedOptimizer(NotCopied, torch.optim.Optimizer):
         """Writes the model's parameters of rank 0 to the servers, and then into every worker's model.
 
         All workers call it, between steps: after a checkpoint was loaded into the model, for
-        example. The optimizer state on the servers stays. In sync tables it takes a step.
+        example. The optimizer state on the servers stays, but it
+        counts as one apply: "step" in state_dict() is one more. In sync tables it takes a step.
         """
         self.synchronize()
         handles = []
