@@ -100,6 +100,8 @@ def own_members(value):
     for base in reversed(value.__mro__[:-1]):
         if base.__module__.startswith("verbena"):
             for name, member in vars(base).items():
+                if next(owner for owner in value.__mro__ if name in vars(owner)) is not base:
+                    continue  # overridden
                 if (not name.startswith("_") or name == "__await__") and getattr(value, name) is not None:
                     yield name, member
 
