@@ -369,11 +369,11 @@ class Engine {
 
   // Applies `view`: tables created and dropped, partitions owned, epochs, lost partitions, members
   // of jobs. A view older than the last one is ignored. Answers that change because of it (departed
-  // ranks, dropped tables, partitions gone: kWrongEpoch) become events. A table's chunks are
-  // initialised when first seen as owned and not lost. RESOURCE_EXHAUSTED: out of memory for a
-  // table; that table answers kResourceExhausted, the rest of the view holds. `changes`: those that
-  // turned an earlier view into `view`. If they begin at the last view that was applied, only the
-  // entries that they name are examined.
+  // ranks, dropped tables, partitions gone: kWrongEpoch) become events. A table has its chunks when
+  // they are first seen as owned and not lost. RESOURCE_EXHAUSTED: out of memory for a table; that
+  // table answers kResourceExhausted, the rest of the view holds. `changes`: those that turned an
+  // earlier view into `view`. If they begin at the last view that was applied, only the entries
+  // that they name are examined.
   absl::Status ApplyView(const v1::ClusterView& view,
                          absl::Span<const v1::ViewChange> changes = {});
   // Serves the parts of `view`, the last one, for which there was no memory, if there may be enough

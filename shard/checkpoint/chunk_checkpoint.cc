@@ -48,6 +48,7 @@ void ChunkCheckpoint::SetDue(uint32_t chunk) {
 }
 
 void ChunkCheckpoint::Pin(uint32_t chunk) {
+  table_->MakeInitial(chunk);
   Record& r = records_[chunk];
   const DenseTable::Chunk& c = table_->chunk(chunk);
   r.parameters = c.parameters;

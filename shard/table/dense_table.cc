@@ -111,6 +111,7 @@ bool DenseTable::AllocateChunk(uint32_t id, uint32_t slice) {
       return false;
     }
   }
+  c.uninitialised = initialises() && !IsZero(spec().initializer());
   local_chunk_[id] = static_cast<uint32_t>(chunks_.size());
   slices_[slice].chunks.push_back(local_chunk_[id]);
   chunks_.push_back(c);
@@ -202,18 +203,20 @@ bool DenseTable::AcquirePart(absl::Span<const Placement> placement, bool copies,
     return false;
   }
   for (uint32_t i = first_new; i < chunks(); ++i) {
-    const Chunk& c = chunks_[i];
-    if (initialises()) {
-      Initialize(spec().initializer(), layout_.first_element(c.id), Weights(c), c.elements);
-      if (has_master()) {
-        Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
-      }
-    }
-    LocalPartition& s = slices_[c.slice];
+    LocalPartition& s = slices_[chunks_[i].slice];
     s.min_version = 0;
     s.at_min = static_cast<uint32_t>(s.chunks.size());
   }
   return true;
+}
+
+void DenseTable::MakeInitial(uint32_t index) const {
+  const Chunk& c = chunks_[index];
+  if (!c.uninitialised || !resident(index)) return;
+  c.uninitialised = false;
+  Initialize(spec().initializer(), layout_.first_element(c.id), Weights(c), c.elements);
+  if (!has_master()) return;
+  Round(BestIsa(), type_, Weights(c), Halves(pool_->buffer(c.parameters)), c.elements);
 }
 
 void DenseTable::SetVersions(uint32_t slice, uint64_t version) {
@@ -238,6 +241,7 @@ float* DenseTable::Weights(const Chunk& chunk) const {
 }
 
 ChunkView DenseTable::Pin(uint32_t index) {
+  MakeInitial(index);
   const Chunk& c = chunks_[index];
   return {pool_->buffer(c.parameters), c.elements * layout_.parameter_bytes, c.version,
           pool_->Pin(c.parameters)};
@@ -254,6 +258,7 @@ bool DenseTable::PinState(const Chunk& c, uint8_t array, ChunkView* view) {
 }
 
 bool DenseTable::PinToPull(uint32_t index, uint8_t array, ChunkView* view) {
+  MakeInitial(index);
   if (array != 0) return PinState(chunks_[index], array, view);
   if (pull_type_ == type_) {
     *view = Pin(index);
@@ -296,6 +301,7 @@ double DenseTable::SquaredGradient(uint32_t index, absl::Span<const Source> sour
 TrustParts DenseTable::MeasureTrust(uint32_t index, absl::Span<const Source> sources, float divisor,
                                     float gradient_scale) {
   if (Assigns(Effective(sources))) return {};  // no gradient is applied
+  MakeInitial(index);
   const Chunk& c = chunks_[index];
   const Optimizer& with = *optimizer().At(c.slice, c.version);
   return shard::MeasureTrust(BestIsa(), with, ScalarsOf(c, with, {gradient_scale, 1}), sources,
@@ -312,6 +318,7 @@ bool DenseTable::Apply(uint32_t index, absl::Span<const Source> all, float divis
   ChunkSpares spares;
   if (watch_ != nullptr && !watch_->BeforeChange(index, content, force, &spares)) return false;
   if (content) {
+    MakeInitial(index);
     if (!FindWritable(c, force, &spares)) return false;
     if (spares.state != BufferPool::kNone) {
       std::memcpy(pool_->buffer(spares.state).data, State(c), array_bytes_ * StateArrays());
@@ -394,6 +401,7 @@ uint32_t DenseTable::ContentBytes() const {
 }
 
 void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
+  MakeInitial(index);
   const Chunk& c = chunks_[index];
   std::memcpy(to, pool_->buffer(c.parameters).data, parameter_buffer_bytes_);
   const size_t state = array_bytes_ * StateArrays();
@@ -401,6 +409,7 @@ void DenseTable::ReadContent(uint32_t index, std::byte* to) const {
 }
 
 uint64_t DenseTable::Digest(uint32_t index) const {
+  MakeInitial(index);
   const Chunk& c = chunks_[index];
   // The bytes behind the elements of the short last chunk are undefined.
   uint64_t digest = XXH3_64bits(pool_->buffer(c.parameters).data, c.elements * ElementBytes(type_));
@@ -413,6 +422,7 @@ uint64_t DenseTable::Digest(uint32_t index) const {
 
 void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
   Chunk& c = chunks_[index];
+  c.uninitialised = false;  // all of it is written
   ForgetEncoded(&c);
   const uint32_t target = pool_->WritableFor(c.parameters, /*force=*/true);
   std::memcpy(pool_->buffer(target).data, from, parameter_buffer_bytes_);
@@ -426,6 +436,7 @@ void DenseTable::WriteContent(uint32_t index, const std::byte* from) {
 
 void DenseTable::WriteElements(uint32_t index, uint32_t first, absl::Span<const float> floats,
                                absl::Span<const uint16_t> halves, ElementType type) {
+  MakeInitial(index);
   Chunk& c = chunks_[index];
   ForgetEncoded(&c);
   float* const weights = Weights(c) + first;
@@ -441,6 +452,7 @@ void DenseTable::WriteElements(uint32_t index, uint32_t first, absl::Span<const 
 
 void DenseTable::WriteState(uint32_t index, uint32_t first, size_t array,
                             absl::Span<const float> values) {
+  MakeInitial(index);
   float* const to = State(chunks_[index]) + array * (array_bytes_ / sizeof(float)) + first;
   std::copy(values.begin(), values.end(), to);
 }

@@ -12,6 +12,9 @@
 //     as long as the encoding is kept (BufferPool::PinToKeep()). The encoding depends on the
 //     parameters alone, so encoding again gives the same bytes.
 //  4. Chunk::applies counts every apply since initialisation; Chunk::version restarts with the job.
+//  5. A chunk gets its initial values when its content is first used, which is all the same to
+//     callers: they depend on the table and the chunk alone. So a new table costs its shard no time
+//     that grows with its bytes, and no memory of the system before it is used.
 #ifndef VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 #define VERBENA_SHARD_TABLE_DENSE_TABLE_H_
 
@@ -63,6 +66,8 @@ class DenseTable final : public PartitionedTable {
     uint64_t version = 0;
     uint64_t applies = 0;
     uint64_t encoded = kNoPin;  // the encoded parameters for pulls, if kept
+    // The content is zero, and is not used before MakeInitial().
+    mutable bool uninitialised = false;
   };
   struct LocalPartition {
     std::vector<uint32_t> chunks;  // indices of chunks(); empty unless ready
@@ -118,6 +123,9 @@ class DenseTable final : public PartitionedTable {
              const StepScale& scale = {}, bool force = false, OptimizerPointer optimizer = nullptr);
 
   // ---- checkpoints (shard/checkpoint) ----
+  // Gives a chunk its initial values, if it does not have them yet. Whoever reads or writes its
+  // buffers outside of this class calls this first.
+  void MakeInitial(uint32_t index) const;
   // Calls `watch` before every apply; null: nothing is called.
   void Watch(PreUpdateHook* watch) { watch_ = watch; }
   size_t state_arrays() const { return optimizer().initial().state_arrays(); }

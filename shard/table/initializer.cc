@@ -127,6 +127,18 @@ void InitializeFrom(const v1::Initializer& initializer, uint64_t seed, uint64_t 
 
 }  // namespace
 
+bool IsZero(const v1::Initializer& initializer) {
+  switch (initializer.kind()) {
+    case v1::Initializer::CONSTANT:
+      return initializer.a() == 0 && !std::signbit(initializer.a());
+    case v1::Initializer::UNIFORM:
+    case v1::Initializer::NORMAL:
+      return false;
+    default:
+      return true;
+  }
+}
+
 void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n) {
   InitializeFrom(initializer, initializer.seed(), first, out, n);
 }

@@ -13,6 +13,9 @@
 
 namespace verbena::shard {
 
+// Whether all values are 0 with all bits clear.
+bool IsZero(const v1::Initializer& initializer);
+
 // Writes elements first, first + 1, ..., first + n - 1 of the table.
 void Initialize(const v1::Initializer& initializer, uint64_t first, float* out, size_t n);
 
