@@ -94,6 +94,10 @@ class Swarm {
     aims_ = std::make_unique<SwarmAims>(&world_, faults_.get(), &clients_);
     operator_ = std::make_unique<SwarmOperator>(&world_);
     checks_ = std::make_unique<SwarmChecks>(&world_);
+    // The model has neither (docs/model.md).
+    for (const SwarmFeature f : {SwarmFeature::kThreeReplicas, SwarmFeature::kOldStates}) {
+      if (world_.has(f)) traces = nullptr;
+    }
     if (traces != nullptr) trace_ = std::make_unique<SwarmTrace>(&world_, traces);
   }
 

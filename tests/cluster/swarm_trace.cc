@@ -29,7 +29,7 @@ TraceConfiguration Of(const v1::Partition& p) {
 
 void SwarmTrace::FollowView() {
   const v1::ClusterView& view = world_->cluster->view();
-  if (world_->old_state || view.revision() == revision_) return;
+  if (view.revision() == revision_) return;
   revision_ = view.revision();
   for (const v1::Partition& p : view.partitions()) {
     const bool first = before_.partitions().empty();
@@ -42,6 +42,7 @@ void SwarmTrace::FollowView() {
     const bool empty = was == nullptr || was->primary() == 0 || before_.tables().empty();
     const bool lost = !empty && was->followers().empty() && !Has(view, was->primary());
     event.kind = empty || lost ? TraceEvent::Kind::kPlaced : TraceEvent::Kind::kSaved;
+    if (empty) placed_in_[p.id()] = p.epoch();
     (*traces_)[p.id()].push_back(event);
   }
   before_ = view;
@@ -49,7 +50,7 @@ void SwarmTrace::FollowView() {
 
 void SwarmTrace::Observe(const shard::Commit& commit) {
   const auto table = world_->tables.find(commit.table);
-  if (world_->old_state || table == world_->tables.end()) return;
+  if (table == world_->tables.end()) return;
   // A commit of an embedding table names the partition.
   const uint32_t partition = table->second.embedding()
                                  ? commit.chunk
@@ -74,14 +75,17 @@ std::vector<SwarmTrace::Reader> SwarmTrace::ReadersOf(uint32_t partition) const 
     if (server == nullptr || server->incarnation() == 0) continue;
     for (uint32_t s = 0; s < server->shards(); ++s) {
       const uint64_t epoch = server->ReadsInEpoch(s, partition);
-      if (epoch != 0) readers.push_back({server->incarnation(), epoch});
+      if (epoch == 0) continue;
+      // Placed anew without tables, it has nothing that could be read by an earlier lease.
+      const auto placed = placed_in_.find(partition);
+      if (placed != placed_in_.end() && epoch < placed->second) continue;
+      readers.push_back({server->incarnation(), epoch});
     }
   }
   return readers;
 }
 
 void SwarmTrace::LookAtLeases() {
-  if (world_->old_state) return;
   for (uint32_t p = 0; p < kSimPartitions; ++p) {
     const std::vector<Reader> now = ReadersOf(p);
     std::vector<Reader>& before = readers_[p];

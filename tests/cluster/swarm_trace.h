@@ -38,6 +38,7 @@ class SwarmTrace {
   uint64_t revision_ = 0;
   v1::ClusterView before_;
   std::map<uint32_t, std::vector<Reader>> readers_;  // by partition, when last looked at
+  std::map<uint32_t, uint64_t> placed_in_;  // by partition: the epoch in which it had nothing
 };
 
 }  // namespace verbena::test
