@@ -99,7 +99,7 @@ void Admissions::RunOnce(int64_t now) {
     ask_at_ = kNever;
     return;
   }
-  // Its view has the decision, whoever asked for it.
+  // The view brings the decision.
   tracker_.session->AdmitMembers(request_, ask_at_);
 }
 

@@ -29,10 +29,10 @@ class Admissions {
 
   // After each new view.
   void OnView();
-  // Requests again what has got no answer.
+  // Sends the request again if it was not answered.
   void RunOnce(int64_t now);
   int64_t next_ns() const { return ask_at_; }
-  // A table is used for the first time: its step, and what is held of it.
+  // At the first use of a table: sets its step, and the first one that is held.
   void Begin(TableState* table);
 
   // CreateTableRequest::ended_steps.

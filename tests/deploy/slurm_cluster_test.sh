@@ -21,7 +21,7 @@ finish() {
   wait_for 30 no_jobs || true
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
   wait || true
-  if [ "$status" -ne 0 ]; then tail -n 40 "$here"/log/* "$here"/*.out "$here"/work/attempt-*/*.log 2>/dev/null || true; fi
+  if [ "$status" -ne 0 ]; then tail -n 40 "$here"/log/* "$here"/*.out "$here"/job/attempt-*/*.log 2>/dev/null || true; fi
   rm -rf "$here"
   exit "$status"
 }
@@ -92,11 +92,11 @@ wait_for 60 nodes_idle
 awk 'BEGIN { srand(1); for (i = 0; i < 2000; ++i) { x = rand() < 0.5; print x ? "+1" : "-1", (x ? 1 : 2) ":1", 3 + int(20 * rand()) ":1" } }' \
   >"$here/data/train.libsvm"
 cd "$here"
-export VERBENA_BIN=$build VERBENA_DIR=$here/work VERBENA_INTERFACE=lo VERBENA_CHECKPOINT_EVERY=1 VERBENA_SHARDS=1
+export VERBENA_BIN=$build VERBENA_DIR=$here/job VERBENA_INTERFACE=lo VERBENA_CHECKPOINT_EVERY=1 VERBENA_SHARDS=1
 id=$(sbatch --parsable --output="$here/job.out" --ntasks=2 : --ntasks=2 "$root/deploy/verbena.sbatch" \
   --format libsvm --data "$here/data/train.libsvm" --steps 100000000 --batch 64 --timeout 60)
 id=${id%%[;+]*}
-checkpoints=$here/work/checkpoints/slurm-$id
+checkpoints=$here/job/checkpoints/slurm-$id
 
 newest_step() {
   "$build/verbena" checkpoint list "$checkpoints" --json 2>/dev/null |
@@ -105,7 +105,7 @@ newest_step() {
 beyond() { [ "$(newest_step)" -gt "$1" ]; }
 wait_for 120 beyond 0
 grep -q '2 servers, 2 workers' job.out
-[ "$(find "$here/work/attempt-0" -name 'worker-*.log' | wc -l)" -eq 2 ]
+[ "$(find "$here/job/attempt-0" -name 'worker-*.log' | wc -l)" -eq 2 ]
 
 # A requeued job waits for two minutes, unless it gets another start time.
 scontrol requeue "$id"
@@ -120,15 +120,15 @@ wait_for 120 grep -q "attempt 1 resumes job slurm-$id" job.out
 grep -q "restored .*: step $before," job.out || { echo "not the newest checkpoint, of step $before"; cat job.out; exit 1; }
 wait_for 120 beyond "$before"
 # Both attempts wrote to their own logs, and the second one's workers began after the restored step.
-[ -s "$here/work/attempt-1/coordinator.log" ]
+[ -s "$here/job/attempt-1/coordinator.log" ]
 
 # A limit of two minutes is so near that Slurm sends the script its SIGTERM at the next check.
 running=$(newest_step)
 for component in 0 1; do scontrol update jobid="$id+$component" TimeLimit=2; done
 wait_for 120 no_jobs
 grep -q 'SIGTERM: the last checkpoint' job.out
-sed -n '/checkpoints: the last ones/,$p' "$here/work/attempt-1/coordinator.log" | grep -q 'checkpoints: saved'
+sed -n '/checkpoints: the last ones/,$p' "$here/job/attempt-1/coordinator.log" | grep -q 'checkpoints: saved'
 beyond "$running" || { echo "no checkpoint after SIGTERM, only that of step $running"; exit 1; }
 for daemon in coordinator server-0 server-1; do
-  [ ! -e "$here/work/attempt-1/$daemon.ready" ] || { echo "$daemon did not end by itself"; exit 1; }
+  [ ! -e "$here/job/attempt-1/$daemon.ready" ] || { echo "$daemon did not end by itself"; exit 1; }
 done
