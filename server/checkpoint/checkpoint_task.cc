@@ -182,6 +182,7 @@ void CheckpointTask::Begin() {
   save_ = ids_.Number();
   too_late_ = false;
   newest_.assign(tables_.size(), 0);
+  open_.assign(tables_.size(), false);
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = parts_[i];
     part.done = false;
@@ -221,6 +222,10 @@ void CheckpointTask::OnBegun(size_t part, absl::StatusOr<v1::BeginCheckpointResp
     auto& newest = newest_[static_cast<size_t>(t)];
     newest = std::max(newest, response->newest(t));
   }
+  const int told = std::min(response->open_size(), static_cast<int>(open_.size()));
+  for (int t = 0; t < told; ++t) {
+    if (response->open(t)) open_[static_cast<size_t>(t)] = true;
+  }
   if (response->too_late() && !choice_.looking()) {
     too_late_ = true;
     parts_[part].begun = false;
@@ -229,7 +234,7 @@ void CheckpointTask::OnBegun(size_t part, absl::StatusOr<v1::BeginCheckpointResp
       std::any_of(parts_.begin(), parts_.end(), [](const Part& p) { return p.asking; });
   if (asking) return;
   if (choice_.looking()) {
-    choice_.Looked(newest_);
+    choice_.Looked(newest_, open_);
     return Begin();
   }
   if (too_late_) {

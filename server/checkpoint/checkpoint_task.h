@@ -145,6 +145,7 @@ class CheckpointTask {
   uint64_t save_ = 0;
   StepChoice choice_;
   std::vector<uint64_t> newest_;  // for each table, the newest step that a shard reported
+  std::vector<bool> open_;        // for each table, whether a shard reported an open step
   bool too_late_ = false;
   CheckpointTaskProgress still_;  // as it is since then
   int64_t still_since_ns_ = 0;

@@ -77,6 +77,9 @@ absl::StatusOr<v1::BeginCheckpointResponse> ShardCheckpoints::Begin(
   std::vector<uint64_t> newest;
   const absl::Status begun = world.engine->checkpoints().Begin(wanted, &newest);
   for (const uint64_t step : newest) response.add_newest(step);
+  for (const v1::TableToCheckpoint& table : request.tables()) {
+    response.add_open(world.engine->checkpoints().HasOpenStep(table.table()));
+  }
   if (absl::IsOutOfRange(begun)) {
     response.set_too_late(true);
     return response;

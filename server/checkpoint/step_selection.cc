@@ -23,7 +23,8 @@ constexpr uint64_t kNearestMoves = 2;
 
 }  // namespace
 
-void StepChoice::Looked(absl::Span<const uint64_t> newest) {
+void StepChoice::Looked(absl::Span<const uint64_t> newest, const std::vector<bool>& open) {
+  open_ = open;
   for (size_t t = 0; t < newest_.size(); ++t) {
     const uint64_t now = std::max(newest_[t], newest[t]);
     moved_[t] = now - newest_[t];
@@ -81,7 +82,10 @@ void StepChoice::Choose() {
   }
   for (size_t t = 0; t < steps_.size(); ++t) {
     const bool stands = moved_[t] == 0;
-    if (!trained_ || (stands && (stood_ >= kAbandonedAfter || !near(t)))) {
+    if (open_[t] && near(t) && (!trained_ || stands) &&
+        !VERBENA_FAILPOINT(checkpoint, checkpoint_inside_step)) {
+      steps_[t] = front + (trained_ ? Ahead(moved_near, late_near) : 0);
+    } else if (!trained_ || (stands && (stood_ >= kAbandonedAfter || !near(t)))) {
       steps_[t] = newest_[t];
     } else if (near(t)) {
       steps_[t] = front + Ahead(moved_near, late_near);

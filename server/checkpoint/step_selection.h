@@ -19,21 +19,22 @@ namespace verbena::server {
 // training may have stopped before it (StoodStill).
 //
 // Tables of one training are at the same step, apart from the steps between two answers, and are
-// saved at the same step. A table with its own count (made later, or trained by others), or that is
+// saved at the same step: one to whose next step a worker has contributed is in the middle of a step
+// of the training, and waits for it also if it stands still. A table with its own count (made later, or trained by others), or that is
 // no longer trained, is saved at a step of its own, as far ahead as its own training moves. Without
 // workers no table moves, and each is saved where it is.
 class StepChoice {
  public:
   explicit StepChoice(size_t tables = 0)
-      : late_(tables), newest_(tables), moved_(tables), steps_(tables) {}
+      : late_(tables), newest_(tables), moved_(tables), open_(tables), steps_(tables) {}
 
   size_t tables() const { return steps_.size(); }
   // Whether shards are to be asked for their steps; else steps() are chosen.
   bool looking() const { return looks_ < 2; }
   const std::vector<uint64_t>& steps() const { return steps_; }
 
-  // The newest step of each table, of all shards.
-  void Looked(absl::Span<const uint64_t> newest);
+  // The newest step of each table, of all shards. open: a worker has contributed to the next one.
+  void Looked(absl::Span<const uint64_t> newest, const std::vector<bool>& open);
   // A shard is past its step: chooses others, farther ahead each time. False: that was often
   // enough.
   bool TooLate(absl::Span<const uint64_t> newest);
@@ -59,6 +60,7 @@ class StepChoice {
   std::vector<int> late_;  // in how many of the tries the table was past its step
   std::vector<uint64_t> newest_;
   std::vector<uint64_t> moved_;  // since the look before
+  std::vector<bool> open_;
   std::vector<uint64_t> steps_;
 };
 

@@ -143,6 +143,18 @@ absl::Status Checkpoints::Begin(const PartitionCheckpointRequest& request,
   return absl::OkStatus();
 }
 
+bool Checkpoints::HasOpenStep(uint32_t table) const {
+  const auto it = core_.tables.find(table);
+  if (it == core_.tables.end() || it->second.table == nullptr) return false;
+  const TableState& state = it->second;
+  for (uint32_t slice = 0; slice < state.table->slices(); ++slice) {
+    const uint32_t partition = state.table->life(slice).partition;
+    if (!core_.partitions[partition].ours || !state.table->ready(slice)) continue;
+    if (state.consistency->HasOpenStep(slice)) return true;
+  }
+  return false;
+}
+
 bool Checkpoints::Take(uint64_t save, CheckpointPiece* piece) {
   const auto it = saves_.find(save);
   return it != saves_.end() && it->second->Take(piece);

@@ -351,6 +351,18 @@ uint64_t Sync::OpenStep(uint32_t slice) const {
   return open;
 }
 
+bool Sync::HasOpenStep(uint32_t slice) const {
+  uint64_t newest = 0;
+  for (const uint32_t chunk : table_.slice(slice).chunks) {
+    newest = std::max(newest, table_.chunk(chunk).version);
+  }
+  for (uint32_t rank = 0; rank < ranks_; ++rank) {
+    const Progress& p = progress_[size_t{slice} * ranks_ + rank];
+    if (p.step[newest & 1] == newest && p.count[newest & 1] > 0) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts) {
   return std::make_unique<Sync>(parts);
 }

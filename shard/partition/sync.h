@@ -61,6 +61,7 @@ class Sync final : public DenseConsistency {
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).min_version >= min_version;
   }
+  bool HasOpenStep(uint32_t slice) const override;
   bool Readable(const Members::Member&, uint32_t chunk, uint64_t min_version,
                 Answer* answer) const override {
     answer->version = table_.chunk(chunk).version;

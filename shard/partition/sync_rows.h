@@ -52,6 +52,7 @@ class SyncRows final : public RowConsistency {
   bool Reached(uint32_t slice, uint64_t min_version) const override {
     return table_.slice(slice).version >= min_version;
   }
+  bool HasOpenStep(uint32_t slice) const override { return !slices_[slice].contributions.empty(); }
   bool Readable(uint64_t, uint32_t slice, uint64_t min_version, Answer* answer) const override {
     answer->version = table_.slice(slice).version;
     return answer->version >= min_version;

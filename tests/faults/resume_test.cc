@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -73,22 +74,51 @@ struct World {
     argv.insert(argv.end(), {"--consistency", consistency, "--log-steps"});
     return argv;
   }
-  Finished Checkpoint(const ProcessCluster& cluster, std::vector<std::string> words) const {
+  std::vector<std::string> CheckpointWords(const ProcessCluster& cluster,
+                                           std::vector<std::string> words) const {
     words.insert(words.begin(), {CliPath(), "--cluster", cluster.address(), "checkpoint"});
     words.insert(words.end(), {"--job", "job", "--json"});
-    return RunProgram(words);
+    return words;
+  }
+  Finished Checkpoint(const ProcessCluster& cluster, const std::vector<std::string>& words) const {
+    return RunProgram(CheckpointWords(cluster, words));
   }
   TemporaryDirectory directory;
 };
 
-// Stops worker 0 of a run with --log-steps once it has made so many steps: whatever it makes until
-// it stands still, no step is committed from then on.
-void StopAfterStep(Process* run, int steps) {
+// Stops worker 0 of a run with --log-steps once it has made so many steps, and returns its pid.
+// Whatever it makes until it stands still, no step is committed from then on.
+pid_t StopAfterStep(Process* run, int steps) {
   REQUIRE(run->WaitFor(absl::StrCat(") step ", steps, "\n")));
   const std::string start = "worker 0 (pid ";
   REQUIRE(run->WaitFor(start));
   const std::string err = run->err();
-  REQUIRE(kill(std::stoi(err.substr(err.find(start) + start.size())), SIGSTOP) == 0);
+  const pid_t worker = std::stoi(err.substr(err.find(start) + start.size()));
+  REQUIRE(kill(worker, SIGSTOP) == 0);
+  return worker;
+}
+
+// Saves a run whose worker 0 stands still after so many steps or more. The other worker has pushed
+// its part of the next step, which is not committed. Where worker 0 has pushed some of its part,
+// the step is committed in some tables alone, and the save waits for the others: it goes on a
+// little.
+int SaveStopped(const World& world, const ProcessCluster& cluster, Process* run, int steps,
+                const std::string& root) {
+  for (;; steps += 20) {
+    const pid_t worker = StopAfterStep(run, steps);
+    Process save(world.CheckpointWords(cluster, {"save", root}));
+    const std::optional<int> status = save.Wait(absl::Seconds(10));
+    INFO(save.err());
+    if (status) {
+      REQUIRE(*status == 0);
+      const int saved = std::stoi(JsonField(save.out(), "step"));
+      CHECK(saved >= steps - 1);
+      return saved;
+    }
+    save.Signal(SIGINT);
+    REQUIRE(save.Wait().has_value());
+    REQUIRE(kill(worker, SIGCONT) == 0);
+  }
 }
 
 TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the same bits") {
@@ -99,13 +129,7 @@ TEST_CASE("a run that was killed goes on from its checkpoint, elsewhere, to the 
     // A stopped worker must not lose its lease.
     ProcessCluster cluster({.servers = 2, .lease_ms = 60'000});
     Process run(world.Train(cluster, "job", kEndless, {"--log-steps"}));
-    StopAfterStep(&run, 150);
-    // The other worker has pushed its part of the next step, which is not committed.
-    const Finished save = world.Checkpoint(cluster, {"save", root});
-    INFO(save.err);
-    REQUIRE(save.status == 0);
-    saved = std::stoi(JsonField(save.out, "step"));
-    CHECK(saved >= 149);
+    saved = SaveStopped(world, cluster, &run, 150, root);
     run.Signal(SIGKILL);
   }
   ProcessCluster cluster({.servers = 3, .lease_ms = 60'000});

@@ -11,20 +11,20 @@ namespace {
 
 using Steps = std::vector<uint64_t>;
 
-Steps After(StepChoice* choice, const Steps& first, const Steps& second) {
+Steps After(StepChoice* choice, const Steps& first, const Steps& second,
+            std::vector<bool> open = {}) {
+  open.resize(first.size());
   REQUIRE(choice->looking());
-  choice->Looked(first);
+  choice->Looked(first, open);
   REQUIRE(choice->looking());
-  choice->Looked(second);
+  choice->Looked(second, open);
   REQUIRE_FALSE(choice->looking());
   return choice->steps();
 }
 
 TEST_CASE("step choice: without progress, the newest step is chosen") {
   StepChoice choice(2);
-  choice.Looked(Steps{0, 0});
-  choice.Looked(Steps{0, 0});
-  CHECK(choice.steps() == Steps{0, 0});
+  CHECK(After(&choice, {0, 0}, {0, 0}) == Steps{0, 0});
 }
 
 TEST_CASE("step choice: tables of one training are saved at one step") {
@@ -123,6 +123,35 @@ TEST_CASE("step choice: without workers every table is saved where it is, at onc
   StepChoice choice(3);
   choice.SetTrained(false);
   CHECK(After(&choice, {10, 9, 100}, {11, 9, 100}) == Steps{11, 9, 100});
+}
+
+// The steps that are chosen for a table with a step more than another one, to whose next step a
+// worker has contributed, when they have stood still for long.
+Steps InsideStep(bool trained) {
+  StepChoice choice(2);
+  for (int i = 0; i < 10; ++i) {
+    After(&choice, {155, 154}, {155, 154}, {false, true});
+    choice.StoodStill();
+  }
+  choice.SetTrained(trained);
+  return After(&choice, {155, 154}, {155, 154}, {false, true});
+}
+
+TEST_CASE("regression: a training that stands inside a step is not saved before and after it") {
+  CHECK(InsideStep(true) == Steps{155, 155});
+  CHECK(InsideStep(false) == Steps{155, 155});
+  // Both have an open step, and the same committed ones.
+  StepChoice choice(2);
+  choice.SetTrained(false);
+  CHECK(After(&choice, {155, 155}, {155, 155}, {true, true}) == Steps{155, 155});
+}
+
+TEST_CASE("failpoint: tables that stand within a step are saved before and after it") {
+  checkpoint::failpoints().checkpoint_inside_step = true;
+  const Steps trained = InsideStep(true), untrained = InsideStep(false);
+  checkpoint::failpoints().checkpoint_inside_step = false;
+  CHECK(trained == Steps{155, 154});
+  CHECK(untrained == Steps{155, 154});
 }
 
 TEST_CASE("step choice: a table without progress is saved at its present step, others later") {

@@ -496,5 +496,21 @@ TEST_CASE("a new generation forgets partial steps and keeps the parameters") {
   CHECK(f.Version(2) == 0);
 }
 
+TEST_CASE("sync: a table has an open step from its first contribution to its commit") {
+  FixtureOptions o;
+  o.chunks = 1;
+  o.workers = 2;
+  Fixture f(o);
+  Checkpoints& checkpoints = f.engine->checkpoints();
+  for (uint64_t step = 0; step < 3; ++step) {
+    CHECK_FALSE(checkpoints.HasOpenStep(kTable));
+    f.Push(1, 0, step, 1);
+    CHECK(checkpoints.HasOpenStep(kTable));
+    f.Push(0, 0, step, 1);
+  }
+  CHECK_FALSE(checkpoints.HasOpenStep(kTable));
+  CHECK_FALSE(checkpoints.HasOpenStep(kTable + 1));
+}
+
 }  // namespace
 }  // namespace verbena::shard
