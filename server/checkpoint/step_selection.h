@@ -19,10 +19,10 @@ namespace verbena::server {
 // training may have stopped before it (StoodStill).
 //
 // Tables of one training are at the same step, apart from the steps between two answers, and are
-// saved at the same step: one to whose next step a worker has contributed is in the middle of a step
-// of the training, and waits for it also if it stands still. A table with its own count (made later, or trained by others), or that is
-// no longer trained, is saved at a step of its own, as far ahead as its own training moves. Without
-// workers no table moves, and each is saved where it is.
+// saved at the same step: one to whose next step a worker has contributed is in the middle of a
+// step of the training, and waits for it also if it stands still. A table with its own count (made
+// later, or trained by others), or that is no longer trained, is saved at a step of its own, as far
+// ahead as its own training moves. Without workers no table moves, and each is saved where it is.
 class StepChoice {
  public:
   explicit StepChoice(size_t tables = 0)
