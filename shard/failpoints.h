@@ -68,6 +68,8 @@ struct Failpoints {
   Failpoint refuse_told_rows;     // an apply that its follower has waits for the job's limit
   Failpoint resume_unequal;       // a replica goes on under a new primary from another record
   Failpoint never_quiet;          // catch-up never makes applies wait
+  Failpoint seal_open_steps;      // a planned move loses the pushes of a step that has begun
+  Failpoint old_place_answers;    // a primary that has stopped for a planned move still reads
   Failpoint keep_optimizer;       // replicas are not sent changes of the optimizer's values
   Failpoint pass_early;           // a rank that has ended the step before this one is passed
 };

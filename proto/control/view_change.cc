@@ -29,7 +29,8 @@ const std::string& Key(const v1::Job& job) { return job.name(); }
 bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
          a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
-         a.cold_tier() == b.cold_tier() && a.memory_bytes() == b.memory_bytes();
+         a.cold_tier() == b.cold_tier() && a.memory_bytes() == b.memory_bytes() &&
+         a.draining() == b.draining();
 }
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
@@ -47,9 +48,10 @@ bool Same(const RepeatedPtrField<v1::Replica>& a, const RepeatedPtrField<v1::Rep
 
 bool Same(const v1::Partition& a, const v1::Partition& b) {
   return a.id() == b.id() && a.configuration() == b.configuration() && a.epoch() == b.epoch() &&
-         a.renewed_epoch() == b.renewed_epoch() && a.primary() == b.primary() &&
-         a.shard() == b.shard() && Same(a.followers(), b.followers()) &&
-         Same(a.learners(), b.learners());
+         a.renewed_epoch() == b.renewed_epoch() && a.released_epoch() == b.released_epoch() &&
+         a.move_to() == b.move_to() && a.last_move() == b.last_move() &&
+         a.unwanted() == b.unwanted() && a.primary() == b.primary() && a.shard() == b.shard() &&
+         Same(a.followers(), b.followers()) && Same(a.learners(), b.learners());
 }
 
 // A table's specification never changes, nor do the ranges of its optimizer's values.

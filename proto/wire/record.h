@@ -199,8 +199,8 @@ struct OptimizerChangeHeader {
 static_assert(sizeof(OptimizerChangeHeader) == 40);
 // ReplicaHeader::flags.
 inline constexpr uint8_t kReplicaLearner = 1;  // kBegin
-// kBegin: the sender has become the primary, and the replica goes on from record `version` of the
-// primary before, if that is the last one that it has.
+// kBegin: the sender has become the primary. The replica goes on if its last record is the
+// sender's: that with sequence `version`, which came in epoch `applies`.
 inline constexpr uint8_t kReplicaResume = 4;
 // kBeginPartition, kRows: rows of the slice that the replica lacks will be sent later, in their
 // state after this record.

@@ -134,6 +134,14 @@ Scope ScopeOf(const v1::RemoveServerRequest& request, const ViewLookup&) {
   return {.of_server = true, .about = absl::StrCat("server '", Shown(request.name()), "'")};
 }
 
+Scope ScopeOf(const v1::MovePartitionsRequest& request, const ViewLookup&) {
+  return {.of_server = true, .about = absl::StrCat("server '", Shown(request.to()), "'")};
+}
+
+Scope ScopeOf(const v1::DrainServerRequest& request, const ViewLookup&) {
+  return {.of_server = true, .about = absl::StrCat("server '", Shown(request.name()), "'")};
+}
+
 Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view) {
   return ScopeOfTable(request.name(), view.FindTable(request.name()));
 }

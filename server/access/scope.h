@@ -56,6 +56,8 @@ Scope ScopeOf(const v1::RenewRestoreRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::AdmitMembersRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ForgetJobRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::RemoveServerRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::MovePartitionsRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::DrainServerRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ReconfigureRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::GetViewRequest& request, const ViewLookup& view);

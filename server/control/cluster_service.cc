@@ -130,6 +130,8 @@ ClusterService::ClusterService(CoordinatorTask* machine, AuditLog* audit,
   Add(&Self::AdmitMembers);
   Add(&Self::ForgetJob);
   Add(&Self::RemoveServer);
+  Add(&Self::MovePartitions);
+  Add(&Self::DrainServer);
   Add(&Self::ResetTable);
   Add(&Self::Reconfigure);
   Add(&Self::GetView);
@@ -206,6 +208,16 @@ void ClusterService::ForgetJob(ControlCall* call, const v1::ForgetJobRequest* re
 void ClusterService::RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
                                   v1::RemoveServerResponse* response) {
   return Forward(machine_, &gate_, call, request, response, &Coordinator::RemoveServer);
+}
+
+void ClusterService::MovePartitions(ControlCall* call, const v1::MovePartitionsRequest* request,
+                                    v1::MovePartitionsResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::MovePartitions);
+}
+
+void ClusterService::DrainServer(ControlCall* call, const v1::DrainServerRequest* request,
+                                 v1::DrainServerResponse* response) {
+  return Forward(machine_, &gate_, call, request, response, &Coordinator::DrainServer);
 }
 
 void ClusterService::ResetTable(ControlCall* call, const v1::ResetTableRequest* request,

@@ -40,6 +40,10 @@ class ClusterService final : public ControlService {
                  v1::ForgetJobResponse* response);
   void RemoveServer(ControlCall* call, const v1::RemoveServerRequest* request,
                     v1::RemoveServerResponse* response);
+  void MovePartitions(ControlCall* call, const v1::MovePartitionsRequest* request,
+                      v1::MovePartitionsResponse* response);
+  void DrainServer(ControlCall* call, const v1::DrainServerRequest* request,
+                   v1::DrainServerResponse* response);
   void ResetTable(ControlCall* call, const v1::ResetTableRequest* request,
                   v1::ResetTableResponse* response);
   void Reconfigure(ControlCall* call, const v1::ReconfigureRequest* request,

@@ -105,7 +105,8 @@ constexpr int64_t kTicketsPerLease = 8;
 
 bool TakesRole(const v1::ConfigurationChange& change) {
   return change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
-         change.kind() == v1::ConfigurationChange::PROMOTE;
+         change.kind() == v1::ConfigurationChange::PROMOTE ||
+         change.kind() == v1::ConfigurationChange::HAND_OVER;
 }
 
 bool IsRecent(const v1::ReconfigureTicket& ticket, const v1::ReconfigureTicket& now,

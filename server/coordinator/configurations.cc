@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/control/planned_moves.h"
 #include "proto/wire/table_partitions.h"
 #include "server/coordinator/placement.h"
 
@@ -39,6 +40,11 @@ void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
   partition->set_epoch(partition->epoch() + 1);
   partition->clear_followers();
   partition->clear_learners();
+  // A move that was under way has succeeded, or its primary is gone.
+  const bool ended = partition->move_to() != 0 && partition->move_to() != server;
+  partition->set_last_move(ended ? v1::MOVE_END_SOURCE_GONE : v1::MOVE_END_UNSPECIFIED);
+  partition->clear_move_to();
+  partition->clear_unwanted();
   Grow(partition);
 }
 
@@ -140,6 +146,7 @@ absl::Status DropReplica(const v1::ConfigurationChange& change, v1::Partition* p
   const bool dropped =
       DropIf(named, partition->mutable_followers()) | DropIf(named, partition->mutable_learners());
   if (dropped) {
+    if (partition->unwanted() == change.server()) partition->clear_unwanted();
     Grow(partition);
     return absl::OkStatus();
   }
@@ -168,11 +175,16 @@ absl::Status Admit(const v1::ConfigurationChange& change, v1::Partition* partiti
   return absl::OkStatus();
 }
 
+// The target of a move, where it has no replica yet.
+uint64_t MissingTarget(const v1::Partition& partition) {
+  const uint64_t target = partition.move_to();
+  return FindReplica(partition.followers(), target) != nullptr ? 0 : target;
+}
+
 // A partition has one learner at a time: its primary copies contents to one only.
 bool WantsLearner(const v1::Partition& partition, const v1::ClusterView& view) {
-  return partition.learners().empty() &&
-         1 + partition.followers_size() < static_cast<int>(view.replicas()) &&
-         IsAlive(partition.primary(), view);
+  return partition.learners().empty() && IsAlive(partition.primary(), view) &&
+         (StayingReplicas(partition, view) < view.replicas() || MissingTarget(partition) != 0);
 }
 
 // Those that were refused for memory come last, so that a server whose memory is scarce gets the
@@ -211,7 +223,7 @@ absl::Status CheckConfiguration(const v1::Partition& partition,
   if (primary == servers.end() || partition.shard() >= primary->second->shards()) {
     return Broken(partition, " is on a server that is unknown");
   }
-  if (copies >= static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many replicas");
+  if (copies > static_cast<int>(kMaxReplicas)) return Broken(partition, " has too many replicas");
   if (partition.learners_size() > 1) return Broken(partition, " has more than one learner");
   for (const Replicas* replicas : {&partition.followers(), &partition.learners()}) {
     for (const v1::Replica& replica : *replicas) {
@@ -339,19 +351,24 @@ void HandOver(uint64_t server, ViewEditor* view) {
 
 bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
   const v1::ClusterView& now = view->view();
-  if (now.replicas() < 2 || AliveServers(now) < 2) return false;
+  if (AliveServers(now) < 2) return false;
   const std::vector<uint32_t> wanting = WantingLearners(bars, now);
   if (wanting.empty()) return false;
   Loads loads(now, /*partitions=*/true);
   std::set<uint64_t> learning;  // servers
+  int moving = 0;
   for (const v1::Partition& partition : now.partitions()) {
     for (const v1::Replica& learner : partition.learners()) learning.insert(learner.server());
+    moving += !partition.learners().empty() && PrimaryLeaves(partition, now) ? 1 : 0;
   }
   bool added = false;
   for (const uint32_t id : wanting) {
     const v1::Partition& partition = now.partitions(static_cast<int>(id));
+    const bool leaves = PrimaryLeaves(partition, now);
+    if (leaves && moving >= kMovesAtOnce) continue;
+    const uint64_t target = MissingTarget(partition);
     const auto learner = loads.ForCopy(partition, [&](uint64_t server) {
-      return !bars.Has(id, server, now_ns) &&
+      return (target == 0 || server == target) && !bars.Has(id, server, now_ns) &&
              !(bars.OneAtATime(server) && learning.contains(server));
     });
     if (!learner) continue;
@@ -361,6 +378,7 @@ bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
     Date(edited->mutable_learners(), edited->configuration());
     loads.AddCopy(partition.primary(), *learner);
     learning.insert(learner->server());
+    moving += leaves ? 1 : 0;
     added = true;
   }
   return added;
@@ -371,10 +389,11 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
                                  ViewEditor* view) {
   const bool known = change.kind() == v1::ConfigurationChange::DROP_REPLICA ||
                      change.kind() == v1::ConfigurationChange::ADMIT ||
-                     change.kind() == v1::ConfigurationChange::PROMOTE;
+                     change.kind() == v1::ConfigurationChange::PROMOTE ||
+                     change.kind() == v1::ConfigurationChange::HAND_OVER;
   if (!known) {
     return WrongField("kind", absl::StrCat(static_cast<int>(change.kind())),
-                      "DROP_REPLICA (1), ADMIT (2), PROMOTE (3)");
+                      "DROP_REPLICA (1), ADMIT (2), PROMOTE (3), HAND_OVER (4)");
   }
   const v1::ClusterView& now = view->view();
   if (change.partition() >= static_cast<uint32_t>(now.partitions_size())) {
@@ -399,6 +418,16 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
   if (partition->primary() != server) {
     return NotItsToAsk(change, server, absl::StrCat("its primary: ", partition->primary()));
   }
+  if (change.kind() == v1::ConfigurationChange::HAND_OVER) {
+    const v1::Replica* const heir = PlannedHeir(*partition, now);
+    if (heir == nullptr || heir->server() != change.server()) {
+      Grow(partition);
+      return true;
+    }
+    Promote(*heir, now, partition);
+    partition->set_released_epoch(partition->epoch());
+    return true;
+  }
   const bool drop = change.kind() == v1::ConfigurationChange::DROP_REPLICA;
   absl::Status status = drop ? DropReplica(change, partition) : Admit(change, partition);
   if (!status.ok()) return status;
@@ -406,10 +435,50 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
     bars->Admitted(partition->id(), change.server());
   } else if (change.no_memory()) {
     bars->AddFull(partition->id(), change.server(), now_ns, lease_ns);
+    if (partition->move_to() == change.server()) {
+      EndMove(v1::MOVE_END_NO_MEMORY, partition->id(), view);
+    }
   } else {
     bars->Add(partition->id(), change.server(), now_ns + lease_ns);
   }
   return true;
+}
+
+void BeginMove(uint64_t target, uint32_t partition, ViewEditor* view) {
+  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
+  edited->set_move_to(target);
+  edited->clear_last_move();
+  if (edited->unwanted() == target) edited->clear_unwanted();
+  Grow(edited);
+}
+
+void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view) {
+  const v1::Partition& before = view->view().partitions(static_cast<int>(partition));
+  const uint64_t target = before.move_to();
+  if (target == 0) return;
+  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
+  edited->clear_move_to();
+  edited->set_last_move(why);
+  // A follower is dropped by its primary: that may be gone already, and the follower have all that
+  // is left.
+  const bool surplus = edited->followers_size() >= static_cast<int>(view->view().replicas());
+  if (surplus && FindReplica(edited->followers(), target) != nullptr) {
+    edited->set_unwanted(target);
+  }
+  Grow(edited);
+  if (!edited->learners().empty() && edited->learners(0).server() == target) {
+    edited->clear_learners();
+  }
+}
+
+void GrowConfiguration(uint32_t partition, ViewEditor* view) {
+  Grow(view->EditPartition(static_cast<int>(partition)));
+}
+
+void DropLearner(uint32_t partition, ViewEditor* view) {
+  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
+  edited->clear_learners();
+  Grow(edited);
 }
 
 absl::Status CheckConfigurations(const v1::ClusterView& view) {

@@ -19,8 +19,9 @@
 // **Thread safety**: functions without state of their own, on a view.
 //
 // Invariants:
-//  1. A server has at most one replica of a partition; a partition has at most kMaxReplicas, one of
-//     which may be a learner.
+//  1. A server has at most one replica of a partition; a partition has at most kMaxReplicas, and
+//  one
+//     more while it is moved. One of them may be a learner.
 //  2. `epoch` grows exactly when the primary (server or shard) changes; `configuration` with every
 //     change.
 //  3. Only a follower replaces a primary that has data. Otherwise the data are lost, and the tables
@@ -43,6 +44,8 @@
 namespace verbena::server {
 
 inline constexpr uint32_t kMaxReplicas = 3;
+// Partitions of planned moves that are copied at one time.
+inline constexpr int kMovesAtOnce = 8;
 
 // Spreads all partitions evenly over the shards of the servers that are alive, each with `replicas`
 // replicas as far as there are servers. Only for a cluster without tables: no data are copied.
@@ -76,6 +79,13 @@ bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view);
 absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t server,
                                  int64_t now_ns, int64_t lease_ns, LearnerBars* bars,
                                  ViewEditor* view);
+
+// Begins a move of the partition to that server, or ends one without effect: its learner goes. See
+// moves.h.
+void BeginMove(uint64_t target, uint32_t partition, ViewEditor* view);
+void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view);
+void GrowConfiguration(uint32_t partition, ViewEditor* view);
+void DropLearner(uint32_t partition, ViewEditor* view);
 
 // DATA_LOSS when the invariants do not hold.
 absl::Status CheckConfigurations(const v1::ClusterView& view);

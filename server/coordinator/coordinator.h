@@ -153,6 +153,9 @@ class Coordinator {
   void AdmitMembers(const v1::AdmitMembersRequest& request, Reply<v1::AdmitMembersResponse> reply);
   void ForgetJob(const v1::ForgetJobRequest& request, Reply<v1::ForgetJobResponse> reply);
   void RemoveServer(const v1::RemoveServerRequest& request, Reply<v1::RemoveServerResponse> reply);
+  void MovePartitions(const v1::MovePartitionsRequest& request,
+                      Reply<v1::MovePartitionsResponse> reply);
+  void DrainServer(const v1::DrainServerRequest& request, Reply<v1::DrainServerResponse> reply);
   void ResetTable(const v1::ResetTableRequest& request, Reply<v1::ResetTableResponse> reply);
   void Reconfigure(const v1::ReconfigureRequest& request, Reply<v1::ReconfigureResponse> reply);
   void SetJobLimits(const v1::SetJobLimitsRequest& request, Reply<v1::SetJobLimitsResponse> reply);

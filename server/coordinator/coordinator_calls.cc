@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/moves.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/tokens.h"
 #include "server/coordinator/validation.h"
@@ -255,6 +256,21 @@ void Coordinator::RemoveServer(const v1::RemoveServerRequest& request,
                                Reply<v1::RemoveServerResponse> reply) {
   impl_->Mutate("RemoveServer", request, std::move(reply), [&](v1::RemoveServerResponse* response) {
     return server::RemoveServer(request, &impl_->state, &impl_->editor, response);
+  });
+}
+
+void Coordinator::MovePartitions(const v1::MovePartitionsRequest& request,
+                                 Reply<v1::MovePartitionsResponse> reply) {
+  impl_->Mutate("MovePartitions", request, std::move(reply),
+                [&](v1::MovePartitionsResponse* response) {
+                  return server::MovePartitions(request, &impl_->editor, response);
+                });
+}
+
+void Coordinator::DrainServer(const v1::DrainServerRequest& request,
+                              Reply<v1::DrainServerResponse> reply) {
+  impl_->Mutate("DrainServer", request, std::move(reply), [&](v1::DrainServerResponse*) {
+    return server::DrainServer(request, &impl_->editor);
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/failpoints.h"
+#include "server/coordinator/moves.h"
 #include "server/coordinator/placement.h"
 
 namespace verbena::server {
@@ -31,6 +32,7 @@ void Coordinator::Impl::UndoBeside(Undo* before) {
 absl::Status Coordinator::Impl::EndChange(const CoordinatorState::Answered* answered,
                                           Extent extent) {
   FollowServers(&editor);
+  FollowMoves(&editor);
   AddLearners(bars, Now(), &editor);
   ViewEditor::Change change = editor.Describe();
   if (extent == Extent::kWhole) change.described = false;

@@ -47,9 +47,12 @@ uint32_t AliveServers(const v1::ClusterView& view) {
 }
 
 Loads::Loads(const v1::ClusterView& view, bool partitions) {
+  const bool any = std::any_of(view.servers().begin(), view.servers().end(), [](const auto& s) {
+    return s.state() == v1::Server::ALIVE && !s.draining();
+  });
   for (const v1::Server& server : view.servers()) {
     zones_[server.incarnation()] = server.zone();
-    if (server.state() != v1::Server::ALIVE) continue;
+    if (server.state() != v1::Server::ALIVE || (any && server.draining())) continue;
     for (uint32_t shard = 0; shard < server.shards(); ++shard) {
       copies_[{server.incarnation(), shard}] = 0;
     }

@@ -22,7 +22,8 @@ void SetServerState(uint64_t incarnation, v1::Server::State state, ViewEditor* v
 bool IsAlive(uint64_t incarnation, const v1::ClusterView& view);
 uint32_t AliveServers(const v1::ClusterView& view);
 
-// The number of replicas on each shard of the servers that are alive. A snapshot of the servers,
+// The number of replicas on each shard of the servers that are alive, without those that are being
+// drained, as long as there are others. A snapshot of the servers,
 // updated by Add() and AddCopy().
 class Loads {
  public:

@@ -29,12 +29,16 @@ std::string Describe(v1::ConfigurationChange::Kind kind, uint64_t server,
                           why == GiveUp::kRefuses    ? "took none of its records for too long"
                           : why == GiveUp::kNoMemory ? "has no memory for it (--memory-limit)"
                           : why == GiveUp::kDiffers  ? "differs from its primary"
+                          : why == GiveUp::kSurplus  ? "is not needed any more"
                                                      : "did not answer for a lease");
     case v1::ConfigurationChange::ADMIT:
       return absl::StrCat("server ", server, " has all of ", them, " and is a follower");
     case v1::ConfigurationChange::PROMOTE:
       return absl::StrCat("this shard is the primary of ", them,
                           ": the one before was silent for a lease");
+    case v1::ConfigurationChange::HAND_OVER:
+      return absl::StrCat("this shard has stopped to serve ", them,
+                          ", for a planned move to server ", server);
     default:
       return them;
   }
@@ -52,23 +56,24 @@ std::string ConfigurationCalls::NewRequestId() {
 }
 
 void ConfigurationCalls::Ask(uint64_t self, std::vector<WantedChange> wanted,
-                             absl::Duration timeout, Answered answered) {
+                             absl::Duration timeout, int64_t now_ns, Answered answered) {
   v1::ReconfigureRequest request;
   request.set_request_id(NewRequestId());
   request.set_incarnation(self);
   *request.mutable_ticket() = ticket_;
   for (const WantedChange& w : wanted) *request.add_changes() = w.change;
   asking_ = true;
-  Call<v1::ReconfigureResponse>(*control_, coordinator_, "/verbena.v1.Cluster/Reconfigure", request,
-                                timeout,
-                                [this, wanted = std::move(wanted), answered = std::move(answered),
-                                 alive = alive_](absl::StatusOr<v1::ReconfigureResponse> response) {
-                                  if (!*alive) return;
-                                  asking_ = false;
-                                  if (!response.ok()) return;  // the next is due soon
-                                  answered(wanted, Take(*response));
-                                  CountMade(wanted, *response);
-                                });
+  Call<v1::ReconfigureResponse>(
+      *control_, coordinator_, "/verbena.v1.Cluster/Reconfigure", request, timeout,
+      [this, now_ns, wanted = std::move(wanted), answered = std::move(answered),
+       alive = alive_](absl::StatusOr<v1::ReconfigureResponse> response) {
+        if (!*alive) return;
+        asking_ = false;
+        if (!response.ok()) return;  // the next is due soon
+        answered_ns_ = now_ns;
+        answered(wanted, Take(*response));
+        CountMade(wanted, *response);
+      });
 }
 
 // Once again at once after a late answer, but not for ever where the coordinator is that slow.

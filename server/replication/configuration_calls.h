@@ -23,7 +23,7 @@
 namespace verbena::server {
 
 // Why a primary gives up a replica.
-enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kNoMemory, kDiffers };
+enum class GiveUp : uint8_t { kNo, kSilent, kRefuses, kNoMemory, kDiffers, kSurplus };
 
 struct WantedChange {
   v1::ConfigurationChange change;
@@ -54,10 +54,12 @@ class ConfigurationCalls {
     bool again = false;  // to be asked again at once, with the ticket that has come
   };
   using Answered = std::function<void(const std::vector<WantedChange>&, Answer)>;
-  // Requests changes as server `self`; ready() is true, and `wanted` is not empty. `answered` is
+  // Requests changes as server `self`; ready() is true. Without changes: a ticket. `answered` is
   // called with `wanted` when the coordinator has answered, whether it has made the changes or not.
-  void Ask(uint64_t self, std::vector<WantedChange> wanted, absl::Duration timeout,
+  void Ask(uint64_t self, std::vector<WantedChange> wanted, absl::Duration timeout, int64_t now_ns,
            Answered answered);
+  // The now_ns of the last request that the coordinator answered; 0: none.
+  int64_t answered_ns() const { return answered_ns_; }
   const ConfigurationCounters& counters() const { return counters_; }
 
  private:
@@ -72,6 +74,7 @@ class ConfigurationCalls {
   bool asking_ = false;
   v1::ReconfigureTicket ticket_;  // of the last answer
   bool late_ = false;             // the coordinator's last answer reported it
+  int64_t answered_ns_ = 0;
   ConfigurationCounters counters_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

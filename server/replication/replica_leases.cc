@@ -60,7 +60,11 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
                                   int64_t now) {
   part->role = Role::kPrimary;
   if (was.role == Role::kPrimary) part->serve_from = was.serve_from;
-  if (was.role == Role::kFollower) part->serve_from = was.heard_ns + lease_ns_;
+  // The primary before has stopped to read, and so had others before it.
+  const bool released =
+      p.released_epoch() == p.epoch() && was.role == Role::kFollower && was.epoch + 1 == p.epoch();
+  if (released) part->given_until = 0;
+  if (was.role == Role::kFollower && !released) part->serve_from = was.heard_ns + lease_ns_;
   const bool waits = part->given_until > std::max(part->serve_from, now);
   if (!(waits && VERBENA_FAILPOINT(shard, skip_given_lease))) {
     part->serve_from = std::max(part->serve_from, part->given_until);
@@ -133,6 +137,13 @@ void ReplicaLeases::Acknowledged(const PeerId& from, const Group& group, int64_t
     copy.alive_ns = std::max(copy.alive_ns, sent_ns);
   }
   SetReadUntil(&part);
+}
+
+bool ReplicaLeases::Heard(uint32_t partition, uint64_t server, int64_t since) const {
+  const std::vector<Copy>& copies = parts_[partition].copies;
+  return std::any_of(copies.begin(), copies.end(), [&](const Copy& copy) {
+    return copy.id.server == server && copy.sent_ns >= since && copy.sent_ns > 0;
+  });
 }
 
 void ReplicaLeases::Admitting(uint32_t partition, uint64_t server) {

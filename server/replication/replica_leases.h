@@ -16,7 +16,8 @@
 //  2. A shard serves as primary only after the lease has passed that its last answer to a beacon
 //     granted, in whatever role. A learner's answer grants one too, because its primary may have
 //     requested to make it a follower. A shard that was a follower until then also waits
-//     for a lease since its last beacon, or since it became a replica.
+//     for a lease since its last beacon, or since it became a replica. After a HAND_OVER a
+//     follower need not wait: the primary before had served, and asked for it when it had stopped.
 //  3. A side that did not run for a while judges no peer by that time.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 #define VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
@@ -61,6 +62,9 @@ class ReplicaLeases {
   void Acknowledged(const PeerId& from, const Group& group, int64_t sent_ns);
   // The coordinator is asked to make the learner a follower: it may be one from now on.
   void Admitting(uint32_t partition, uint64_t server);
+
+  // Whether the server's replica has acknowledged a beacon that was sent at that time or later.
+  bool Heard(uint32_t partition, uint64_t server, int64_t since) const;
 
   // ---- as a replica ----
   ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);

@@ -18,6 +18,8 @@ namespace verbena::server {
 namespace {
 
 constexpr size_t kTakeAtOnce = 64;
+// A step that is open in a partition that is to be handed over may end any moment.
+constexpr int64_t kBetweenCloses = 1'000'000;  // nanoseconds
 
 bool Good(ReplyStatus status) {
   return status == ReplyStatus::kOk || status == ReplyStatus::kDuplicate;
@@ -52,6 +54,7 @@ void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t s
   if (engine != engine_) {
     for (auto& [id, peer] : peers_) peer.queue.clear();
     parts_.clear();
+    hand_overs_.Reset();
     refused_ = 0;
   }
   self_ = self;
@@ -59,6 +62,7 @@ void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t s
   view_ = std::move(view);
   leases_.Follow(*view_, {self_, options_.shard}, now);
   FollowCopies();
+  hand_overs_.Follow(*view_, {self_, options_.shard}, engine_.get());
 }
 
 void Replication::FollowCopies() {
@@ -245,7 +249,8 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   if (PartOf(id, out) == nullptr) ReleaseUnsent(id, out.partition);
   if (!out.last) return;
   // The learner may have everything with that.
-  if (!learners_.empty()) next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
+  if (!learners_.empty() || hand_overs_.waits())
+    next_ask_ns_ = std::min(next_ask_ns_, clock_->NowNanos());
 }
 
 // After a refusal, queued records are dropped here but remain handed over. They would be sent
@@ -401,7 +406,7 @@ GiveUp Replication::Judge(uint32_t partition, const ReplicaProgress& part, int64
                     engine_->replicas().Learns(copy, partition), now);
 }
 
-bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* wanted) const {
+bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* wanted) {
   wanted->change.set_partition(p.id());
   wanted->change.set_configuration(p.configuration());
   for (const ReplicaProgress& part : parts_[p.id()]) {
@@ -412,7 +417,19 @@ bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* 
     wanted->change.set_no_memory(wanted->why == GiveUp::kNoMemory);
     return true;
   }
-  if (p.learners().empty() || !engine_->replicas().CaughtUp(p.id())) return false;
+  if (const uint64_t surplus = hand_overs_.Surplus(p.id()); surplus != 0) {
+    wanted->why = GiveUp::kSurplus;
+    wanted->change.set_server(surplus);
+    wanted->change.set_kind(v1::ConfigurationChange::DROP_REPLICA);
+    return true;
+  }
+  if (p.learners().empty()) {
+    wanted->change.set_kind(v1::ConfigurationChange::HAND_OVER);
+    wanted->change.set_server(
+        hand_overs_.Ready(p.id(), calls_.answered_ns(), leases_, engine_.get(), now));
+    return wanted->change.server() != 0;
+  }
+  if (!engine_->replicas().CaughtUp(p.id())) return false;
   // Not before: a former primary may read until then by the lease that this shard granted. A
   // follower that is promoted meanwhile has granted none and would not wait.
   if (!leases_.MayServe(p.id(), now)) return false;
@@ -426,6 +443,7 @@ void Replication::Reconfigure(int64_t now) {
   std::vector<v1::ConfigurationChange> by_leases;
   leases_.Judge(now, &by_leases);
   std::vector<WantedChange> wanted;
+  bool needs_ticket = false;
   for (v1::ConfigurationChange& change : by_leases) {
     wanted.push_back({std::move(change), GiveUp::kSilent});
   }
@@ -434,18 +452,24 @@ void Replication::Reconfigure(int64_t now) {
     if (p.followers().empty() && p.learners().empty()) continue;
     const auto same = [&](const WantedChange& w) { return w.change.partition() == p.id(); };
     if (std::any_of(wanted.begin(), wanted.end(), same)) continue;
+    needs_ticket |= hand_overs_.NeedsTicket(p.id(), calls_.answered_ns(), leases_, now);
     WantedChange w;
     if (WantChange(p, now, &w)) wanted.push_back(std::move(w));
   }
-  if (wanted.empty() || !calls_.ready()) return;
+  if (hand_overs_.closing()) next_ask_ns_ = std::min(next_ask_ns_, now + kBetweenCloses);
+  if ((wanted.empty() && !needs_ticket) || !calls_.ready()) return;
   for (const WantedChange& w : wanted) {
     if (w.change.kind() == v1::ConfigurationChange::ADMIT) {
       leases_.Admitting(w.change.partition(), w.change.server());
     }
+    if (w.change.kind() == v1::ConfigurationChange::HAND_OVER) {
+      hand_overs_.Asked(w.change.partition());
+    }
   }
-  calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2),
-             [this](const std::vector<WantedChange>& asked, ConfigurationCalls::Answer answer) {
-               if (answer.again) next_ask_ns_ = clock_->NowNanos();
+  calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2), now,
+             [this, needs_ticket](const std::vector<WantedChange>& asked,
+                                  ConfigurationCalls::Answer answer) {
+               if (answer.again || needs_ticket) next_ask_ns_ = clock_->NowNanos();
                if (answer.late) return;
                for (const WantedChange& w : asked) {
                  if (w.change.kind() != v1::ConfigurationChange::DROP_REPLICA) continue;

@@ -28,6 +28,7 @@
 #include "proto/wire/record_check.h"
 #include "rdma/base/clock.h"
 #include "server/replication/configuration_calls.h"
+#include "server/replication/hand_overs.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
 #include "server/replication/replica_progress.h"
@@ -136,7 +137,7 @@ class Replication final : public PeerListener {
   void LookForWaiting(int64_t now);
   GiveUp Judge(uint32_t partition, const ReplicaProgress& part, int64_t now) const;
   // Of a partition of this shard with replicas; false: none is wanted.
-  bool WantChange(const v1::Partition& partition, int64_t now, WantedChange* wanted) const;
+  bool WantChange(const v1::Partition& partition, int64_t now, WantedChange* wanted);
   void Log(const std::string& text) const {
     if (options_.log) options_.log(text);
   }
@@ -150,6 +151,7 @@ class Replication final : public PeerListener {
   std::shared_ptr<const v1::ClusterView> view_;
   std::shared_ptr<shard::Engine> engine_;
   ReplicaLeases leases_;
+  HandOvers hand_overs_;
   std::map<PeerId, Peer> peers_;                     // ordered: a simulation follows from its seed
   std::vector<std::vector<ReplicaProgress>> parts_;  // by partition
   std::vector<uint32_t> learners_;                   // partitions of this shard that have one

@@ -32,8 +32,8 @@ class Checkpoints {
   // has no memory for some, or is in another checkpoint. NOT_FOUND: unknown table.
   // INVALID_ARGUMENT: id or tables. After an error nothing has begun.
   absl::Status Begin(const PartitionCheckpointRequest& request, std::vector<uint64_t>* newest);
-  // Whether a worker has contributed to a step of the table, in a partition whose primary this shard
-  // is, that is not committed.
+  // Whether a worker has contributed to a step of the table, in a partition whose primary this
+  // shard is, that is not committed.
   bool HasOpenStep(uint32_t table) const;
   // Takes the next piece. False: none now; there may be later unless progress is complete or
   // aborted. Go on to take and release pieces whatever else is waited for, because applies may wait

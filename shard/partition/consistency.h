@@ -45,7 +45,7 @@ class Consistency : public ReplicaLog::Owner {
   virtual void Awaited(const Members::Member& /*member*/, uint32_t /*slice*/) {}
   // Whether an await of min_version is answered already.
   virtual bool Reached(uint32_t slice, uint64_t min_version) const = 0;
-  // sync: whether a worker has contributed to a step of the slice that is not committed.
+  // sync: whether a step of the slice has begun, and not ended: a worker has contributed to it.
   virtual bool HasOpenStep(uint32_t /*slice*/) const { return false; }
 
   // Resumes pushes that waited for a buffer. The engine calls it after every Unpin() that freed

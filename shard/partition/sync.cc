@@ -50,6 +50,9 @@ PushOutcome Sync::Push(const PushRequest& request, const Members::Member& member
   if (x.state != State::kNone && x.state != State::kOwed) {
     return answer(Repeated(x, request.worker));
   }
+  if (sink_.log->closing(PartitionOf(chunk)) && !Begun(c.slice, step)) {
+    return answer(ReplyStatus::kNotReady);
+  }
   FollowStep(chunk);
   // The rank was passed, or its worker has ended the step.
   if (rank < chunks_[chunk].cursor || Passes(chunk, rank)) return answer(ReplyStatus::kWrongStep);
@@ -351,16 +354,24 @@ uint64_t Sync::OpenStep(uint32_t slice) const {
   return open;
 }
 
-bool Sync::HasOpenStep(uint32_t slice) const {
-  uint64_t newest = 0;
-  for (const uint32_t chunk : table_.slice(slice).chunks) {
-    newest = std::max(newest, table_.chunk(chunk).version);
-  }
+bool Sync::Begun(uint32_t slice, uint64_t step) const {
+  const std::vector<uint32_t>& chunks = table_.slice(slice).chunks;
+  const auto past = [&](uint32_t chunk) { return table_.chunk(chunk).version > step; };
+  if (std::any_of(chunks.begin(), chunks.end(), past)) return true;
   for (uint32_t rank = 0; rank < ranks_; ++rank) {
     const Progress& p = progress_[size_t{slice} * ranks_ + rank];
-    if (p.step[newest & 1] == newest && p.count[newest & 1] > 0) return true;
+    if (p.step[step & 1] == step && p.count[step & 1] > 0) return true;
   }
   return false;
+}
+
+bool Sync::HasOpenStep(uint32_t slice) const {
+  // One that some chunks have committed has begun.
+  uint64_t least = UINT64_MAX;
+  for (const uint32_t chunk : table_.slice(slice).chunks) {
+    least = std::min(least, table_.chunk(chunk).version);
+  }
+  return least != UINT64_MAX && Begun(slice, least);
 }
 
 std::unique_ptr<DenseConsistency> MakeSync(const DenseParts& parts) {

@@ -125,6 +125,8 @@ class Sync final : public DenseConsistency {
   void Count(uint32_t chunk, uint32_t rank, int change);
   ReplyStatus Repeated(const Contribution& x, uint64_t worker) const;
 
+  // Whether a worker has contributed to that step in the slice, or a chunk is past it.
+  bool Begun(uint32_t slice, uint64_t step) const;
   // The first step that no chunk of the slice has begun to apply.
   uint64_t OpenStep(uint32_t slice) const;
   // The cursor is the open step's. In a replica steps end without it, and ranks that it passed

@@ -86,6 +86,9 @@ Answer SyncRows::Push(const RowPush& push, const Members::Member& member, uint32
   }
   // Its worker does not count yet, or has announced that nothing more comes.
   if (!Counts(rank, step) || s.ended[rank] > step) return answer(ReplyStatus::kWrongStep);
+  if (s.contributions.empty() && sink_.log->closing(PartitionOf(slice))) {
+    return answer(ReplyStatus::kNotReady);
+  }
   Answer taken = answer(ReplyStatus::kOk);
   if (!ContributesZero(&table_, push.rows.data(), push.rows.size(), &sink_, &taken.status)) {
     const EmbeddingTable::Admitted admitted =

@@ -59,11 +59,12 @@ void Copies::Keep(uint32_t partition) {
   copy.begun = false;
 }
 
-// Records of the former primary came in one order to all of its replicas: at the same record they
-// are equal.
+// A primary's records come in one order to all of its replicas: at the same record of the same
+// primary they are equal. Records of one number may be of different primaries.
 ReplyStatus Copies::Resume(uint32_t partition, const ReplicaHeader& header) {
   const CopyState& copy = copies_[partition];
-  const bool equal = copy.kept && !copy.learning && copy.sequence == header.version;
+  const bool equal = copy.kept && !copy.learning && copy.sequence == header.version &&
+                     copy.record_epoch == header.applies;
   return equal || (copy.kept && VERBENA_FAILPOINT(shard, resume_unequal))
              ? ReplyStatus::kOk
              : ReplyStatus::kOutOfRange;
@@ -191,7 +192,10 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
     ++core_.sink.counters.memory_refusals;
     core_.pool.Trim();  // idle buffers may be in the way of the next attempt
   }
-  if (answer.status == ReplyStatus::kOk) answer.version = copy.sequence = group.sequence;
+  if (answer.status == ReplyStatus::kOk) {
+    answer.version = copy.sequence = group.sequence;
+    copy.record_epoch = group.epoch;
+  }
   return answer;
 }
 

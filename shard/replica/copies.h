@@ -59,6 +59,8 @@ class Copies {
     copies_[partition].expected -= std::min(copies_[partition].expected, bytes);
   }
   uint64_t sequence(uint32_t partition) const { return copies_[partition].sequence; }
+  // The epoch in which it came; 0: there was none.
+  uint64_t record_epoch(uint32_t partition) const { return copies_[partition].record_epoch; }
   bool begun(uint32_t partition) const { return copies_[partition].begun; }
   bool learning(uint32_t partition) const { return copies_[partition].learning; }
 
@@ -73,6 +75,7 @@ class Copies {
     bool learning = false;  // and not complete
     uint64_t expected = 0;  // of a learner: bytes that rows to come will take
     uint64_t sequence = 0;  // of the last record
+    uint64_t record_epoch = 0;  // in which it came
     // The parts of the next one, as far as they have come.
     Buffer parts;
     uint32_t parts_bytes = 0;

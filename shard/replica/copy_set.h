@@ -88,7 +88,8 @@ class CopySet {
     CopyId id;
     uint64_t since = 0;
     bool learner = false;
-    bool kept = false;  // a follower of the primary before, as this shard was
+    bool kept = false;        // a follower of the primary before, as this shard was
+    uint64_t last_epoch = 0;  // kept: in which this shard received its last record
   };
   struct Copy {
     CopyId id;

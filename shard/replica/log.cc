@@ -123,6 +123,7 @@ void ReplicaLog::BeginCopy(uint32_t partition, const CopySet::CopyOf& copy, uint
   begin.header.kind = ReplicaKind::kBegin;
   begin.header.flags = copy.learner ? kReplicaLearner : copy.kept ? kReplicaResume : 0;
   begin.header.version = copy.kept ? sequence : 0;
+  begin.header.applies = copy.kept ? copy.last_epoch : 0;
   Add(std::move(begin));
   if (!copy.learner) p.copies.Require(copy.id);
 }
@@ -323,7 +324,8 @@ bool ReplicaLog::MayRead(uint32_t partition, uint32_t table) const {
   const Partition& p = partitions_[partition];
   const auto held = p.held_reads.find(table);
   const bool known = held == p.held_reads.end() || held->second <= p.committed;
-  return (known && p.copies.committed() >= p.resumes) ||
+  const bool leaves = p.sealed && !VERBENA_FAILPOINT(shard, old_place_answers);
+  return (known && p.copies.committed() >= p.resumes && !leaves) ||
          VERBENA_FAILPOINT(shard, read_unacknowledged);
 }
 
@@ -374,7 +376,7 @@ void ReplicaLog::ForgetNotes(uint32_t table) {
 
 bool ReplicaLog::HasRoom(uint32_t partition) {
   Partition& p = partitions_[partition];
-  if (p.quiet) return false;
+  if (p.sealed || p.quiet) return false;
   if (p.copies.empty()) return true;
   AddNotes(partition);
   if (VERBENA_FAILPOINT(shard, unbounded_log) || room_.HasRoom(&p.room)) return true;

@@ -177,6 +177,22 @@ class ReplicaLog {
   }
   void BeginCatchUp() { catching_up_ = true; }
   void EndCatchUp() { catching_up_ = false; }
+  // Before Seal(): pushes that would begin a step of a sync table are refused, those to steps that
+  // have begun are taken.
+  void Close(uint32_t partition) { partitions_[partition].closing = true; }
+  bool closing(uint32_t partition) const { return partitions_[partition].closing; }
+  // Ends applies and reads of a partition that is handed over: they wait, or are refused, until
+  // another shard leads it or Unseal().
+  void Seal(uint32_t partition) { partitions_[partition].sealed = true; }
+  void Unseal(uint32_t partition) {
+    partitions_[partition].sealed = partitions_[partition].closing = false;
+    room_.Open();
+  }
+  bool sealed(uint32_t partition) const { return partitions_[partition].sealed; }
+  // Whether all that was applied before Seal() is applied here and on all replicas.
+  bool Drained(uint32_t partition) const {
+    return partitions_[partition].entries.empty() && partitions_[partition].notes.empty();
+  }
   // Whether new applies of the partition wait, so that those in flight end and catch-up finds it at
   // its last record.
   void Quieten(uint32_t partition, bool quiet) {
@@ -253,7 +269,9 @@ class ReplicaLog {
   };
   struct Partition {
     bool leads = false;
-    bool dirty = false;  // in unsent_
+    bool dirty = false;    // in unsent_
+    bool closing = false;  // Close()
+    bool sealed = false;
     bool quiet = false;  // Quieten()
     uint64_t epoch = 0;
     uint64_t next = 1;  // sequence

@@ -187,7 +187,7 @@ bool Proofs::AuditFollowers(uint64_t bytes) {
     if (audit_.partition >= core_.partitions.size()) audit_ = {};
     const uint32_t p = audit_.partition;
     if (core_.log.leads(p) && core_.log.mode(p) == ReplicaLog::Mode::kRequired &&
-        !core_.log.copies(p).learning()) {
+        !core_.log.copies(p).learning() && !core_.log.sealed(p)) {
       AuditPartition();
       return true;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "shard/engine_core.h"
+#include "shard/failpoints.h"
 
 namespace verbena::shard {
 
@@ -30,10 +31,11 @@ void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& wha
     for (const auto& [table, state] : core_.tables) {
       if (promoted && core_.copies.announced(id, table)) announced.push_back(table);
     }
+    const uint64_t last_epoch = core_.copies.record_epoch(id);
     core_.copies.Forget(id);
     std::vector<CopySet::CopyOf> copies;
     for (const v1::Replica& r : p.followers()) {
-      copies.push_back({{r.server(), r.shard()}, r.since(), false, promoted});
+      copies.push_back({{r.server(), r.shard()}, r.since(), false, promoted, last_epoch});
     }
     for (const v1::Replica& r : p.learners()) {
       copies.push_back({{r.server(), r.shard()}, r.since(), true, false});
@@ -206,6 +208,23 @@ bool Replicas::Learns(const CopyId& copy, uint32_t partition) const {
 bool Replicas::Differs(const CopyId& copy, uint32_t partition) const {
   return partition < core_.partitions.size() && core_.log.copies(partition).Differs(copy);
 }
+
+bool Replicas::Seal(uint32_t partition) {
+  if (!core_.log.leads(partition)) return true;
+  core_.log.Close(partition);
+  for (const auto& [id, state] : core_.tables) {
+    if (VERBENA_FAILPOINT(shard, seal_open_steps) || state.table == nullptr) continue;
+    const uint32_t slice = state.table->slice_of(partition);
+    if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
+    if (state.consistency->HasOpenStep(slice)) return false;
+  }
+  core_.log.Seal(partition);
+  return true;
+}
+
+void Replicas::Unseal(uint32_t partition) { core_.log.Unseal(partition); }
+
+bool Replicas::Drained(uint32_t partition) const { return core_.log.Drained(partition); }
 
 std::vector<CopyStatus> Replicas::Status() const {
   std::vector<CopyStatus> status;

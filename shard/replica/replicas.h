@@ -44,6 +44,14 @@ class Replicas {
   bool Learns(const CopyId& copy, uint32_t partition) const;
   // The replica has the record of an apply that failed here, so it has to be copied again.
   bool Differs(const CopyId& copy, uint32_t partition) const;
+  // Ends requests of a partition that is handed over to a follower: they wait, or are refused,
+  // until another shard leads it or Unseal(). False: a step of a sync table has begun, whose pushes
+  // may be answered already and are on this shard alone. They are taken until the step ends, and no
+  // other step begins; call again.
+  bool Seal(uint32_t partition);
+  void Unseal(uint32_t partition);
+  // Whether all replicas have everything that was applied here, and all of it is applied.
+  bool Drained(uint32_t partition) const;
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> Status() const;
 

@@ -195,6 +195,8 @@ void SimCluster::HandleCoordinator(const std::string& method, const std::string&
   if (name == "RenewRestore") return to(&Coordinator::RenewRestore);
   if (name == "DropTable") return to(&Coordinator::DropTable);
   if (name == "RemoveServer") return to(&Coordinator::RemoveServer);
+  if (name == "MovePartitions") return to(&Coordinator::MovePartitions);
+  if (name == "DrainServer") return to(&Coordinator::DrainServer);
   if (name == "ResetTable") return to(&Coordinator::ResetTable);
   if (name == "Reconfigure") return to(&Coordinator::Reconfigure);
   if (name == "GetView") return to(&Coordinator::GetView);

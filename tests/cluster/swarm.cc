@@ -13,6 +13,7 @@
 #include "tests/cluster/swarm_client.h"
 #include "tests/cluster/swarm_disks.h"
 #include "tests/cluster/swarm_faults.h"
+#include "tests/cluster/swarm_moves.h"
 #include "tests/cluster/swarm_operator.h"
 #include "tests/cluster/swarm_standstill.h"
 #include "tests/cluster/swarm_trace.h"
@@ -52,10 +53,6 @@ class Swarm {
     if (world_.plan.has_steps() && world_.has(SwarmFeature::kSlowServer)) {
       recovery_limit_ += kRecoveryLimit;
     }
-    // It has a replica of each partition, and of several at once a record a turn.
-    if (world_.has(SwarmFeature::kThreeReplicas) && world_.has(SwarmFeature::kSlowServer)) {
-      recovery_limit_ += 2 * kRecoveryLimit;
-    }
     if (world_.trace) {
       world_.plan.cluster.log = [this](const std::string& line) {
         if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));
@@ -93,9 +90,11 @@ class Swarm {
     faults_ = std::make_unique<SwarmFaults>(&world_, &clients_);
     aims_ = std::make_unique<SwarmAims>(&world_, faults_.get(), &clients_);
     operator_ = std::make_unique<SwarmOperator>(&world_);
+    moves_ = std::make_unique<SwarmMoves>(&world_);
     checks_ = std::make_unique<SwarmChecks>(&world_);
-    // The model has neither (docs/model.md).
-    for (const SwarmFeature f : {SwarmFeature::kThreeReplicas, SwarmFeature::kOldStates}) {
+    // The model has none of them (docs/model.md).
+    for (const SwarmFeature f :
+         {SwarmFeature::kThreeReplicas, SwarmFeature::kOldStates, SwarmFeature::kMigrations}) {
       if (world_.has(f)) traces = nullptr;
     }
     if (traces != nullptr) trace_ = std::make_unique<SwarmTrace>(&world_, traces);
@@ -115,6 +114,7 @@ class Swarm {
     clients_.clear();
     final_readers_.clear();
     operator_.reset();
+    moves_.reset();
     checks_.reset();
     trace_.reset();
     if (checkpoints_ != nullptr) {
@@ -194,6 +194,7 @@ class Swarm {
     faults_->Run();
     aims_->Run();
     operator_->Run();
+    moves_->Run();
     Churn();
     RunClients();
     switch (world_.stage) {
@@ -232,6 +233,10 @@ class Swarm {
     if (recovered && !operator_->idle()) {
       recovered = false;
       missing = operator_->Describe();
+    }
+    if (recovered && !moves_->idle()) {
+      recovered = false;
+      missing = "a server is still drained";
     }
     if (recovered && checkpoints_ != nullptr) recovered = checkpoints_->Proved(&missing);
     for (size_t i = 0; recovered && i < clients_.size(); ++i) {
@@ -293,6 +298,7 @@ class Swarm {
   std::unique_ptr<SwarmFaults> faults_;
   std::unique_ptr<SwarmAims> aims_;
   std::unique_ptr<SwarmOperator> operator_;
+  std::unique_ptr<SwarmMoves> moves_;
   std::unique_ptr<SwarmChecks> checks_;
   std::unique_ptr<SwarmTrace> trace_;  // null: nothing is recorded
   int64_t recovery_limit_ = kRecoveryLimit, finish_limit_ = kFinishLimit;

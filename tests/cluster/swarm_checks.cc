@@ -229,12 +229,16 @@ void SwarmChecks::CheckChanges(const v1::ClusterView& view) {
         p.epoch() == was.epoch() && p.primary() == was.primary() && p.followers().empty();
     const bool promoted = p.epoch() == was.epoch() + 1 && p.primary() == follower;
     if (!drops && !promoted) continue;
+    // The old primary of a planned move has asked: both were heard lately.
+    const bool planned = p.released_epoch() == p.epoch();
     const uint64_t asks = drops ? was.primary() : follower;
     const uint64_t other = drops ? follower : was.primary();
     if (!processes_.contains(asks) || !processes_.contains(other)) continue;
     if (Lives(asks) || !Lives(other) || !AliveIn(before_, other) || !AliveIn(view, other)) continue;
     const auto died = died_at_.find(asks);
-    if (died == died_at_.end() || world_->now() - died->second < longest) continue;
+    if (died == died_at_.end() || world_->now() - died->second < (planned ? 4 : 1) * longest) {
+      continue;
+    }
     world_->Violation(absl::StrCat("partition ", was.id(), " was left to server incarnation ", asks,
                                    ", which had been dead for ",
                                    (world_->now() - died->second) / kMilli,

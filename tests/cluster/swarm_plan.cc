@@ -87,6 +87,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kFewOperations, "few_operations", 0.12},
     {SwarmFeature::kStates, "states", 0.3},
     {SwarmFeature::kThreeReplicas, "three_replicas", 0.12},
+    {SwarmFeature::kMigrations, "migrations", 0.1},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));

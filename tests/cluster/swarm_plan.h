@@ -89,6 +89,7 @@ enum class SwarmFeature : uint32_t {
   kFewOperations,   // lanes take fewer operations than workers wait for
   kStates,          // workers assign and pull the state of optimizers
   kThreeReplicas,   // partitions have three replicas
+  kMigrations,      // an operator moves partitions and drains servers
   kRareFaults,      // faults at random times are rare
   kCount
 };

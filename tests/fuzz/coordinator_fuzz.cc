@@ -49,6 +49,8 @@ enum class Turn : uint8_t {
   kFinishRestore,
   kRenewRestore,
   kForgetJob,
+  kMovePartitions,
+  kDrainServer,
   kAdmitMembers,
   kCount
 };
@@ -157,6 +159,10 @@ class Script {
         return Send(&Coordinator::FinishRestore, bytes);
       case Turn::kRenewRestore:
         return Send(&Coordinator::RenewRestore, bytes);
+      case Turn::kMovePartitions:
+        return Send(&Coordinator::MovePartitions, bytes);
+      case Turn::kDrainServer:
+        return Send(&Coordinator::DrainServer, bytes);
       default:
         return Send(&Coordinator::GetView, bytes);
     }

@@ -27,6 +27,8 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/DropTable", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RenewRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/FinishRestore", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/MovePartitions", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/DrainServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/RemoveServer", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ResetTable", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     // The request names an incarnation of a server.
@@ -80,6 +82,10 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::ForgetJobRequest forget;
   forget.set_job("ours");
   add("/verbena.v1.Cluster/ForgetJob", forget);
+  v1::MovePartitionsRequest move;
+  add("/verbena.v1.Cluster/MovePartitions", move);
+  v1::DrainServerRequest drain;
+  add("/verbena.v1.Cluster/DrainServer", drain);
   v1::RemoveServerRequest remove;
   remove.set_name("server-0");
   add("/verbena.v1.Cluster/RemoveServer", remove);

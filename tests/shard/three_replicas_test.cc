@@ -15,13 +15,13 @@
 namespace verbena::shard {
 namespace {
 
-constexpr uint64_t kFirst = kServer + 1, kSecond = kServer + 2;
+constexpr uint64_t kFirst = kServer + 1, kSecond = kServer + 2, kThird = kServer + 3;
 
 // A primary and two servers that may have replicas of its one partition.
 class Trio {
  public:
   Trio() {
-    for (const uint64_t server : {kServer, kFirst, kSecond}) {
+    for (const uint64_t server : {kServer, kFirst, kSecond, kThird}) {
       engines_[server] = std::make_unique<RowFixture>(OnePartition(v1::CONSISTENCY_ASYNC), server);
     }
   }
@@ -198,6 +198,25 @@ TEST_CASE("three replicas: the other follower goes on under the next primary") {
     trio.Promote();
     CHECK(trio.of(kSecond).ReadRow(keys[0])[0] == 1);
   }
+}
+
+TEST_CASE("a follower with as many records of another primary is no replica of the next one") {
+  Trio trio;
+  for (const uint64_t server : {kFirst, kSecond, kThird}) trio.Add(server, false);
+  trio.Apply();
+  const std::vector<uint64_t> keys = trio.of(kServer).KeysIn(0, 3);
+  trio.Push(kServer, keys);
+  trio.Ship(kServer);
+  // Two records reach the second one alone; the next primary begins the third one with two.
+  trio.Push(kServer, keys);
+  trio.Push(kServer, keys);
+  trio.Ship(kServer, {kFirst, kThird});
+  trio.Promote();
+  trio.Ship(kFirst, {kSecond});
+  REQUIRE(trio.of(kSecond).engine->replicas().Status()[0].sequence ==
+          trio.of(kThird).engine->replicas().Status()[0].sequence);
+  trio.Promote();
+  CHECK(trio.Ship(kSecond).at(kThird) == ReplyStatus::kOutOfRange);
 }
 
 // Whether a learner becomes a follower while there is a push in flight to the other one at each

@@ -21,7 +21,8 @@ struct Failpoints {
   Failpoint keep_former_steps;  // a save waits for steps that the job had before its restart
   // a slow table must reach the same number of steps as the fastest one
   Failpoint checkpoint_at_one_pace;
-  Failpoint checkpoint_inside_step;  // tables that stand within a step are saved before and after it
+  Failpoint
+      checkpoint_inside_step;    // tables that stand within a step are saved before and after it
   Failpoint reload_unread;       // a shard waits for a window that it could not read to be loaded
   Failpoint forget_former_runs;  // a run that starts over removes the former run's results
   Failpoint share_directories;   // jobs "a/b" and "a_b" save into one directory

@@ -99,6 +99,25 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena server remove server-3\n"
      "  verbena server remove server-3 --yes --json"},
+    {Command::kMigrate, "migrate", "Move partitions to another server while they are used",
+     "The server becomes a learner, then a follower, then the primary; the old place is dropped, "
+     "and\n"
+     "other replicas stay. Calls of workers wait for a moment and do not fail. The command waits "
+     "for\n"
+     "the end; when it is interrupted, the moves go on. Exit status 1 when a partition stayed: "
+     "its\n"
+     "server or the target died, or the target has no memory.\n\n"
+     "Examples:\n"
+     "  verbena migrate --partition 3 --partition 7 --to server-2\n"
+     "  verbena migrate --table weights --to server-2 --no-wait\n"
+     "  verbena migrate --table weights --cancel"},
+    {Command::kDrain, "drain", "Move everything off a server, which can then be stopped",
+     "All replicas move to other servers, and the server gets no new ones. It is refused when "
+     "fewer\n"
+     "than --replicas other servers are alive. A server that is started again has no drain.\n\n"
+     "Examples:\n"
+     "  verbena drain server-3 && ssh server-3 systemctl stop verbenad\n"
+     "  verbena drain server-3 --cancel"},
     {Command::kTable, "table",
      "Change a table: its optimizer, its parameters; drop it; list the options of tables",
      "drop: the served table of that name, else the one that is being restored; --restoring: only\n"
@@ -164,6 +183,7 @@ struct RawOptions {
   CheckpointOptions checkpoint;
   ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
+  MoveOptions move;
   TableAction table;
   std::string job, memory;
   LimitChange limits;
@@ -427,6 +447,8 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddOptionReference(command, &raw);
     }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
+    if (text.command == Command::kMigrate) AddMigrate(command, &raw.move);
+    if (text.command == Command::kDrain) AddDrain(command, &raw.move);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   RefuseEmptyValues(&app, {"--note"});
@@ -467,6 +489,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.checkpoint = raw.checkpoint;
   parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;
+  parsed.options.move = raw.move;
   parsed.options.table = raw.table;
   for (size_t i = 0; i < token_actions.size(); ++i) {
     if (token_actions[i]->parsed()) {

@@ -12,6 +12,7 @@
 #include "server/cli/verbena/checkpoint_command.h"
 #include "server/cli/verbena/coordinator_command.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/move_command.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/table_command.h"
 #include "server/cli/verbena/token_command.h"
@@ -34,6 +35,8 @@ enum class Command {
   kShards,
   kPartition,
   kServer,
+  kMigrate,
+  kDrain,
   kTable,
   kToken,
   kCoordinator,
@@ -55,6 +58,7 @@ struct Options {
   LimitChange limits;             // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`
+  MoveOptions move;      // of kMigrate, kDrain
   TokenOptions token;    // of kToken
   CoordinatorAction coordinator;                // of kCoordinator
   CheckpointOptions checkpoint;                 // of kCheckpoint

@@ -320,7 +320,7 @@ std::string FullServersText(const ClusterState& state) {
 
 std::string StateWord(const ServerState& server) {
   if (server.server.state() == v1::Server::SILENT) return "silent";
-  if (server.statistics.ok()) return "alive";
+  if (server.statistics.ok()) return server.server.draining() ? "draining" : "alive";
   return absl::IsFailedPrecondition(server.statistics.status()) ? "replaced" : "no answer";
 }
 

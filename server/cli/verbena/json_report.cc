@@ -27,6 +27,7 @@ JsonWriter ServerHead(const ServerState& state) {
   json.Add("incarnation", server.incarnation());
   json.Add("address", server.address());
   json.Add("state", server.state() == v1::Server::SILENT ? "silent" : "alive");
+  json.Add("draining", server.draining());
   json.Add("zone", server.zone());
   json.Add("answers", state.statistics.ok());
   if (state.statistics.ok()) {

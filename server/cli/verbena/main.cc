@@ -98,6 +98,7 @@ class Program {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kCoordinator) return RunList();
     if (options_.command == Command::kLimits) return Limits();
+    if (options_.move.action != MoveOptions::Action::kNone) return Move();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
@@ -116,6 +117,15 @@ class Program {
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     return Print(report->out) ? kExitOk : AfterFailedPrint(kExitWrong);
+  }
+
+  int Move() {
+    const absl::StatusOr<MoveReport> report =
+        RunMove(options_.move, options_.json, coordinator_, &reader_);
+    if (!report.ok()) return Failed(report.status());
+    std::fputs(report->err.c_str(), stderr);
+    const int status = report->done ? kExitOk : kExitWrong;
+    return Print(report->out) ? status : AfterFailedPrint(status);
   }
 
   int RunList() const {
@@ -190,6 +200,8 @@ class Program {
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
       case Command::kServer:
+      case Command::kMigrate:
+      case Command::kDrain:
       case Command::kJob:
       case Command::kTable:
       case Command::kToken:

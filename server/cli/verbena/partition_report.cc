@@ -44,12 +44,14 @@ using Servers = std::map<uint64_t, ServerNote>;
 Servers ServersOf(const ClusterState& state) {
   Servers servers;
   for (const v1::Server& server : state.view.servers()) {
-    servers[server.incarnation()] = {&server,
-                                     server.state() == v1::Server::SILENT ? "silent" : "alive"};
+    const bool silent = server.state() == v1::Server::SILENT;
+    servers[server.incarnation()] = {&server, silent              ? "silent"
+                                              : server.draining() ? "draining"
+                                                                  : "alive"};
   }
   for (const ServerState& server : state.servers) {
     const auto it = servers.find(server.server.incarnation());
-    if (it != servers.end() && it->second.state == "alive") it->second.state = StateWord(server);
+    if (it != servers.end() && it->second.state != "silent") it->second.state = StateWord(server);
   }
   return servers;
 }
@@ -66,6 +68,17 @@ std::string CopyWord(const v1::Replica& copy, const Servers& servers) {
   if (it->second.state != "alive") more.push_back(it->second.state);
   return absl::StrCat(Printable(server.name()), " shard ", copy.shard(), more.empty() ? "" : " (",
                       absl::StrJoin(more, ", "), more.empty() ? "" : ")");
+}
+
+// "server-0 shard 1, moves to server-2"
+std::string PrimaryWord(const v1::Partition& partition, const Servers& servers) {
+  if (partition.primary() == 0) return "-";
+  std::string word = CopyWord(PrimaryOf(partition), servers);
+  const auto to = servers.find(partition.move_to());
+  if (to != servers.end()) {
+    absl::StrAppend(&word, ", moves to ", Printable(to->second.server->name()));
+  }
+  return word;
 }
 
 std::string CopiesWord(const Replicas& copies, const Servers& servers) {
@@ -125,8 +138,7 @@ std::string PartitionsText(const ClusterState& state) {
   for (const v1::Partition& partition : state.view.partitions()) {
     const auto by = lost.find(partition.id());
     table.AddRow({absl::StrCat(partition.id()), absl::StrCat(partition.epoch()),
-                  absl::StrCat(partition.configuration()),
-                  partition.primary() == 0 ? "-" : CopyWord(PrimaryOf(partition), servers),
+                  absl::StrCat(partition.configuration()), PrimaryWord(partition, servers),
                   CopiesWord(partition.followers(), servers),
                   CopiesWord(partition.learners(), servers),
                   by == lost.end() ? "-" : Printable(absl::StrJoin(by->second, ", "))});
@@ -147,6 +159,11 @@ std::string PartitionsJson(const ClusterState& state) {
       json.AddNull("primary");
     } else {
       json.Add("primary", CopyJson(PrimaryOf(partition), servers));
+    }
+    if (const auto to = servers.find(partition.move_to()); to == servers.end()) {
+      json.AddNull("moves_to");
+    } else {
+      json.Add("moves_to", to->second.server->name());
     }
     json.Add("followers", CopiesJson(partition.followers(), servers));
     json.Add("learners", CopiesJson(partition.learners(), servers));

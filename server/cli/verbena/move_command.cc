@@ -1,0 +1,258 @@
+#include "server/cli/verbena/move_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/base/json.h"
+#include "server/cli/verbena/format.h"
+#include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/text_table.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr absl::Duration kBetweenReads = absl::Milliseconds(250);
+
+std::string Partitions(size_t count) {
+  return absl::StrCat(count, count == 1 ? " partition" : " partitions");
+}
+
+std::string NameOf(uint64_t server, const v1::ClusterView& view) {
+  for (const v1::Server& s : view.servers()) {
+    if (s.incarnation() == server) return s.name();
+  }
+  return "";
+}
+
+const v1::Server* Named(const std::string& name, const v1::ClusterView& view) {
+  for (const v1::Server& s : view.servers()) {
+    if (s.name() == name) return &s;
+  }
+  return nullptr;
+}
+
+const char* Reason(v1::MoveEnd end) {
+  switch (end) {
+    case v1::MOVE_END_TARGET_GONE:
+      return "the server is silent, or is being drained";
+    case v1::MOVE_END_SOURCE_GONE:
+      return "the old primary was lost during the move";
+    case v1::MOVE_END_NO_MEMORY:
+      return "the server has no memory for it (--memory-limit)";
+    case v1::MOVE_END_CANCELLED:
+      return "the move was cancelled";
+    default:
+      return "another move took its place";
+  }
+}
+
+// What is left of the moves, and how those ended that had no effect.
+struct Progress {
+  size_t moving = 0, copied = 0;
+  std::map<std::string, std::vector<int64_t>> failed;  // by reason
+};
+
+Progress MoveProgress(const std::vector<uint32_t>& partitions, const std::string& to,
+                      const v1::ClusterView& view) {
+  Progress progress;
+  for (const uint32_t id : partitions) {
+    if (id >= static_cast<uint32_t>(view.partitions_size())) continue;
+    const v1::Partition& p = view.partitions(static_cast<int>(id));
+    if (p.move_to() != 0 && NameOf(p.move_to(), view) == to) {
+      ++progress.moving;
+      progress.copied += std::any_of(p.followers().begin(), p.followers().end(),
+                                     [&](const auto& r) { return r.server() == p.move_to(); });
+    } else if (NameOf(p.primary(), view) != to) {
+      progress.failed[Reason(p.last_move())].push_back(id);
+    }
+  }
+  return progress;
+}
+
+// Replicas on a server, learners among them.
+size_t ReplicasOn(const v1::Server& server, const v1::ClusterView& view) {
+  size_t count = 0;
+  for (const v1::Partition& p : view.partitions()) {
+    count += p.primary() == server.incarnation() ? 1 : 0;
+    for (const auto* replicas : {&p.followers(), &p.learners()}) {
+      count += static_cast<size_t>(
+          std::count_if(replicas->begin(), replicas->end(),
+                        [&](const v1::Replica& r) { return r.server() == server.incarnation(); }));
+    }
+  }
+  return count;
+}
+
+// Prints a line when it has changed.
+class ProgressLine {
+ public:
+  void Print(const std::string& text) {
+    if (text != printed_) std::fprintf(stderr, "verbena: %s\n", text.c_str());
+    printed_ = text;
+  }
+
+ private:
+  std::string printed_;
+};
+
+// The coordinator may restart meanwhile: its state goes on from there.
+absl::StatusOr<ClusterState> ReadOrWait(ClusterReader* reader, ProgressLine* line) {
+  while (true) {
+    absl::StatusOr<ClusterState> state = reader->Read(/*servers=*/false);
+    const bool away =
+        absl::IsUnavailable(state.status()) || absl::IsDeadlineExceeded(state.status());
+    if (!away) return state;
+    line->Print("waiting for the coordinator");
+    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
+  }
+}
+
+absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
+                                   const Coordinator& coordinator, ClusterReader* reader) {
+  v1::MovePartitionsRequest request;
+  request.set_request_id(NewRequestId());
+  request.mutable_partitions()->Add(options.partitions.begin(), options.partitions.end());
+  request.set_table(options.table);
+  request.set_to(options.server);
+  request.set_cancel(options.cancel);
+  const auto begun =
+      ChangeAndWait<v1::MovePartitionsResponse>(coordinator, "MovePartitions", request);
+  if (!begun.ok()) return begun.status();
+  const std::vector<uint32_t> partitions(begun->partitions().begin(), begun->partitions().end());
+  const std::string to = absl::StrCat("server '", Printable(options.server), "'");
+  MoveReport report;
+  Progress progress;
+  const bool waits = !options.cancel && !options.no_wait;
+  ProgressLine line;
+  while (waits) {
+    const absl::StatusOr<ClusterState> state = ReadOrWait(reader, &line);
+    if (!state.ok()) return state.status();
+    progress = MoveProgress(partitions, options.server, state->view);
+    if (progress.moving == 0) break;
+    line.Print(absl::StrCat("moving to ", to, ": ", partitions.size() - progress.moving, " of ",
+                            Partitions(partitions.size()), " done, ", progress.copied,
+                            " copied and handed over next"));
+    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
+  }
+  size_t failed = 0;
+  for (const auto& [reason, which] : progress.failed) {
+    failed += which.size();
+    absl::StrAppend(&report.err, "verbena: ", Partitions(which.size()), " (", Ranges(which),
+                    ") stayed: ", reason, "\n");
+  }
+  report.done = failed == 0;
+  if (json) {
+    JsonWriter out;
+    out.Add("partitions", static_cast<uint64_t>(partitions.size()));
+    out.Add("moved", static_cast<uint64_t>(waits ? partitions.size() - failed : 0));
+    report.out = out.ToString() + "\n";
+  }
+  absl::StrAppend(
+      &report.err, "verbena: ",
+      options.cancel
+          ? absl::StrCat("the moves of ", Partitions(partitions.size()), " are cancelled")
+      : options.no_wait ? absl::StrCat(Partitions(partitions.size()), " will be moved to ", to)
+                        : absl::StrCat(Partitions(partitions.size() - failed), " moved to ", to),
+      "\n");
+  return report;
+}
+
+absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
+                                 const Coordinator& coordinator, ClusterReader* reader) {
+  v1::DrainServerRequest request;
+  request.set_request_id(NewRequestId());
+  request.set_name(options.server);
+  request.set_cancel(options.cancel);
+  const auto begun = ChangeAndWait<v1::DrainServerResponse>(coordinator, "DrainServer", request);
+  if (!begun.ok()) return begun.status();
+  const std::string name = absl::StrCat("server '", Printable(options.server), "'");
+  MoveReport report;
+  report.done = true;
+  size_t left = 0;
+  ProgressLine line;
+  while (!options.cancel && !options.no_wait) {
+    const absl::StatusOr<ClusterState> state = ReadOrWait(reader, &line);
+    if (!state.ok()) return state.status();
+    const v1::Server* const server = Named(options.server, state->view);
+    if (server == nullptr || !server->draining()) {
+      return absl::AbortedError(absl::StrCat(
+          name, server == nullptr ? " was removed from the cluster"
+                                  : " is not drained any more: it has restarted, or the drain was "
+                                    "cancelled"));
+    }
+    left = ReplicasOn(*server, state->view);
+    if (left == 0) break;
+    line.Print(absl::StrCat("draining ", name, ": ", left,
+                            left == 1 ? " replica is" : " replicas are", " left",
+                            server->state() == v1::Server::ALIVE ? "" : "; the server is silent"));
+    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
+  }
+  if (json) {
+    JsonWriter out;
+    out.Add("server", options.server);
+    out.Add("replicas", static_cast<uint64_t>(left));
+    report.out = out.ToString() + "\n";
+  }
+  report.err = absl::StrCat("verbena: ", name,
+                            options.cancel    ? " may have replicas again"
+                            : options.no_wait ? " is being drained"
+                                              : " has no replica any more and may be stopped",
+                            "\n");
+  return report;
+}
+
+void AddWait(CLI::App* command, MoveOptions* move) {
+  command->add_flag("--no-wait", move->no_wait, "Return when the coordinator has begun");
+}
+
+}  // namespace
+
+void AddMigrate(CLI::App* command, MoveOptions* move) {
+  CLI::Validator number;
+  number.description("");
+  number.operation([](std::string& text) -> std::string {
+    uint32_t value = 0;
+    if (absl::SimpleAtoi(text, &value)) return "";
+    return absl::StrCat("'", Printable(text), "' is not allowed: a partition's number");
+  });
+  CLI::Option* partition =
+      command->add_option("--partition", move->partitions, "Partition to move; may be repeated")
+          ->type_name("N")
+          ->check(number);
+  CLI::Option* table =
+      command->add_option("--table", move->table, "Move all partitions that have chunks of it")
+          ->type_name("TABLE")
+          ->excludes(partition);
+  CLI::Option* to =
+      command->add_option("--to", move->server, "Name of the server")->type_name("SERVER");
+  CLI::Option* cancel =
+      command->add_flag("--cancel", move->cancel, "End moves that are under way")->excludes(to);
+  AddWait(command, move);
+  command->callback([=] {
+    move->action = MoveOptions::Action::kMigrate;
+    if (partition->empty() && table->empty()) {
+      throw CLI::RequiredError("--partition N or --table TABLE");
+    }
+    if (to->empty() && cancel->empty()) throw CLI::RequiredError("--to SERVER");
+  });
+}
+
+void AddDrain(CLI::App* command, MoveOptions* move) {
+  command->add_option("SERVER", move->server, "Name of the server")->type_name("")->required();
+  command->add_flag("--cancel", move->cancel, "It may have replicas again");
+  AddWait(command, move);
+  command->callback([move] { move->action = MoveOptions::Action::kDrain; });
+}
+
+absl::StatusOr<MoveReport> RunMove(const MoveOptions& options, bool json,
+                                   const Coordinator& coordinator, ClusterReader* reader) {
+  return options.action == MoveOptions::Action::kDrain
+             ? Drain(options, json, coordinator, reader)
+             : Migrate(options, json, coordinator, reader);
+}
+
+}  // namespace verbena::cli

@@ -1,0 +1,44 @@
+// `verbena migrate` and `verbena drain`: planned moves of partitions between servers, under load.
+//
+// **Thread safety**: one owner thread.
+#ifndef VERBENA_SERVER_CLI_VERBENA_MOVE_COMMAND_H_
+#define VERBENA_SERVER_CLI_VERBENA_MOVE_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/cli/verbena/cluster_reader.h"
+#include "server/cli/verbena/coordinator_call.h"
+
+namespace verbena::cli {
+
+struct MoveOptions {
+  enum class Action { kNone, kMigrate, kDrain };
+  Action action = Action::kNone;
+  std::vector<uint32_t> partitions;
+  std::string table;
+  std::string server;  // the target, or the server that is drained
+  bool cancel = false;
+  bool no_wait = false;
+};
+
+// Adds the options of `migrate` or `drain`. Parsing fills *move.
+void AddMigrate(CLI::App* command, MoveOptions* move);
+void AddDrain(CLI::App* command, MoveOptions* move);
+
+struct MoveReport {
+  std::string out;    // for standard output
+  std::string err;    // for people
+  bool done = false;  // all was moved, or was not to be waited for
+};
+// Begins or cancels the moves, and waits for their end, with progress on standard error. Errors of
+// ChangeAndWait(). CANCELLED: interrupted; the moves go on.
+absl::StatusOr<MoveReport> RunMove(const MoveOptions& options, bool json,
+                                   const Coordinator& coordinator, ClusterReader* reader);
+
+}  // namespace verbena::cli
+
+#endif  // VERBENA_SERVER_CLI_VERBENA_MOVE_COMMAND_H_

@@ -1,0 +1,101 @@
+#include "server/replication/hand_overs.h"
+
+#include <algorithm>
+
+#include "proto/control/planned_moves.h"
+#include "shard/replica/replicas.h"
+
+namespace verbena::server {
+namespace {
+
+// The coordinator's tickets are good for so much of a lease.
+bool Recent(int64_t ticket_ns, const ReplicaLeases& leases, int64_t now) {
+  return ticket_ns > 0 && now - ticket_ns <= leases.lease_ns() / 8;
+}
+
+// Steps that are open may wait for a worker for so long.
+constexpr int64_t kLeasesToClose = 12;
+
+}  // namespace
+
+bool HandOvers::closing() const {
+  return std::any_of(stopped_.begin(), stopped_.end(), [](const auto& stopped) {
+    return stopped.second.closing && !stopped.second.resumed;
+  });
+}
+
+void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine) {
+  planned_.clear();
+  for (const v1::Partition& p : view.partitions()) {
+    if (self.server == 0 || PeerId{p.primary(), p.shard()} != self) continue;
+    const v1::Replica* const heir = PlannedHeir(p, view);
+    const v1::Replica* const surplus = SurplusFollower(p, view);
+    if (heir == nullptr && surplus == nullptr) continue;
+    planned_[p.id()] = {p.configuration(), heir == nullptr ? 0 : heir->server(),
+                        surplus == nullptr ? 0 : surplus->server()};
+  }
+  std::erase_if(stopped_, [&](const auto& stopped) {
+    const auto& [id, of] = stopped;
+    if (view.partitions(static_cast<int>(id)).configuration() == of.configuration) return false;
+    engine->replicas().Unseal(id);
+    return true;
+  });
+}
+
+uint64_t HandOvers::Surplus(uint32_t partition) const {
+  const auto planned = planned_.find(partition);
+  return planned == planned_.end() ? 0 : planned->second.surplus;
+}
+
+bool HandOvers::NeedsTicket(uint32_t partition, int64_t ticket_ns, const ReplicaLeases& leases,
+                            int64_t now) const {
+  const auto planned = planned_.find(partition);
+  const auto stopped = stopped_.find(partition);
+  return planned != planned_.end() && planned->second.heir != 0 &&
+         (stopped == stopped_.end() || stopped->second.closing) && !Recent(ticket_ns, leases, now);
+}
+
+uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLeases& leases,
+                          shard::Engine* engine, int64_t now) {
+  const auto heard = [&](uint64_t server) {
+    return leases.Heard(partition, server, now - leases.lease_ns() / 4);
+  };
+  const auto may_stop = [&](uint64_t heir) {
+    return leases.MayServe(partition, now) && Recent(ticket_ns, leases, now) && heard(heir);
+  };
+  auto it = stopped_.find(partition);
+  if (it == stopped_.end()) {
+    const auto planned = planned_.find(partition);
+    if (planned == planned_.end() || planned->second.heir == 0 || !may_stop(planned->second.heir)) {
+      return 0;
+    }
+    it = stopped_
+             .insert({partition,
+                      {.configuration = planned->second.configuration,
+                       .heir = planned->second.heir,
+                       .since_ns = now}})
+             .first;
+  }
+  Stopped& stopped = it->second;
+  if (stopped.resumed) {
+    if (now - stopped.since_ns > 2 * leases.lease_ns()) stopped_.erase(it);
+    return 0;
+  }
+  if (stopped.closing && may_stop(stopped.heir) && engine->replicas().Seal(partition)) {
+    stopped.closing = false;
+    stopped.since_ns = now;
+  }
+  const int64_t patience =
+      stopped.closing ? kLeasesToClose * leases.lease_ns() : leases.lease_ns() / 2;
+  if (!stopped.asked && now - stopped.since_ns > patience) {
+    engine->replicas().Unseal(partition);
+    stopped.resumed = true;
+    stopped.since_ns = now;
+    return 0;
+  }
+  if (stopped.closing) return 0;
+  // It may be gone since it has answered.
+  return engine->replicas().Drained(partition) && heard(stopped.heir) ? stopped.heir : 0;
+}
+
+}  // namespace verbena::server

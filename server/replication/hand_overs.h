@@ -1,0 +1,66 @@
+// Planned moves of a shard's partitions: stops a partition, and decides when the coordinator is
+// asked to make a follower its primary.
+//
+// **Thread safety**: one owner thread, the shard's.
+//
+// Invariants:
+//  1. A partition stops only when it was served here, the follower and the coordinator were heard a
+//     moment ago, and no step of a sync table is open in it; and goes on soon when it could not
+//     ask.
+//  2. Once HAND_OVER was asked for, it goes on in another configuration only: until then the
+//     follower may be the primary already, and not wait for the lease that it gave.
+#ifndef VERBENA_SERVER_REPLICATION_HAND_OVERS_H_
+#define VERBENA_SERVER_REPLICATION_HAND_OVERS_H_
+
+#include <cstdint>
+#include <map>
+
+#include "server/replication/peer_links.h"
+#include "server/replication/replica_leases.h"
+#include "shard/engine.h"
+#include "verbena/v1/cluster.pb.h"
+
+namespace verbena::server {
+
+class HandOvers {
+ public:
+  // A new engine has stopped nothing.
+  void Reset() { stopped_.clear(); }
+  // Partitions of another configuration go on. `self`: this shard.
+  void Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine);
+  // A follower of that partition that the primary is to drop; 0: none.
+  uint64_t Surplus(uint32_t partition) const;
+  // Whether the partition waits for an answer of the coordinator, to know that it is there.
+  bool NeedsTicket(uint32_t partition, int64_t ticket_ns, const ReplicaLeases& leases,
+                   int64_t now) const;
+  // Stops the partition if it is to be handed over. Returns the server to ask HAND_OVER for, when
+  // all replicas have everything; 0: not now. ticket_ns: when the coordinator last answered.
+  uint64_t Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLeases& leases,
+                 shard::Engine* engine, int64_t now);
+  void Asked(uint32_t partition) { stopped_.at(partition).asked = true; }
+  // Whether answers of replicas are waited for.
+  bool waits() const { return !stopped_.empty(); }
+  // Whether steps are waited for that are open in a partition.
+  bool closing() const;
+
+ private:
+  struct Planned {
+    uint64_t configuration = 0;
+    uint64_t heir = 0, surplus = 0;  // servers
+  };
+  struct Stopped {
+    uint64_t configuration = 0;
+    uint64_t heir = 0;
+    int64_t since_ns = 0;
+    bool closing = true;  // until no step is open
+    bool asked = false;
+    bool resumed = false;  // it could not ask, and goes on for a while
+  };
+
+  std::map<uint32_t, Planned> planned_;  // by partition
+  std::map<uint32_t, Stopped> stopped_;
+};
+
+}  // namespace verbena::server
+
+#endif  // VERBENA_SERVER_REPLICATION_HAND_OVERS_H_

@@ -1,0 +1,270 @@
+// Planned moves of partitions and draining of servers: their states, bounds and ends.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/control/planned_moves.h"
+#include "server/coordinator/configurations.h"
+#include "tests/server/configurations_fixture.h"
+#include "tests/server/coordinator_fixture.h"
+
+namespace verbena::server {
+namespace {
+
+constexpr auto kDropChange = v1::ConfigurationChange::DROP_REPLICA;
+constexpr auto kAdmitChange = v1::ConfigurationChange::ADMIT;
+constexpr auto kPromoteChange = v1::ConfigurationChange::PROMOTE;
+constexpr auto kHandOverChange = v1::ConfigurationChange::HAND_OVER;
+
+absl::StatusOr<v1::MovePartitionsResponse> Move(TestCoordinator* c,
+                                                const std::vector<uint32_t>& partitions,
+                                                const std::string& to, bool cancel = false) {
+  v1::MovePartitionsRequest request;
+  request.set_request_id(c->NewId());
+  request.mutable_partitions()->Add(partitions.begin(), partitions.end());
+  request.set_to(to);
+  request.set_cancel(cancel);
+  return c->Call(&Coordinator::MovePartitions, request);
+}
+
+absl::Status Drain(TestCoordinator* c, const std::string& name, bool cancel = false) {
+  v1::DrainServerRequest request;
+  request.set_request_id(c->NewId());
+  request.set_name(name);
+  request.set_cancel(cancel);
+  return c->Call(&Coordinator::DrainServer, request).status();
+}
+
+bool Made(TestCoordinator* c, uint64_t by, const v1::ConfigurationChange& change) {
+  const auto response = c->Reconfigure(by, {change});
+  REQUIRE(response.ok());
+  return response->made(0);
+}
+
+// What primaries ask for when their replicas are as the coordinator wants them.
+void Settle(TestCoordinator* c) {
+  for (int turn = 0; turn < 100; ++turn) {
+    bool any = false;
+    for (uint32_t id = 0; id < static_cast<uint32_t>(c->view().partitions_size()); ++id) {
+      const v1::Partition p = c->Partition(id);
+      if (!p.learners().empty()) {
+        any |= Made(c, p.primary(), c->Change(kAdmitChange, id, p.learners(0).server()));
+      } else if (const v1::Replica* const heir = PlannedHeir(p, c->view())) {
+        any |= Made(c, p.primary(), c->Change(kHandOverChange, id, heir->server()));
+      } else if (const v1::Replica* const surplus = SurplusFollower(p, c->view())) {
+        any |= Made(c, p.primary(), c->Change(kDropChange, id, surplus->server()));
+      }
+    }
+    if (!any) return;
+  }
+  FAIL("the configurations do not settle");
+}
+
+TEST_CASE("a partition without replicas is moved over a learner, and its old place is gone") {
+  TestCoordinator c({.partitions = 2});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(Words(c.Partition(0)) == "1");
+  const uint64_t epoch = c.Partition(0).epoch();
+  REQUIRE(Move(&c, {0}, "b")->partitions_size() == 1);
+  CHECK(Words(c.Partition(0)) == "1?2");
+  CHECK(Words(c.Partition(1)) == "1");
+  // Not before it has everything.
+  CHECK(PlannedHeir(c.Partition(0), c.view()) == nullptr);
+  c.Restart();
+  CHECK(Words(c.Partition(0)) == "1?2");
+  CHECK(c.Partition(0).move_to() == b);
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, b)));
+  CHECK(Words(c.Partition(0)) == "1+2");
+  // It becomes the primary when the old one has stopped, not by itself.
+  c.Restart();
+  CHECK(Words(c.Partition(0)) == "1+2");
+  REQUIRE(Made(&c, a, c.Change(kHandOverChange, 0, b)));
+  CHECK(Words(c.Partition(0)) == "2");
+  CHECK(c.Partition(0).epoch() == epoch + 1);
+  CHECK(c.Partition(0).released_epoch() == epoch + 1);
+  CHECK(c.Partition(0).move_to() == 0);
+  CHECK(c.Partition(0).last_move() == v1::MOVE_END_UNSPECIFIED);
+  CHECK_FALSE(Lost(c));
+}
+
+TEST_CASE("a move keeps the other replicas, and needs one more for a while") {
+  const uint32_t replicas = GENERATE(2, 3);
+  TestCoordinator c({.partitions = 1, .lease_ms = kLeaseMs, .replicas = replicas});
+  for (uint32_t i = 0; i < replicas; ++i) c.JoinServer(absl::StrCat("s", i + 1));
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t target = c.JoinServer("target");
+  const v1::Partition before = c.Partition(0);
+  REQUIRE(before.followers_size() == static_cast<int>(replicas) - 1);
+  REQUIRE(Move(&c, {0}, "target").ok());
+  Settle(&c);
+  const v1::Partition after = c.Partition(0);
+  CHECK(after.primary() == target);
+  REQUIRE(after.followers_size() == before.followers_size());
+  for (int i = 0; i < after.followers_size(); ++i) {
+    CHECK(after.followers(i).server() == before.followers(i).server());
+    CHECK(after.followers(i).since() == before.followers(i).since());
+  }
+}
+
+TEST_CASE("a follower becomes primary after another server has the old place") {
+  TestCoordinator c(Replicated(1));
+  c.JoinServer("a");
+  c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  SECTION("there is one") {
+    c.JoinServer("c");
+    REQUIRE(Move(&c, {0}, "b").ok());
+    CHECK(Words(c.Partition(0)) == "1+2?3");
+    Settle(&c);
+    CHECK(Words(c.Partition(0)) == "2+3");
+  }
+  SECTION("there is none: it is copied again") {
+    REQUIRE(Move(&c, {0}, "b").ok());
+    REQUIRE(Made(&c, 1, c.Change(kHandOverChange, 0, 2)));
+    CHECK(Words(c.Partition(0)) == "2?1");
+  }
+}
+
+TEST_CASE("moves that cannot begin have an error") {
+  TestCoordinator c({.partitions = 2, .lease_ms = kLeaseMs});
+  c.JoinServer("a");
+  REQUIRE_STATUS(Move(&c, {0}, "a").status(), kFailedPrecondition, "on no server yet");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE_STATUS(Move(&c, {0}, "x").status(), kNotFound, "there is no server 'x'");
+  REQUIRE_STATUS(Move(&c, {2}, "b").status(), kInvalidArgument,
+                 "partitions has 2; allowed: 0 to 1");
+  REQUIRE_STATUS(Move(&c, {}, "b").status(), kInvalidArgument, "partitions and table are empty");
+  REQUIRE_STATUS(Move(&c, {0}, "a").status(), kFailedPrecondition,
+                 "server 'a' is already the primary of partition 0");
+  REQUIRE_STATUS(Move(&c, {0}, "", true).status(), kFailedPrecondition,
+                 "none of these partitions is being moved");
+  REQUIRE_STATUS(Drain(&c, "x"), kNotFound, "there is no server 'x'");
+  PassLease(&c, {1});
+  REQUIRE(c.Server("b").state() == v1::Server::SILENT);
+  REQUIRE_STATUS(Move(&c, {0}, "b").status(), kFailedPrecondition, "server 'b' is silent");
+  REQUIRE_STATUS(Drain(&c, "a"), kFailedPrecondition,
+                 "server 'a' is not drained: 0 other servers are alive");
+  REQUIRE(c.Heartbeat(b).ok());
+  REQUIRE(Drain(&c, "b").ok());
+  REQUIRE_STATUS(Move(&c, {0}, "b").status(), kFailedPrecondition, "is being drained");
+}
+
+TEST_CASE("a move ends without effect, and the old primary goes on in another configuration") {
+  TestCoordinator c({.partitions = 1, .lease_ms = kLeaseMs});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(Move(&c, {0}, "b").ok());
+  if (GENERATE(false, true)) REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, b)));
+  const v1::ConfigurationChange hand_over = c.Change(kHandOverChange, 0, b);
+  v1::MoveEnd end = v1::MOVE_END_UNSPECIFIED;
+  SECTION("its target is silent") {
+    PassLease(&c, {a});
+    end = v1::MOVE_END_TARGET_GONE;
+  }
+  SECTION("its target is drained") {
+    REQUIRE(Drain(&c, "b").ok());
+    end = v1::MOVE_END_TARGET_GONE;
+  }
+  SECTION("it is cancelled") {
+    REQUIRE(Move(&c, {0}, "", true).ok());
+    end = v1::MOVE_END_CANCELLED;
+  }
+  SECTION("there is no memory") {
+    v1::ConfigurationChange drop = c.Change(kDropChange, 0, b);
+    drop.set_no_memory(true);
+    REQUIRE(Made(&c, a, drop));
+    end = v1::MOVE_END_NO_MEMORY;
+  }
+  CHECK(c.Partition(0).move_to() == 0);
+  CHECK(c.Partition(0).last_move() == end);
+  CHECK(c.Partition(0).configuration() > hand_over.configuration());
+  CHECK_FALSE(Made(&c, a, hand_over));
+  Settle(&c);
+  CHECK(Words(c.Partition(0)) == "1");
+}
+
+TEST_CASE("a primary that has stopped for a move that is over goes on in a new configuration") {
+  TestCoordinator c({.partitions = 1, .lease_ms = kLeaseMs});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(Move(&c, {0}, "b").ok());
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, b)));
+  const uint64_t epoch = c.Partition(0).epoch();
+  // The plan changes by the state of another server, not of this partition.
+  const uint64_t before = c.Partition(0).configuration();
+  REQUIRE(Made(&c, a, c.Change(kHandOverChange, 0, a)));
+  CHECK(c.Partition(0).configuration() == before + 1);
+  CHECK(c.Partition(0).epoch() == epoch);
+  CHECK(Words(c.Partition(0)) == "1+2");
+}
+
+TEST_CASE("the death of the source ends a move; a follower that has everything takes over") {
+  TestCoordinator c(Replicated(1));
+  const uint64_t a = c.JoinServer("a"), b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  const uint64_t d = c.JoinServer("d");
+  REQUIRE(Move(&c, {0}, "d").ok());
+  REQUIRE(Words(c.Partition(0)) == "1+2?3");
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, d)));
+  PassLease(&c, {b, d});
+  CHECK(c.Partition(0).move_to() == 0);
+  CHECK(c.Partition(0).last_move() == v1::MOVE_END_SOURCE_GONE);
+  CHECK(Words(c.Partition(0)) == "1+2+3");
+  REQUIRE(Made(&c, b, c.Change(kPromoteChange, 0)));
+  CHECK(Words(c.Partition(0)) == "2+3");
+  CHECK(c.Partition(0).released_epoch() == 0);
+  CHECK_FALSE(Lost(c));
+}
+
+TEST_CASE("few partitions are copied for moves at one time") {
+  TestCoordinator c({.partitions = 4 * kMovesAtOnce});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 1 << 20)).ok());
+  c.JoinServer("b");
+  std::vector<uint32_t> all;
+  for (uint32_t p = 0; p < 4 * kMovesAtOnce; ++p) all.push_back(p);
+  REQUIRE(Move(&c, all, "b").ok());
+  const auto learning = [&] {
+    return std::count_if(c.view().partitions().begin(), c.view().partitions().end(),
+                         [](const v1::Partition& p) { return !p.learners().empty(); });
+  };
+  CHECK(learning() == kMovesAtOnce);
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, 2)));
+  CHECK(learning() == kMovesAtOnce);
+  Settle(&c);
+  for (const v1::Partition& p : c.view().partitions()) CHECK(Words(p) == "2");
+}
+
+TEST_CASE("a server that is drained has no replica in the end, and gets none") {
+  const uint32_t replicas = GENERATE(1, 2, 3);
+  TestCoordinator c({.partitions = 24, .lease_ms = kLeaseMs, .replicas = replicas});
+  for (uint32_t i = 0; i < replicas + 1; ++i) c.JoinServer(absl::StrCat("s", i + 1));
+  REQUIRE(c.CreateTable(c.Spec("t", 1 << 20)).ok());
+  REQUIRE(Drain(&c, "s1").ok());
+  REQUIRE(Drain(&c, "s1").ok());
+  c.Restart();
+  Settle(&c);
+  for (const v1::Partition& p : c.view().partitions()) {
+    CAPTURE(p.id(), Words(p));
+    CHECK(p.primary() != 1);
+    CHECK(p.followers_size() == static_cast<int>(replicas) - 1);
+    for (const v1::Replica& r : p.followers()) CHECK(r.server() != 1);
+  }
+  REQUIRE_STATUS(Drain(&c, "s2"), kFailedPrecondition, "server 's2' is not drained");
+  CHECK_FALSE(Lost(c));
+  REQUIRE(c.Leave(1).ok());
+  CHECK_FALSE(Lost(c));
+  // As a new process it may have replicas again.
+  c.JoinServer("s1");
+  CHECK_FALSE(c.Server("s1").draining());
+}
+
+}  // namespace
+}  // namespace verbena::server
