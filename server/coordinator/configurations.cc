@@ -81,8 +81,13 @@ void Become(const v1::Partition& wanted, v1::Partition* partition) {
                    return a.server() == b.server() && a.shard() == b.shard();
                  });
   if (!moves && same_follower && partition->learners().empty()) return;
-  if (moves) MakePrimary(wanted.primary(), wanted.shard(), partition);
-  if (!moves) Grow(partition);
+  if (moves) {
+    MakePrimary(wanted.primary(), wanted.shard(), partition);
+    // It may have been a follower, and its new followers have nothing of what it had.
+    Renew(partition);
+  } else {
+    Grow(partition);
+  }
   *partition->mutable_followers() = wanted.followers();
   Date(partition->mutable_followers(), partition->configuration());
   partition->clear_learners();

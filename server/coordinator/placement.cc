@@ -96,16 +96,26 @@ bool Loads::SameZone(uint64_t a, uint64_t b) const {
          zone_a->second == zone_b->second;
 }
 
+uint32_t Loads::ReplicasInZoneOf(uint64_t server, const v1::Partition& partition) const {
+  uint32_t count = SameZone(partition.primary(), server) ? 1 : 0;
+  for (const auto* copies : {&partition.followers(), &partition.learners()}) {
+    count += static_cast<uint32_t>(
+        std::count_if(copies->begin(), copies->end(),
+                      [&](const v1::Replica& r) { return SameZone(r.server(), server); }));
+  }
+  return count;
+}
+
 std::optional<v1::Replica> Loads::ForCopy(
     const v1::Partition& partition, const std::function<bool(uint64_t server)>& allowed) const {
-  using Cost = std::tuple<bool, uint32_t, uint32_t>;
+  using Cost = std::tuple<uint32_t, uint32_t, uint32_t>;
   std::optional<Cost> least;
   std::optional<v1::Replica> best;
   for (const auto& [place, copies] : copies_) {
     const uint64_t server = place.first;
     if (HasCopy(partition, server) || !allowed(server)) continue;
     const auto with = with_primary_.find({partition.primary(), server});
-    const Cost cost = {SameZone(partition.primary(), server), copies,
+    const Cost cost = {ReplicasInZoneOf(server, partition), copies,
                        with == with_primary_.end() ? 0 : with->second};
     if (least && *least <= cost) continue;
     least = cost;

@@ -44,6 +44,8 @@ class Loads {
 
  private:
   bool SameZone(uint64_t a, uint64_t b) const;
+  // Replicas of the partition that are in the zone of the server.
+  uint32_t ReplicasInZoneOf(uint64_t server, const v1::Partition& partition) const;
 
   std::map<uint64_t, std::string> zones_;                           // of all servers
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> copies_;        // by (server, shard), alive

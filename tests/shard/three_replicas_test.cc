@@ -219,6 +219,38 @@ TEST_CASE("a follower with as many records of another primary is no replica of t
   CHECK(trio.Ship(kSecond).at(kThird) == ReplyStatus::kOutOfRange);
 }
 
+// The coordinator places partitions anew when the first table is created, without data to keep.
+TEST_CASE("three replicas: new followers of a partition that is placed anew are accepted") {
+  Trio trio;
+  trio.Add(kFirst, false);
+  trio.Add(kSecond, false);
+  trio.Apply();
+  trio.Push(kServer, trio.of(kServer).KeysIn(0, 3));
+  trio.Ship(kServer);
+  // All tables are dropped, servers join, and a table is created (Become() in configurations.cc).
+  v1::ClusterView& view = trio.of(kServer).view;
+  v1::Table table = view.tables(0);
+  view.clear_tables();
+  trio.Apply();
+  table.set_id(table.id() + 1);
+  *view.add_tables() = table;
+  v1::Partition* const p = trio.partition();
+  p->set_primary(kFirst);
+  p->set_epoch(p->epoch() + 1);
+  p->set_renewed_epoch(p->epoch());
+  p->set_configuration(p->configuration() + 10);
+  p->clear_followers();
+  for (const uint64_t server : {kServer, kSecond}) {
+    v1::Replica* const r = p->add_followers();
+    r->set_server(server);
+    r->set_since(p->configuration());
+  }
+  trio.Apply();
+  const std::map<uint64_t, ReplyStatus> answers = trio.Ship(kFirst);
+  CHECK(answers.at(kServer) == ReplyStatus::kOk);
+  CHECK(answers.at(kSecond) == ReplyStatus::kOk);
+}
+
 // Whether a learner becomes a follower while there is a push in flight to the other one at each
 // look.
 bool CatchesUpUnderLoad() {
