@@ -26,6 +26,11 @@ struct WorkerMark {
   uint64_t clock = 0;     // ssp: the steps it has ended
 };
 
+// So many steps of workers that are all gone end empty by one request of a worker that has joined
+// for a later one. Workers that had left were some steps ahead; a first step that is farther off
+// was made up, and must not hold the shard up.
+inline constexpr uint64_t kEmptySteps = 1024;
+
 class Consistency : public ReplicaLog::Owner {
  public:
   virtual ~Consistency() = default;

@@ -221,7 +221,7 @@ uint32_t Sync::Listed(uint32_t chunk) {
     if (contributed || Counts(r, step)) ++listed;  // live: has ended the step
     later |= !members_.departed(r);
   }
-  return listed == 0 && later && awaited_[table_.chunk(chunk).slice] ? 1 : listed;
+  return listed == 0 && later && step < awaited_[table_.chunk(chunk).slice] ? 1 : listed;
 }
 
 bool Sync::Commit(uint32_t chunk, bool force) {
@@ -297,7 +297,7 @@ void Sync::DropAccumulator(Chunk* chunk) {
 void Sync::Awaited(const Members::Member& member, uint32_t slice) {
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_ || firsts_[rank] <= table_.slice(slice).min_version) return;
-  awaited_[slice] = true;
+  awaited_[slice] = table_.slice(slice).min_version + kEmptySteps;
   for (const uint32_t chunk : table_.slice(slice).chunks) Advance(chunk);
 }
 

@@ -171,8 +171,9 @@ class Sync final : public DenseConsistency {
   std::vector<Progress> progress_;           // slice major
   std::vector<uint64_t> owners_;             // of each rank, as of the last member list
   std::vector<uint64_t> firsts_;             // the same: its first step
-  // By slice: this is the primary, and a worker that has joined waits for its first step.
-  std::vector<bool> awaited_;
+  // By slice: this is the primary, and a worker that has joined waits for its first step. Steps
+  // below this one end empty; 0: none.
+  std::vector<uint64_t> awaited_;
   std::vector<uint32_t> blocked_;
   std::vector<Source> sources_;         // scratch of Advance()
   std::vector<uint64_t> contributors_;  // scratch of Observe()

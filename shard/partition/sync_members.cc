@@ -83,7 +83,7 @@ void Sync::Reset() {
 
 void Sync::FailLocalPartition(uint32_t slice, ReplyStatus why, bool keep) {
   if (norms_ != nullptr) norms_->FailLocalPartition(slice, why, keep);
-  awaited_[slice] = false;
+  awaited_[slice] = 0;
   for (const uint32_t chunk : table_.slice(slice).chunks) {
     for (uint32_t r = 0; r < ranks_; ++r) {
       if (At(chunk, r).state == State::kHeld) Drop(chunk, r, State::kOwed, &why);

@@ -140,7 +140,7 @@ ReplyStatus SyncRows::EndStep(const Group& group, uint64_t, uint64_t worker,
 void SyncRows::Awaited(const Members::Member& member, uint32_t slice) {
   const auto rank = static_cast<uint32_t>(member.rank);
   if (rank >= ranks_ || firsts_[rank] <= table_.slice(slice).version) return;
-  slices_[slice].awaited = true;
+  slices_[slice].awaited = table_.slice(slice).version + kEmptySteps;
   Advance(slice);
 }
 
@@ -178,7 +178,7 @@ void SyncRows::Reset() {
 }
 
 void SyncRows::FailLocalPartition(uint32_t slice, ReplyStatus, bool keep) {
-  slices_[slice].awaited = false;
+  slices_[slice].awaited = 0;
   if (keep) return;
   Drop(&slices_[slice]);
   slices_[slice].appended = 0;

@@ -95,8 +95,9 @@ class SyncRows final : public RowConsistency {
     // by the follower: the record of `told` may be applied
     bool acknowledged = false;
     bool blocked = false;  // there was no memory for it
-    // This is the primary, and a worker that has joined waits for its first step.
-    bool awaited = false;
+    // This is the primary, and a worker that has joined waits for its first step. Steps below this
+    // one end empty; 0: none.
+    uint64_t awaited = 0;
   };
   // The next key of a contribution, while they are merged.
   struct Head {

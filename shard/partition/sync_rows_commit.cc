@@ -65,7 +65,7 @@ uint32_t SyncRows::Listed(uint32_t slice) const {
     if (contributed || Counts(r, step)) ++listed;
     later |= !members_.departed(r);
   }
-  return listed == 0 && later && slices_[slice].awaited ? 1 : listed;
+  return listed == 0 && later && step < slices_[slice].awaited ? 1 : listed;
 }
 
 bool SyncRows::Prepare(uint32_t slice) {

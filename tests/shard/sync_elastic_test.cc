@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tests/shard/engine_fixture.h"
+#include "tests/shard/row_fixture.h"
 
 namespace verbena::shard {
 namespace {
@@ -134,6 +135,53 @@ TEST_CASE("elastic: ranks that passed in a step do not pass in the next") {
   CHECK(f.Version(0) == 1);
   CHECK(f.PushBy(kJoined, 1, 3).answer.version == 2);
   CHECK(f.Read(0) == Filled(16, -3));
+}
+
+// The commits that one request of a joined worker causes when nobody else is left: its first step
+// is the number that a worker of its job has named (AdmitMembersRequest, any up to 2^62).
+template <typename F, typename Await>
+uint64_t CommitsOfOneRequest(F* f, Await await) {
+  struct TooMany {};
+  uint64_t commits = 0;
+  EngineOptions options;
+  options.server = kServer;
+  options.commit_observer = [&](const Commit&) {
+    if (++commits > 1'000'000) throw TooMany();
+  };
+  f->engine = std::make_unique<Engine>(options);
+  f->job()->set_max_workers(2);
+  REQUIRE(f->Apply().ok());
+  f->job()->set_admission(1);
+  v1::MemberAdmission* admission = f->job()->add_admissions();
+  admission->set_number(1);
+  v1::FirstStep* step = admission->add_first_steps();
+  step->set_table(kTable);
+  step->set_step(uint64_t{1} << 40);
+  v1::Worker* member = f->job()->add_members();
+  member->set_incarnation(kJoined);
+  member->set_rank(1);
+  member->set_admission(1);
+  REQUIRE(f->Apply().ok());
+  f->Depart(0);
+  try {
+    await();
+  } catch (const TooMany&) {
+  }
+  return commits;
+}
+
+TEST_CASE("elastic: a request of a worker with a far first step does not hold the shard up") {
+  Elastic f(1, 2);
+  CHECK(CommitsOfOneRequest(&f, [&] { f.AwaitBy(kJoined, uint64_t{1} << 40, 1); }) < 100'000);
+}
+
+TEST_CASE("elastic: nor does such a request about an embedding table") {
+  RowOptions o;
+  o.consistency = v1::CONSISTENCY_SYNC;
+  o.workers = 1;
+  o.initializer.set_kind(v1::Initializer::ZEROS);
+  RowFixture f(o);
+  CHECK(CommitsOfOneRequest(&f, [&] { f.Await(kJoined, {0}, uint64_t{1} << 40); }) < 100'000);
 }
 
 }  // namespace
