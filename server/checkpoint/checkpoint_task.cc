@@ -275,6 +275,13 @@ bool CheckpointTask::StandsStill() {
 void CheckpointTask::OnStandsStill() {
   const bool again = choice_.trained() || choice_.stood() == 0;
   choice_.StoodStill();
+  if (choice_.trained() && options_.waits > 0 && choice_.stood() >= options_.waits) {
+    return End(absl::UnavailableError(absl::StrCat(
+                   "training of job '", job_, "' stands inside a step: ", progress().waiting,
+                   " partitions are not at step ", progress().step,
+                   ", and a checkpoint has all partitions at one step")),
+               false);
+  }
   if (again) return End(absl::OkStatus(), true);
   End(absl::FailedPreconditionError(absl::StrCat(
           "job '", job_, "' has no workers, and its last step is incomplete: ", progress().waiting,

@@ -59,6 +59,9 @@ struct CheckpointTaskOptions {
   std::function<std::string()> time = {};  // for the manifest: RFC 3339
   uint64_t seed = 0;                       // of save ids; 0: from the system's random source
   int tries = 5;  // partitions that move, or training that is ahead of every step
+  // It ends UNAVAILABLE when training has stood still inside a step for so many waits, of 3 s, 6 s,
+  // 12 s and so on; 0: it waits as long as there are workers.
+  int waits = 0;
 };
 
 struct CheckpointTaskProgress {

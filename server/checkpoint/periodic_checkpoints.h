@@ -90,6 +90,7 @@ class PeriodicCheckpoints {
   void KeepOnly(const std::set<std::string>& jobs);
   void OnJobs(absl::StatusOr<v1::GetViewResponse> response);
   void BeginNext();
+  int Waits() const;  // CheckpointTaskOptions::waits of the job that is next
   void Ended();
   // Whether the job that is next has to be saved.
   bool HasChanged();
@@ -106,6 +107,10 @@ class PeriodicCheckpoints {
   std::function<void()> finished_;  // set: the last time
   // Still to be saved this time, and their states by the view (IdleJobs); empty: not known.
   std::deque<std::pair<std::string, std::string>> jobs_;
+  // The last time: jobs whose training stands inside a step, saved after all others.
+  std::deque<std::pair<std::string, std::string>> late_;
+  std::set<std::string> tried_;  // the last time: those that were in late_
+  bool many_jobs_ = false;       // there are others that have tables
   IdleJobs idle_;
   std::unique_ptr<CheckpointTask> checkpoint_task_;  // null: none runs
   std::string job_, state_;                          // that it saves

@@ -127,6 +127,31 @@ TEST_CASE("regression: a job is not saved again while nobody can have changed it
   CHECK(Eventually([&] { return metric("verbena_checkpoints_total") > before + 1; }));
 }
 
+// A worker of job "a" stands inside a step: in a debugger, or in a notebook's cell that was
+// stopped.
+TEST_CASE("regression: a job that stands inside a step does not keep others from their last one") {
+  TemporaryDirectory made;
+  const std::string root = made.File("checkpoints");
+  World w({.servers = 1,
+           .shards = 1,
+           .coordinator_options = {"--checkpoint-dir", root, "--checkpoint-on-exit", "8"}});
+  const auto standing = Connected(w.cluster, "a");
+  const Table its = Value(standing->CreateTable(DenseSpec("its", v1::CONSISTENCY_SYNC, "sgd")));
+  const Region region = Value(standing->AllocateRegion(kElements * 4));
+  w.client = Connected(w.cluster, "b");
+  Dense theirs(&w, DenseSpec("theirs", v1::CONSISTENCY_SYNC, "sgd"));
+  for (int step = 1; step <= 5; ++step) theirs.Step(step);
+  Good(standing->Push(its, region, {.count = its.chunk_elements()}).Wait());
+  w.cluster.coordinator().Signal(SIGTERM);
+  CHECK(w.cluster.coordinator().Wait(absl::Seconds(60)).has_value());
+  const auto listed = checkpoint::ListCheckpoints(PosixDisk(), root + "/b");
+  REQUIRE(listed.ok());
+  REQUIRE(listed->size() == 1);
+  const auto reader =
+      Value(CheckpointReader::Open(PosixDisk(), root + "/b/" + listed->back().name));
+  CHECK(reader.manifest().step() == 5);
+}
+
 TEST_CASE("a coordinator saves a job when it has made so many steps more") {
   TemporaryDirectory made;
   const std::string root = made.File("checkpoints");
