@@ -610,8 +610,8 @@ TEST_CASE("a change that is not allowed is refused by the name of its field, and
   REQUIRE(Words(c.Partition(2)) == "1?" + std::to_string(again));
 }
 
-// Without renewed_epoch a shard that had a replica takes itself for promoted, and the new followers,
-// which have nothing of it, for those of the primary before.
+// Without renewed_epoch a shard that had a replica takes itself for promoted, and the new
+// followers, which have nothing of it, for those of the primary before.
 TEST_CASE("a partition that is placed anew on one of its followers is renewed") {
   CoordinatorOptions options;
   options.partitions = 12;

@@ -118,6 +118,16 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena drain server-3 && ssh server-3 systemctl stop verbenad\n"
      "  verbena drain server-3 --cancel"},
+    {Command::kRollingRestart, "rolling-restart",
+     "Restart the servers one after the other by a command of yours",
+     "Before each server it waits until every partition has all of its replicas, then runs the\n"
+     "command, and waits for the server. Workers go on. It stops at the first failure and names "
+     "the\n"
+     "servers that are left, with exit status 1. Where the cluster keeps one replica, --drain is\n"
+     "needed: it moves everything to other servers first.\n\n"
+     "Examples:\n"
+     "  verbena rolling-restart --command 'ssh $VERBENA_SERVER_NAME systemctl restart verbenad'\n"
+     "  verbena rolling-restart --drain --server server-3 --command ./restart.sh"},
     {Command::kTable, "table",
      "Change a table: its optimizer, its parameters; drop it; list the options of tables",
      "drop: the served table of that name, else the one that is being restored; --restoring: only\n"
@@ -184,6 +194,7 @@ struct RawOptions {
   ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
   MoveOptions move;
+  RollingRestartOptions restart;
   TableAction table;
   std::string job, memory;
   LimitChange limits;
@@ -449,6 +460,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kLimits) AddLimits(command, &raw);
     if (text.command == Command::kMigrate) AddMigrate(command, &raw.move);
     if (text.command == Command::kDrain) AddDrain(command, &raw.move);
+    if (text.command == Command::kRollingRestart) AddRollingRestart(command, &raw.restart);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   RefuseEmptyValues(&app, {"--note"});
@@ -490,6 +502,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;
   parsed.options.move = raw.move;
+  parsed.options.restart = raw.restart;
   parsed.options.table = raw.table;
   for (size_t i = 0; i < token_actions.size(); ++i) {
     if (token_actions[i]->parsed()) {

@@ -14,6 +14,7 @@
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/move_command.h"
 #include "server/cli/verbena/repair_command.h"
+#include "server/cli/verbena/rolling_restart.h"
 #include "server/cli/verbena/table_command.h"
 #include "server/cli/verbena/token_command.h"
 #include "verbena/tls_options.h"
@@ -37,6 +38,7 @@ enum class Command {
   kServer,
   kMigrate,
   kDrain,
+  kRollingRestart,
   kTable,
   kToken,
   kCoordinator,
@@ -59,7 +61,8 @@ struct Options {
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`
   MoveOptions move;      // of kMigrate, kDrain
-  TokenOptions token;    // of kToken
+  RollingRestartOptions restart;                // of kRollingRestart
+  TokenOptions token;                           // of kToken
   CoordinatorAction coordinator;                // of kCoordinator
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked

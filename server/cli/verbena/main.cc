@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/base/json.h"
 #include "proto/base/process_start.h"
 #include "proto/base/threads.h"
 #include "proto/control/grpc_control_channel.h"
@@ -99,6 +100,7 @@ class Program {
     if (options_.command == Command::kCoordinator) return RunList();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.move.action != MoveOptions::Action::kNone) return Move();
+    if (options_.command == Command::kRollingRestart) return Restart();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
     if (options_.repair.action != RepairOptions::Action::kNone) return Repair();
@@ -126,6 +128,15 @@ class Program {
     std::fputs(report->err.c_str(), stderr);
     const int status = report->done ? kExitOk : kExitWrong;
     return Print(report->out) ? status : AfterFailedPrint(status);
+  }
+
+  int Restart() {
+    const absl::StatusOr<size_t> restarted =
+        RunRollingRestart(options_.restart, coordinator_, &reader_);
+    if (!restarted.ok()) return Failed(restarted.status());
+    JsonWriter json;
+    json.Add("restarted", static_cast<uint64_t>(*restarted));
+    return Print(options_.json ? json.ToString() + "\n" : "") ? kExitOk : AfterFailedPrint(kExitOk);
   }
 
   int RunList() const {
@@ -202,6 +213,7 @@ class Program {
       case Command::kServer:
       case Command::kMigrate:
       case Command::kDrain:
+      case Command::kRollingRestart:
       case Command::kJob:
       case Command::kTable:
       case Command::kToken:
