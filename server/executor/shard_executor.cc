@@ -8,6 +8,7 @@
 #include "server/executor/shard_core.h"
 #include "shard/checkpoint/checkpoints.h"
 #include "shard/cold_events.h"
+#include "shard/replica/replicas.h"
 
 namespace verbena::server {
 
@@ -124,6 +125,7 @@ uint64_t ShardExecutor::ReadsInEpoch(uint32_t partition) const {
   if (partition >= static_cast<uint32_t>(s.view->partitions_size())) return 0;
   const v1::Partition& p = s.view->partitions(static_cast<int>(partition));
   if (p.primary() != s.incarnation || p.shard() != s.options.shard) return 0;
+  if (s.engine != nullptr && s.engine->replicas().sealed(partition)) return 0;
   return s.replication->leases().MayRead(partition, s.clock->NowNanos()) ? p.epoch() : 0;
 }
 

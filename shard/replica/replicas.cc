@@ -224,6 +224,8 @@ bool Replicas::Seal(uint32_t partition) {
 
 void Replicas::Unseal(uint32_t partition) { core_.log.Unseal(partition); }
 
+bool Replicas::sealed(uint32_t partition) const { return core_.log.sealed(partition); }
+
 bool Replicas::Drained(uint32_t partition) const { return core_.log.Drained(partition); }
 
 std::vector<CopyStatus> Replicas::Status() const {

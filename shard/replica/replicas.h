@@ -50,6 +50,7 @@ class Replicas {
   // other step begins; call again.
   bool Seal(uint32_t partition);
   void Unseal(uint32_t partition);
+  bool sealed(uint32_t partition) const;
   // Whether all replicas have everything that was applied here, and all of it is applied.
   bool Drained(uint32_t partition) const;
   // The partitions that have a replica, or are one.

@@ -92,11 +92,8 @@ class Swarm {
     operator_ = std::make_unique<SwarmOperator>(&world_);
     moves_ = std::make_unique<SwarmMoves>(&world_);
     checks_ = std::make_unique<SwarmChecks>(&world_);
-    // The model has none of them (docs/model.md).
-    for (const SwarmFeature f :
-         {SwarmFeature::kThreeReplicas, SwarmFeature::kOldStates, SwarmFeature::kMigrations}) {
-      if (world_.has(f)) traces = nullptr;
-    }
+    // The model has none (docs/model.md).
+    if (world_.has(SwarmFeature::kOldStates)) traces = nullptr;
     if (traces != nullptr) trace_ = std::make_unique<SwarmTrace>(&world_, traces);
   }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/control/planned_moves.h"
 #include "proto/wire/routing.h"
 
 namespace verbena::test {
@@ -12,11 +13,12 @@ bool Has(const v1::ClusterView& view, uint64_t server) {
                      [server](const v1::Server& s) { return s.incarnation() == server; });
 }
 
-TraceConfiguration Of(const v1::Partition& p) {
+TraceConfiguration Of(const v1::Partition& p, const v1::ClusterView& view) {
   TraceConfiguration c;
   c.epoch = p.epoch();
   c.number = p.configuration();
   c.primary = p.primary();
+  c.moves = PrimaryLeaves(p, view);
   c.follower = !p.followers().empty();
   const auto& copies = c.follower ? p.followers() : p.learners();
   if (copies.empty()) return c;
@@ -36,14 +38,18 @@ void SwarmTrace::FollowView() {
     const v1::Partition* was = first ? nullptr : &before_.partitions(static_cast<int>(p.id()));
     if (p.primary() == 0 || (was != nullptr && was->configuration() == p.configuration())) continue;
     TraceEvent event;
-    event.configuration = Of(p);
+    event.configuration = Of(p, view);
     event.term = view.term();
     // Without tables all partitions are placed anew. One whose sole replica is gone is lost.
     const bool empty = was == nullptr || was->primary() == 0 || before_.tables().empty();
     const bool lost = !empty && was->followers().empty() && !Has(view, was->primary());
     event.kind = empty || lost ? TraceEvent::Kind::kPlaced : TraceEvent::Kind::kSaved;
     if (empty) placed_in_[p.id()] = p.epoch();
-    (*traces_)[p.id()].push_back(event);
+    // From then on the model has no such partition. Between two looks a move may have made one.
+    const bool missed = was != nullptr && p.configuration() > was->configuration() + 1 &&
+                        world_->has(SwarmFeature::kMigrations);
+    if (p.followers_size() + p.learners_size() > 1 || missed) crowded_.insert(p.id());
+    Add(p.id(), event);
   }
   before_ = view;
 }
@@ -65,7 +71,11 @@ void SwarmTrace::Observe(const shard::Commit& commit) {
       trace.back().server == event.server) {
     return;
   }
-  trace.push_back(event);
+  Add(partition, event);
+}
+
+void SwarmTrace::Add(uint32_t partition, const TraceEvent& event) {
+  if (!crowded_.contains(partition)) (*traces_)[partition].push_back(event);
 }
 
 std::vector<SwarmTrace::Reader> SwarmTrace::ReadersOf(uint32_t partition) const {
@@ -91,11 +101,11 @@ void SwarmTrace::LookAtLeases() {
     std::vector<Reader>& before = readers_[p];
     for (const Reader& reader : before) {
       if (std::find(now.begin(), now.end(), reader) != now.end()) continue;
-      (*traces_)[p].push_back({TraceEvent::Kind::kEnds, {}, 0, reader.server, reader.epoch});
+      Add(p, {TraceEvent::Kind::kEnds, {}, 0, reader.server, reader.epoch});
     }
     for (const Reader& reader : now) {
       if (std::find(before.begin(), before.end(), reader) != before.end()) continue;
-      (*traces_)[p].push_back({TraceEvent::Kind::kReads, {}, 0, reader.server, reader.epoch});
+      Add(p, {TraceEvent::Kind::kReads, {}, 0, reader.server, reader.epoch});
     }
     before = now;
   }

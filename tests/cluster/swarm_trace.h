@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "shard/engine.h"
@@ -31,6 +32,7 @@ class SwarmTrace {
     uint64_t server = 0, epoch = 0;
     bool operator==(const Reader&) const = default;
   };
+  void Add(uint32_t partition, const TraceEvent& event);
   std::vector<Reader> ReadersOf(uint32_t partition) const;
 
   SwarmWorld* const world_;
@@ -38,6 +40,7 @@ class SwarmTrace {
   uint64_t revision_ = 0;
   v1::ClusterView before_;
   std::map<uint32_t, std::vector<Reader>> readers_;  // by partition, when last looked at
+  std::set<uint32_t> crowded_;                       // partitions that have had more than one copy
   std::map<uint32_t, uint64_t> placed_in_;  // by partition: the epoch in which it had nothing
 };
 

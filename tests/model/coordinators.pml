@@ -40,7 +40,7 @@ inline Apply(p, kind) {
     CLAIM(only_admitted, AT(p, base).follower);
     MAKE_PRIMARY(NOW(p), who)
 #ifdef MIGRATION
-  :: kind == WRITE_MOVE -> NOW(p).moves = 1
+  :: kind == WRITE_MOVE -> MOVE_ON(NOW(p))
   :: kind == WRITE_MIGRATE ->
     MAKE_PRIMARY(NOW(p), who);
     NOW(p).sealed = 1
@@ -224,12 +224,12 @@ inline Stand(c) {
   :: d_step { faults > 0 && (KEY(0) || KEY(1)) -> printf("the leader's key is lost\n"); faults--; leader_key = 0 }
 
 #ifdef MIGRATION
-/* Planned: a hand-over that no code makes yet; the coordinator marks the configuration; the primary answers all that it has
- * taken, seals the partition and asks to be replaced; its follower then serves at once. */
+/* The coordinator marks the configuration; the primary answers all that it has taken, seals the partition and asks to be
+ * replaced; its follower then serves at once.
+ * server/replication/hand_overs.cc: HandOvers::Ready, server/coordinator/configurations.cc: Reconfigure */
 #define SEAL(p, s) \
   :: d_step { LEADING(p, s) && SEEN(p, s).moves && HERE(p, s).pending == 0 && !HERE(p, s).sealed -> printf("server %d seals partition %d\n", s, p); \
        HERE(p, s).sealed = 1 }
-#define MAY_MOVE(c, s) (c.copy == s && c.follower && !c.moves)
 #define MAY_MIGRATE(c, s) (c.copy == s && c.follower && c.moves)
 #ifdef HAND_OVER_UNSEALED
 #define IS_SEALED(p) true
@@ -238,7 +238,7 @@ inline Stand(c) {
 #define IS_SEALED(p) (SEALED(p, 0) || SEALED(p, 1) || SEALED(p, 2))
 #endif
 #define MOVE(c, p, s) \
-  DECIDE(c, p, WRITE_MOVE, MAY_MOVE(BASE(c, p), s), s) \
+  DECIDE(c, p, WRITE_MOVE, BASE(c, p).copy == s && BASE(c, p).follower && MAY_MOVE(BASE(c, p)), s) \
   DECIDE(c, p, WRITE_MIGRATE, COMPARED(c, p) && MAY_MIGRATE(BASE(c, p), s) && IS_SEALED(p), s)
 #else
 #define SEAL(p, s)

@@ -3,7 +3,7 @@
 // of the simulator are checked against.
 //
 // A configuration `c` has the fields epoch, number, primary, copy (NOBODY: none), follower (of the
-// copy; else it is a learner) and since. A rule MAY_X is a condition on the configuration before
+// copy; else it is a learner), since, and with planned moves `moves`. A rule MAY_X is a condition on the configuration before
 // step X; X changes a copy of it, whose number has grown by 1 already. Each rule names the function
 // that implements it; references_test.py finds these.
 #ifndef VERBENA_TESTS_MODEL_RULES_H_
@@ -34,6 +34,15 @@
   c.copy = NOBODY;         \
   c.follower = 0;          \
   c.since = 0
+
+// A configuration that is to be handed over: its field `moves`.
+// server/coordinator/configurations.cc: BeginMove
+// server/coordinator/moves.cc: DrainServer
+#define MAY_MOVE(c) (!c.moves)
+#define MOVE_ON(c) c.moves = 1
+// server/coordinator/configurations.cc: EndMove
+#define MAY_STAY(c) (c.moves)
+#define STAY(c) c.moves = 0
 
 // server/coordinator/configurations.cc: Promote
 #if defined(LEARNER_PROMOTED_BEFORE_ADMITTED)

@@ -18,7 +18,8 @@ std::string Describe(const TraceConfiguration& c) {
                       c.copy == 0  ? ", alone"
                       : c.follower ? ", follower "
                                    : ", learner ",
-                      c.copy == 0 ? "" : absl::StrCat(c.copy, " since ", c.since));
+                      c.copy == 0 ? "" : absl::StrCat(c.copy, " since ", c.since),
+                      c.moves ? ", is to be moved" : "");
 }
 
 // Whether steps of the model lead from `c` to `to`. Each makes the number grow by 1.
@@ -26,6 +27,22 @@ bool Reaches(const TraceConfiguration& c, const TraceConfiguration& to) {
   if (c.number >= to.number) return c == to;
   TraceConfiguration next = c;
   ++next.number;
+  if (TraceConfiguration n = next; MAY_MOVE(c)) {
+    MOVE_ON(n);
+    if (Reaches(n, to)) return true;
+  }
+  if (MAY_STAY(c)) {
+    // The move goes on, and what was asked for in the configuration before is refused.
+    if (Reaches(next, to)) return true;
+    TraceConfiguration n = next;
+    STAY(n);
+    if (Reaches(n, to)) return true;
+    // With its target.
+    if (!c.follower) {
+      DROP(n, c.copy);
+      if (Reaches(n, to)) return true;
+    }
+  }
   // Other servers would take no part in the result: they can stand for each other.
   for (const uint64_t s : {c.copy, to.copy, to.primary}) {
     if (s == 0) continue;
@@ -47,7 +64,11 @@ bool Reaches(const TraceConfiguration& c, const TraceConfiguration& to) {
     n = next;
     if (MAY_PROMOTE(c, s)) {
       MAKE_PRIMARY(n, s);
-      if (Reaches(n, to)) return true;
+      // The next primary's server may be drained, too.
+      for (const bool moves : {false, true}) {
+        n.moves = moves;
+        if (Reaches(n, to)) return true;
+      }
     }
   }
   return false;

@@ -20,6 +20,7 @@ struct TraceConfiguration {
   uint64_t copy = 0;
   bool follower = false;
   uint64_t since = 0;
+  bool moves = false;  // the primary is to hand the partition over
   bool operator==(const TraceConfiguration&) const = default;
 };
 
