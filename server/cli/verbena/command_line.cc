@@ -86,6 +86,12 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
+    {Command::kScaleHint, "scale-hint",
+     "Show load and memory of servers, workers of jobs, and how many servers to run",
+     "For autoscalers, from two readings. A new server gets replicas; primaries stay where they "
+     "are.\nExit status 1 when a server did not answer.\n\n"
+     "Example:\n"
+     "  verbena scale-hint --json --cpu-high 0.6 --max-servers 16 | jq .wanted_servers"},
     {Command::kPartition, "partition", "List partitions with their servers; reset lost ones",
      "Lost partitions of a table answer DATA_LOSS until the table is dropped, restored or reset.\n"
      "A reset starts them from initial values, and the job from step 0: end its workers first.\n\n"
@@ -167,6 +173,7 @@ struct RawOptions {
   TableAction table;
   std::string job, memory;
   LimitChange limits;
+  ScaleOptions scale;
 };
 
 // Accepts the texts that `parse` accepts, with its error.
@@ -427,6 +434,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       AddOptionReference(command, &raw);
     }
     if (text.command == Command::kLimits) AddLimits(command, &raw);
+    if (text.command == Command::kScaleHint) AddScaleOptions(command, &raw.scale);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   RefuseEmptyValues(&app, {"--note"});
@@ -456,6 +464,9 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong, app);
   }
+  if (const std::string wrong = WrongScaleOptions(raw.scale); !wrong.empty()) {
+    return Wrong(wrong, app);
+  }
   if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
     raw.token_file = file;
   }
@@ -481,6 +492,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.markdown = raw.markdown;
   parsed.options.job = raw.job;
   parsed.options.limits = raw.limits;
+  parsed.options.scale = raw.scale;
   if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseByteSize(raw.memory);
   return parsed;
 }

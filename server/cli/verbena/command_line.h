@@ -13,6 +13,7 @@
 #include "server/cli/verbena/coordinator_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/repair_command.h"
+#include "server/cli/verbena/scale_hint.h"
 #include "server/cli/verbena/table_command.h"
 #include "server/cli/verbena/token_command.h"
 #include "verbena/tls_options.h"
@@ -32,6 +33,7 @@ enum class Command {
   kLimits,
   kWorkers,
   kShards,
+  kScaleHint,
   kPartition,
   kServer,
   kTable,
@@ -52,6 +54,7 @@ struct Options {
   bool option_reference = false;  // table: print the options that a table can have
   bool markdown = false;          // option_reference: as the reference page
   std::string job;                // limits: whose
+  ScaleOptions scale;             // of kScaleHint
   LimitChange limits;             // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`

@@ -29,6 +29,7 @@
 #include "server/cli/verbena/option_reference.h"
 #include "server/cli/verbena/partition_report.h"
 #include "server/cli/verbena/repair_command.h"
+#include "server/cli/verbena/scale_hint.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
@@ -104,6 +105,7 @@ class Program {
     absl::StatusOr<ClusterState> state =
         options_.wait ? WaitSettled() : reader_.Read(options_.command != Command::kJobs);
     if (!state.ok()) return Failed(state.status());
+    if (options_.command == Command::kScaleHint) return ScaleHint(*state);
     if (options_.watch) return Watch(std::move(*state));
     const int status = StatusOf(*state);
     return Print(Report(*state)) ? status : AfterFailedPrint(status);
@@ -189,6 +191,7 @@ class Program {
       }
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
+      case Command::kScaleHint:
       case Command::kServer:
       case Command::kJob:
       case Command::kTable:
@@ -275,6 +278,18 @@ class Program {
         absl::StrCat(absl::FormatTime("%H:%M:%S", now.time, absl::LocalTimeZone()), ", over ",
                      Fixed(seconds, 1), " s");
     return RatesText(now, loads, when) + "\n";
+  }
+
+  int ScaleHint(const ClusterState& before) {
+    if (const absl::Status slept = reader_.Sleep(options_.scale.interval); !slept.ok()) {
+      return Failed(slept);
+    }
+    const absl::StatusOr<ClusterState> now = reader_.Read(true);
+    if (!now.ok()) return Failed(now.status());
+    const int status = StatusOf(*now);
+    const std::string report = options_.json ? ScaleHintJson(*now, before, options_.scale) + "\n"
+                                             : ScaleHintText(*now, before, options_.scale);
+    return Print(report) ? status : AfterFailedPrint(status);
   }
 
   // Data continue to flow without the coordinator, so the rates are still valid.
