@@ -66,7 +66,8 @@ bool LeaderElection::Leads(int64_t create_revision) const {
 
 int64_t LeaderElection::UntilNanos(int64_t create_revision) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return create_revision != 0 && seat_.create_revision == create_revision ? until_ns_ : 0;
+  const bool held = seat_.create_revision == create_revision && resigned_ != create_revision;
+  return create_revision != 0 && held ? until_ns_ : 0;
 }
 
 void LeaderElection::Resign(int64_t create_revision, absl::Duration pause) {
@@ -128,9 +129,11 @@ void LeaderElection::Follow(const std::string& leader, const absl::Status& probl
 absl::Duration LeaderElection::Keep() {
   const Seat own = seat();
   bool resigned = false;
+  int64_t until_ns = 0;  // also of one that is given up meanwhile
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     resigned = resigned_ == own.create_revision;
+    until_ns = until_ns_;
   }
   if (resigned) {
     former_leases_.insert(std::exchange(lease_, 0));
@@ -139,7 +142,7 @@ absl::Duration LeaderElection::Keep() {
     return absl::ZeroDuration();
   }
   const int64_t sent_ns = clock_->NowNanos();
-  const absl::Duration left = absl::Nanoseconds(UntilNanos(own.create_revision) - sent_ns);
+  const absl::Duration left = absl::Nanoseconds(until_ns - sent_ns);
   absl::Status kept =
       left > absl::ZeroDuration()
           ? client_->KeepLease(lease_, std::min(left, client_->options().attempt))
@@ -150,7 +153,7 @@ absl::Duration LeaderElection::Keep() {
     until_ns_ = EndOfLease(sent_ns);
     return absl::Seconds(lease_s_) / kExtensionsInLease;
   }
-  if (!absl::IsNotFound(kept) && Leads(own.create_revision)) return kLook;
+  if (!absl::IsNotFound(kept) && clock_->NowNanos() < until_ns) return kLook;
   former_leases_.insert(std::exchange(lease_, 0));
   // etcd has answered if the lease or the key is gone.
   Follow("", absl::IsNotFound(kept) ? absl::OkStatus() : kept);

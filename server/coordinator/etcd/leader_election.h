@@ -69,7 +69,8 @@ class LeaderElection {
   bool Leads(int64_t create_revision) const;
   // When that leadership ends by this process's clock; 0: it has ended.
   int64_t UntilNanos(int64_t create_revision) const;
-  // Gives up that leadership. This coordinator is no candidate for `pause`.
+  // Gives up that leadership: Leads() is false from now on. This coordinator is no candidate for
+  // `pause`.
   void Resign(int64_t create_revision, absl::Duration pause);
   uint64_t failed_attempts() const;  // of calls of etcd
 

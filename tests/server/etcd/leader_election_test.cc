@@ -130,6 +130,18 @@ TEST_CASE("a candidate whose answers are lost recognises that it was elected") {
   CHECK(etcd.Value("/verbena/leader") == "a:7000");
 }
 
+TEST_CASE("regression: a leadership that is given up is not taken again") {
+  FakeEtcd etcd;
+  Candidate a(etcd, "a:7000");
+  REQUIRE(Soon([&] { return a.leads(); }));
+  const int64_t first = a.own();
+  a.election->Resign(first, absl::ZeroDuration());
+  // At once: before its key is removed.
+  CHECK_FALSE(a.election->Leads(first));
+  REQUIRE(Soon([&] { return a.leads(); }));
+  CHECK(a.own() > first);
+}
+
 TEST_CASE("at no time do two lead, under random faults") {
   FakeEtcd etcd;
   std::mt19937_64 random(7);
