@@ -39,6 +39,7 @@ enum class Command {
   kTable,
   kToken,
   kCoordinator,
+  kMoveLeader,
   kCheckpoint
 };
 
@@ -60,6 +61,7 @@ struct Options {
   TableAction table;     // of kTable; no name: `repair`
   TokenOptions token;    // of kToken
   CoordinatorAction coordinator;                // of kCoordinator
+  std::string successor;                        // of kMoveLeader; empty: any
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked
 };

@@ -351,6 +351,12 @@ std::vector<JsonObject> CoordinatorCommands() {
         {"leader", "text", "Address of the leader that it names; empty: none."},
         {"term", "number", "Term of the leader; 0: it does not lead."},
         {"problem", "text", "Why it is not reached, or names no leader; empty: none."}}},
+      {"move-leader",
+       "",
+       {{"former_leader", "text", "Address of the coordinator that led."},
+        {"leader", "text", "Address of the coordinator that leads."},
+        {"term", "number", "Its term."},
+        {"seconds", "number", "Time from the request until it led, in seconds."}}},
       {"coordinator import-sqlite", "", moved},
       {"coordinator export", "", moved},
   };

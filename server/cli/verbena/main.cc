@@ -26,6 +26,7 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/move_leader.h"
 #include "server/cli/verbena/option_reference.h"
 #include "server/cli/verbena/partition_report.h"
 #include "server/cli/verbena/repair_command.h"
@@ -98,6 +99,7 @@ class Program {
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kCoordinator) return RunList();
+    if (options_.command == Command::kMoveLeader) return RunMoveLeader();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
@@ -125,6 +127,14 @@ class Program {
     if (!report.ok()) return Failed(report.status());
     const int status = report->leads ? kExitOk : kExitWrong;
     return Print(report->out) ? status : AfterFailedPrint(status);
+  }
+
+  int RunMoveLeader() const {
+    const absl::StatusOr<MoveReport> report =
+        MoveLeader(options_.successor, options_.json, coordinator_);
+    if (!report.ok()) return Failed(report.status());
+    std::fputs(report->err.c_str(), stderr);
+    return Print(report->out) ? kExitOk : AfterFailedPrint(kExitOk);
   }
 
   int RunTable() const {
@@ -197,6 +207,7 @@ class Program {
       case Command::kTable:
       case Command::kToken:
       case Command::kCoordinator:
+      case Command::kMoveLeader:
       case Command::kCheckpoint:
         break;  // is no report
     }
