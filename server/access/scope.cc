@@ -172,6 +172,11 @@ Scope ScopeOf(const v1::SetJobLimitsRequest& request, const ViewLookup&) {
           .about = absl::StrCat("limits of job '", Shown(request.job()), "'")};
 }
 
+Scope ScopeOf(const v1::MoveLeaderRequest& request, const ViewLookup&) {
+  return {.about = absl::StrCat("leader in term ", request.term(), " to be ",
+                                Shown(request.successor()))};
+}
+
 Scope ScopeOf(const v1::OpenLaneRequest& request, const ViewLookup& view) {
   Scope scope = ScopeOfIncarnation(request.incarnation(), view);
   const v1::Worker* member = MemberOf(request.incarnation(), view);

@@ -60,6 +60,7 @@ Scope ScopeOf(const v1::MovePartitionsRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::DrainServerRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ResetTableRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ReconfigureRequest& request, const ViewLookup& view);
+Scope ScopeOf(const v1::MoveLeaderRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::GetViewRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::CreateTokenRequest& request, const ViewLookup& view);
 Scope ScopeOf(const v1::ListTokensRequest& request, const ViewLookup& view);

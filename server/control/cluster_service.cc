@@ -82,8 +82,9 @@ void Guarded(CoordinatorTask* machine, const Gate* gate, ControlCall* call, cons
             [machine, gate, caller, who = *who, method, about = std::move(scope.about), coordinator,
              answer = std::move(answer)](absl::StatusOr<Response> result) mutable {
               // Opening a table that exists changes nothing, for example.
-              gate->Ended(caller, who, method, about, result.status(),
-                          coordinator->answers_change());
+              const bool changed =
+                  std::is_same_v<Request, v1::MoveLeaderRequest> || coordinator->answers_change();
+              gate->Ended(caller, who, method, about, result.status(), changed);
               // Before the answer: a new token may be used at once.
               machine->PublishAccess();
               // Another coordinator may lead since; the caller repeats the call there.
@@ -139,6 +140,7 @@ ClusterService::ClusterService(CoordinatorTask* machine, AuditLog* audit,
   Add(&Self::ListTokens);
   Add(&Self::RevokeToken);
   Add(&Self::SetJobLimits);
+  Add(&Self::MoveLeader);
 }
 
 absl::Status ClusterService::Admit(Caller* caller, const std::string& method) const {
@@ -271,6 +273,17 @@ void ClusterService::RevokeToken(ControlCall* call, const v1::RevokeTokenRequest
 void ClusterService::SetJobLimits(ControlCall* call, const v1::SetJobLimitsRequest* request,
                                   v1::SetJobLimitsResponse* response) {
   return Forward(machine_, &gate_, call, request, response, &Coordinator::SetJobLimits);
+}
+
+void ClusterService::MoveLeader(ControlCall* call, const v1::MoveLeaderRequest* request,
+                                v1::MoveLeaderResponse* response) {
+  return Guarded(
+      machine_, &gate_, call, request, response,
+      [machine = machine_](Coordinator*, const v1::MoveLeaderRequest& copy, const Principal&,
+                           Coordinator::Reply<v1::MoveLeaderResponse> reply) {
+        if (absl::Status moves = machine->HandOver(copy); !moves.ok()) return reply(moves);
+        reply(v1::MoveLeaderResponse());
+      });
 }
 
 }  // namespace verbena::server

@@ -57,6 +57,8 @@ class ClusterService final : public ControlService {
                    v1::RevokeTokenResponse* response);
   void SetJobLimits(ControlCall* call, const v1::SetJobLimitsRequest* request,
                     v1::SetJobLimitsResponse* response);
+  void MoveLeader(ControlCall* call, const v1::MoveLeaderRequest* request,
+                  v1::MoveLeaderResponse* response);
 
  private:
   absl::Status Admit(Caller* caller, const std::string& method) const override;

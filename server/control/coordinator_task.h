@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "rdma/base/clock.h"
 #include "server/access/budget.h"
 #include "server/coordinator/coordinator.h"
@@ -67,6 +68,21 @@ class CoordinatorTask final : public Machine {
   }
   // Null: the coordinator is not elected.
   ElectedOffice* office() { return office_.get(); }
+  // Leaves the office to the successor once the owner runs next. Errors of MoveLeader
+  // (cluster.proto). While there is a coordinator.
+  absl::Status HandOver(const v1::MoveLeaderRequest& request) {
+    if (office_ == nullptr) {
+      return absl::FailedPreconditionError(
+          "this coordinator has its state in a directory (--state), so it has no standbys; with "
+          "--etcd there may be several coordinators ('verbena coordinator import-sqlite')");
+    }
+    if (request.term() != coordinator_->view().term()) {
+      return absl::AbortedError(absl::StrCat("this coordinator leads in term ",
+                                             coordinator_->view().term(), ", not ",
+                                             request.term()));
+    }
+    return office_->HandOver(request.successor());
+  }
   // Ends the office: waiting calls are answered with UNAVAILABLE. After the driver has stopped.
   void Retire() {
     retired_ = true;

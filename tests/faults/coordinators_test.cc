@@ -17,210 +17,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "tests/faults/coordinator_callers.h"
-#include "tests/faults/etcd_cluster.h"
+#include "tests/faults/coordinator_work.h"
 #include "verbena/client.h"
 
 namespace verbena::test {
 namespace {
 
-constexpr uint64_t kElements = 20000;
-// Of every call: longer than any fault here takes.
-constexpr absl::Duration kPatience = absl::Seconds(90);
-
 int Rounds() {
   const char* value = std::getenv("VERBENA_ETCD_ROUNDS");
   return value == nullptr ? 1 : std::atoi(value);
 }
-
-v1::TableSpec Spec(const std::string& name, v1::Consistency consistency = v1::CONSISTENCY_ASYNC) {
-  v1::TableSpec spec;
-  spec.set_name(name);
-  spec.add_shape(kElements);
-  spec.set_consistency(consistency);
-  spec.set_chunk_bytes(4096);
-  spec.mutable_optimizer()->set_name("sgd");
-  spec.mutable_optimizer()->set_rate(1);
-  return spec;
-}
-
-// Workers that push gradients of one and pull, one of an async table and one of a sync table, and
-// one that makes and drops tables.
-class Work {
- public:
-  explicit Work(const std::string& coordinators) {
-    const char* const jobs[] = {"async", "sync", "tables"};
-    for (const char* job : jobs) {
-      ClientOptions options;
-      options.cluster = coordinators;
-      options.job = job;
-      options.timeout = kPatience;
-      options.transport = TestTransport();
-      auto client = Client::Connect(options);
-      INFO(client.status());
-      REQUIRE(client.ok());
-      clients_.push_back(*std::move(client));
-    }
-    for (size_t i = 0; i < trainings_.size(); ++i) {
-      auto table = clients_[i]->CreateTable(Spec(absl::StrCat("trained-", jobs[i]), kinds[i]));
-      INFO(table.status());
-      REQUIRE(table.ok());
-      trainings_[i].table = *table;
-    }
-    for (size_t i = 0; i < trainings_.size(); ++i) threads_.emplace_back([this, i] { Train(i); });
-    threads_.emplace_back([this] { Tables(); });
-  }
-  ~Work() { End(); }
-
-  void End() {
-    stop_ = true;
-    for (std::thread& thread : threads_) {
-      if (thread.joinable()) thread.join();
-    }
-  }
-  // All pushes that were acknowledged are in the tables once each.
-  void CheckTables() {
-    for (size_t i = 0; i < trainings_.size(); ++i) {
-      auto parameters = clients_[i]->AllocateRegion(kElements * 4);
-      REQUIRE(parameters.ok());
-      const absl::Status pulled = clients_[i]->Pull(trainings_[i].table, *parameters).Wait();
-      INFO(pulled);
-      REQUIRE(pulled.ok());
-      const float wanted = -static_cast<float>(trainings_[i].pushes.load());
-      CHECK(std::count(parameters->floats(), parameters->floats() + kElements, wanted) ==
-            static_cast<int64_t>(kElements));
-    }
-  }
-  // Of the slower training.
-  int64_t pushes() const { return std::min(trainings_[0].pushes, trainings_[1].pushes); }
-  int64_t tables() const { return tables_; }
-  int64_t calls() const { return calls_; }
-  std::string failed() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return failed_;
-  }
-
- private:
-  static constexpr v1::Consistency kinds[] = {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC};
-  struct Training {
-    Table table;
-    std::atomic<int64_t> pushes = 0;
-  };
-
-  void Note(const char* call, const absl::Status& status) {
-    ++calls_;
-    if (status.ok()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (failed_.empty()) failed_ = absl::StrCat(call, ": ", status.ToString());
-    stop_ = true;
-  }
-  void Train(size_t i) {
-    Client& client = *clients_[i];
-    auto gradient = client.AllocateRegion(kElements * 4);
-    auto parameters = client.AllocateRegion(kElements * 4);
-    if (!gradient.ok() || !parameters.ok())
-      return Note("AllocateRegion", absl::InternalError("no region"));
-    std::fill_n(gradient->floats(), kElements, 1.0f);
-    while (!stop_) {
-      Ticket push = client.Push(trainings_[i].table, *gradient);
-      std::optional<Ticket> end;
-      if (kinds[i] == v1::CONSISTENCY_SYNC) end = client.EndStep(trainings_[i].table);
-      const absl::Status pushed = push.Wait();
-      if (end) Note("EndStep", end->Wait());
-      Note("Push", pushed);
-      if (pushed.ok()) ++trainings_[i].pushes;
-      Note("Pull", client.Pull(trainings_[i].table, *parameters).Wait());
-    }
-  }
-  void Tables() {
-    while (!stop_) {
-      const std::string name = absl::StrCat("table-", tables_.load());
-      Note("CreateTable", clients_[2]->CreateTable(Spec(name)).status());
-      Note("DropTable", clients_[2]->DropTable(name));
-      ++tables_;
-    }
-  }
-
-  std::vector<std::unique_ptr<Client>> clients_;
-  std::array<Training, 2> trainings_;
-  std::vector<std::thread> threads_;
-  std::atomic<bool> stop_ = false;
-  std::atomic<int64_t> tables_ = 0, calls_ = 0;
-  std::mutex mutex_;
-  std::string failed_;  // guarded by mutex_
-};
-
-// Incarnations of all members but the callers': another one would mean that a lease has ended.
-std::vector<uint64_t> Members(const v1::ClusterView& view) {
-  std::vector<uint64_t> members;
-  for (const v1::Server& server : view.servers()) {
-    if (server.state() == v1::Server::ALIVE) members.push_back(server.incarnation());
-  }
-  for (const v1::Job& job : view.jobs()) {
-    if (job.name() == kCallersJob) continue;
-    for (const v1::Worker& worker : job.members()) members.push_back(worker.incarnation());
-  }
-  std::sort(members.begin(), members.end());
-  return members;
-}
-
-class World {
- public:
-  explicit World(const EtcdClusterOptions& options = {}) : cluster(options) {
-    REQUIRE(cluster.WaitLeader() >= 0);
-    work = std::make_unique<Work>(cluster.address());
-    v1::ClusterView view;
-    REQUIRE(cluster.WaitLeader(-1, &view) >= 0);
-    members = Members(view);
-    REQUIRE(members.size() == static_cast<size_t>(options.servers + 3));
-    callers = std::make_unique<CoordinatorCallers>(cluster.coordinators());
-  }
-  // Work of both kinds was done since, after the fault.
-  void Goes(const char* after) {
-    const int64_t pushes = work->pushes(), tables = work->tables();
-    const bool went = Eventually(
-        [&] {
-          return !work->failed().empty() ||
-                 (work->pushes() > pushes + 2 && work->tables() > tables + 2);
-        },
-        kPatience);
-    INFO(cluster.logs());
-    INFO(after);
-    REQUIRE(work->failed().empty());
-    REQUIRE(went);
-  }
-  // Pushes are answered while no coordinator leads.
-  void Flows(const char* during) {
-    const int64_t pushes = work->pushes();
-    INFO(cluster.logs());
-    INFO(during);
-    REQUIRE(Eventually([&] { return work->pushes() > pushes + 5 || !work->failed().empty(); },
-                       kPatience));
-    REQUIRE(work->failed().empty());
-  }
-
-  // No call has failed, no lease has ended, nothing is lost, and the answers are those of one
-  // coordinator. Returns the counts.
-  std::string Check() {
-    work->End();
-    callers->End();
-    INFO(cluster.logs());
-    CHECK(work->failed() == "");
-    work->CheckTables();
-    v1::ClusterView view;
-    REQUIRE(cluster.WaitLeader(-1, &view) >= 0);
-    CHECK(Members(view) == members);
-    CHECK(callers->Violation() == "");
-    return absl::StrCat(work->calls(), " calls, ", work->pushes(),
-                        " pushes of the slower training, ", work->tables(), " tables, term ",
-                        view.term(), "; ", callers->Counts());
-  }
-
-  EtcdCluster cluster;
-  std::unique_ptr<Work> work;
-  std::vector<uint64_t> members;
-  std::unique_ptr<CoordinatorCallers> callers;
-};
 
 TEST_CASE(
     "coordinators and etcd fail under training: no call fails, no lease ends, nothing is lost") {
@@ -293,18 +99,6 @@ TEST_CASE(
   std::sort(changes_s.begin(), changes_s.end());
   WARN(world.Check() << "; seconds from a leader's death to the next: "
                      << absl::StrJoin(changes_s, " "));
-}
-
-std::unique_ptr<Process> StartCoordinator(const std::string& address,
-                                          std::vector<std::string> state) {
-  std::vector<std::string> argv = {
-      VerbenadPath(), "--coordinator", "--shards",           "0", "--listen", address,
-      "--lease-ms",   "4000",          "--expected-servers", "1"};
-  argv.insert(argv.end(), state.begin(), state.end());
-  auto process = std::make_unique<Process>(argv);
-  INFO(process->err());
-  REQUIRE(process->WaitFor(" ready"));
-  return process;
 }
 
 TEST_CASE("a compaction and a full etcd: data flows, changes wait and say so, and all goes on") {

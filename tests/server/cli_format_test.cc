@@ -18,10 +18,6 @@ using Catch::Matchers::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
-v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
-  return state->servers[server].statistics->mutable_shards(shard);
-}
-
 void Set(v1::ShardStatistics* shard, uint64_t pushes, uint64_t bytes, double cpu) {
   shard->set_pushes(pushes);
   shard->set_push_bytes(bytes);

@@ -47,6 +47,10 @@ inline ClusterState Healthy(double read_at = 10) {
   return state;
 }
 
+inline v1::ShardStatistics* Shard(ClusterState* state, int server, int shard) {
+  return state->servers[static_cast<size_t>(server)].statistics->mutable_shards(shard);
+}
+
 }  // namespace verbena::cli
 
 #endif  // VERBENA_TESTS_SERVER_CLI_STATES_H_

@@ -39,6 +39,7 @@ const std::map<std::string, std::array<bool, kWhos>> kTable = {
     {"/verbena.v1.Cluster/RevokeToken", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/ForgetJob", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Cluster/SetJobLimits", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
+    {"/verbena.v1.Cluster/MoveLeader", {kMay, kMayNot, kMayNot, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/OpenLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/CloseLane", {kMay, kMayNot, kMay, kMayNot, kMayNot}},
     {"/verbena.v1.Shard/GetStatistics", {kMay, kMay, kMay, kMay, kMay}},
@@ -102,6 +103,7 @@ std::map<std::string, std::unique_ptr<Message>> Requests(uint64_t worker) {
   v1::SetJobLimitsRequest limits;
   limits.set_job("ours");
   add("/verbena.v1.Cluster/SetJobLimits", limits);
+  add("/verbena.v1.Cluster/MoveLeader", v1::MoveLeaderRequest());
   v1::OpenLaneRequest open;
   open.set_incarnation(worker);
   open.set_shard(999);

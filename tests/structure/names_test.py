@@ -23,7 +23,7 @@ FILE = re.compile(r"(?<![\w./*<-])((?:[\w-]+/)*[\w-]+\.(?:h|cc|cu|proto|py|sh))\
 CLASS = re.compile(r"\b([A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+)\b(?!\()")
 # Names of other projects and of people, and placeholders, that texts mention.
 FOREIGN = {
-    "absl/status/status.h", "cublas_api.h", "cublas_v2.h", "cuda.h", "ssl_transport_security.cc", "verbena-gpu/run.sh",
+    "absl/status/status.h", "cublas_api.h", "cublas_v2.h", "cuda.h", "chttp2_server.cc", "verbena-gpu/run.sh",
     "cases/NAME.sh", "proto/wire/NAME.cc", "AdaComp", "AdaGrad", "E4M3", "E5M2", "EmbeddingBag", "LnkCap", "LnkSta",
     "McNeil", "NameOptimizer", "PropagateResourceLimitsExcept", "RlxdOrd", "SpaceSaving", "SplitMix64", "SrcValid",
     "TensorFlow", "TimeoutStopSec"}

@@ -13,6 +13,7 @@
 #include "proto/base/usage_error.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
+#include "server/cli/verbena/move_leader.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
@@ -86,6 +87,12 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena shards --cluster 10.0.0.1:7000\n"
      "  verbena shards --watch 2"},
+    {Command::kScaleHint, "scale-hint",
+     "Show load and memory of servers, workers of jobs, and how many servers to run",
+     "For autoscalers, from two readings. A new server gets replicas; primaries stay where they "
+     "are.\nExit status 1 when a server did not answer.\n\n"
+     "Example:\n"
+     "  verbena scale-hint --json --cpu-high 0.6 --max-servers 16 | jq .wanted_servers"},
     {Command::kPartition, "partition", "List partitions with their servers; reset lost ones",
      "Lost partitions of a table answer DATA_LOSS until the table is dropped, restored or reset.\n"
      "A reset starts them from initial values, and the job from step 0: end its workers first.\n\n"
@@ -163,6 +170,15 @@ constexpr CommandText kCommands[] = {
      "--etcd-ca ca.pem\n"
      "  verbena coordinator export --etcd a:2379,b:2379,c:2379 --etcd-ca ca.pem --state "
      "/var/lib/verbena2"},
+    {Command::kMoveLeader, "move-leader",
+     "Have another coordinator lead, before the leader's maintenance",
+     "The leader leaves its office to the standby at once, which takes less time than its end "
+     "would.\n"
+     "Calls of workers wait meanwhile. Exit status 1 if nothing was moved, or another one was "
+     "elected.\n\n"
+     "Examples:\n"
+     "  verbena move-leader b:7000 --cluster a:7000,b:7000,c:7000\n"
+     "  verbena move-leader --cluster a:7000,b:7000,c:7000   # to any standby"},
     {Command::kCheckpoint, "checkpoint",
      "Save and restore tables; on disk: list, verify, inspect, prune, compact, export, import",
      "All but save and restore need no cluster, only the directory. Exit status 1 if a checkpoint\n"
@@ -198,6 +214,8 @@ struct RawOptions {
   TableAction table;
   std::string job, memory;
   LimitChange limits;
+  ScaleOptions scale;
+  std::string successor;
 };
 
 // Accepts the texts that `parse` accepts, with its error.
@@ -325,33 +343,6 @@ void AddCommon(CLI::App* app, RawOptions* raw) {
   app->add_flag("--json", raw->json, "Print one JSON object on one line, for programs");
 }
 
-void AddLimits(CLI::App* app, RawOptions* raw) {
-  CLI::Validator number;
-  number.description("");
-  number.operation([](std::string& text) -> std::string {
-    uint32_t value = 0;
-    if (absl::SimpleAtoi(text, &value)) return "";
-    return absl::StrCat("'", Printable(text),
-                        "' is not allowed: a number up to 4294967295; 0: no limit");
-  });
-  app->add_option("JOB", raw->job, "Name of the job")->type_name("")->required();
-  std::vector<CLI::Option*> options = {
-      app->add_option("--memory", raw->memory,
-                      "Limit of memory of its tables on all servers: parameters, optimizer state "
-                      "and buffers; 0: no limit")
-          ->type_name("BYTES")
-          ->transform(ByteSize(0, UINT64_MAX)),
-      app->add_option("--tables", raw->limits.tables, "Limit of tables; 0: no limit")
-          ->type_name("N")
-          ->check(number),
-      app->add_option("--lanes", raw->limits.lanes,
-                      "Limit of lanes of its workers on each shard; 0: no limit")
-          ->type_name("N")
-          ->check(number)};
-  CLI::Option* none = app->add_flag("--none", raw->limits.none, "Remove all limits");
-  for (CLI::Option* option : options) none->excludes(option);
-}
-
 Parsed Ended(int status, std::string message) {
   Parsed parsed;
   parsed.exit_status = status;
@@ -457,10 +448,13 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
       for (CLI::App* action : AddTableActions(command, &raw.table)) AddCommon(action, &raw);
       AddOptionReference(command, &raw);
     }
-    if (text.command == Command::kLimits) AddLimits(command, &raw);
     if (text.command == Command::kMigrate) AddMigrate(command, &raw.move);
     if (text.command == Command::kDrain) AddDrain(command, &raw.move);
     if (text.command == Command::kRollingRestart) AddRollingRestart(command, &raw.restart);
+    if (text.command == Command::kLimits)
+      AddLimitOptions(command, &raw.job, &raw.memory, &raw.limits);
+    if (text.command == Command::kScaleHint) AddScaleOptions(command, &raw.scale);
+    if (text.command == Command::kMoveLeader) AddMoveOptions(command, &raw.successor);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   RefuseEmptyValues(&app, {"--note"});
@@ -490,6 +484,9 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     if (const std::string wrong = CompleteTls(&raw.tls); !wrong.empty()) return Wrong(wrong, app);
   }
+  if (const std::string wrong = WrongScaleOptions(raw.scale); !wrong.empty()) {
+    return Wrong(wrong, app);
+  }
   if (const char* file = std::getenv(kTokenVariable); raw.token_file.empty() && file != nullptr) {
     raw.token_file = file;
   }
@@ -517,6 +514,8 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.markdown = raw.markdown;
   parsed.options.job = raw.job;
   parsed.options.limits = raw.limits;
+  parsed.options.scale = raw.scale;
+  parsed.options.successor = raw.successor;
   if (!raw.memory.empty()) parsed.options.limits.memory_bytes = ParseByteSize(raw.memory);
   return parsed;
 }

@@ -15,6 +15,7 @@
 #include "server/cli/verbena/move_command.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/rolling_restart.h"
+#include "server/cli/verbena/scale_hint.h"
 #include "server/cli/verbena/table_command.h"
 #include "server/cli/verbena/token_command.h"
 #include "verbena/tls_options.h"
@@ -34,6 +35,7 @@ enum class Command {
   kLimits,
   kWorkers,
   kShards,
+  kScaleHint,
   kPartition,
   kServer,
   kMigrate,
@@ -42,6 +44,7 @@ enum class Command {
   kTable,
   kToken,
   kCoordinator,
+  kMoveLeader,
   kCheckpoint
 };
 
@@ -57,6 +60,7 @@ struct Options {
   bool option_reference = false;  // table: print the options that a table can have
   bool markdown = false;          // option_reference: as the reference page
   std::string job;                // limits: whose
+  ScaleOptions scale;             // of kScaleHint
   LimitChange limits;             // limits: none given: they are shown
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`
@@ -64,6 +68,7 @@ struct Options {
   RollingRestartOptions restart;                // of kRollingRestart
   TokenOptions token;                           // of kToken
   CoordinatorAction coordinator;                // of kCoordinator
+  std::string successor;                        // of kMoveLeader; empty: any
   CheckpointOptions checkpoint;                 // of kCheckpoint
   ClusterCheckpointOptions cluster_checkpoint;  // of kCheckpoint, where a cluster is asked
 };

@@ -8,9 +8,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/base/json.h"
-#include "proto/control/standby.h"
 #include "rdma/base/clock.h"
 #include "server/cli/etcd_options.h"
+#include "server/cli/verbena/seen_coordinator.h"
 #include "server/cli/verbena/text_table.h"
 #include "server/coordinator/etcd/etcd_store.h"
 #include "server/coordinator/etcd/leader_election.h"
@@ -30,39 +30,7 @@ using server::StateChange;
 constexpr absl::Duration kElectionTime = absl::Seconds(10);
 constexpr absl::Duration kLongestMove = absl::Minutes(10);
 
-// One coordinator, as it answers.
-struct Seen {
-  std::string address;
-  const char* state = "unreachable";
-  std::string leader;  // that it names; its own address, if it leads
-  uint64_t term = 0;
-  std::string problem;
-};
-
-absl::StatusOr<Seen> LookAt(const std::string& address, const Coordinator& coordinator) {
-  Coordinator one = coordinator;
-  one.address = address;
-  const absl::StatusOr<v1::GetViewResponse> view =
-      CallOnce<v1::GetViewResponse>(one, "GetView", v1::GetViewRequest(), one.timeout);
-  Seen seen;
-  seen.address = address;
-  if (absl::IsCancelled(view.status())) return view.status();
-  if (view.ok()) {
-    seen.state = "leads";
-    seen.leader = address;
-    seen.term = view->view().term();
-    return seen;
-  }
-  seen.problem = Said(view.status(), address);
-  if (const auto leader = view.status().GetPayload(kStandbyPayload); leader.has_value()) {
-    seen.state = "standby";
-    seen.leader = std::string(*leader);
-    if (!seen.leader.empty()) seen.problem.clear();
-  }
-  return seen;
-}
-
-JsonWriter SeenJson(const Seen& seen) {
+JsonWriter SeenJson(const SeenCoordinator& seen) {
   JsonWriter json;
   json.Add("address", seen.address);
   json.Add("state", seen.state);
@@ -172,13 +140,13 @@ absl::StatusOr<CoordinatorReport> ListCoordinators(bool json, const Coordinator&
   TextTable table{{"ADDRESS"}, {"STATE"}, {"LEADER"}, {"TERM"}, {"PROBLEM"}};
   for (const std::string& address :
        std::vector<std::string>(absl::StrSplit(coordinator.address, ','))) {
-    const absl::StatusOr<Seen> seen = LookAt(address, coordinator);
+    const absl::StatusOr<SeenCoordinator> seen = LookAt(address, coordinator);
     if (!seen.ok()) return seen.status();
-    report.leads |= seen->term > 0;
+    report.leads |= seen->leads();
     array.Add(SeenJson(*seen));
     table.AddRow({Printable(seen->address), seen->state,
                   seen->leader.empty() ? "-" : Printable(seen->leader),
-                  seen->term == 0 ? "-" : absl::StrCat(seen->term),
+                  !seen->leads() ? "-" : absl::StrCat(seen->term),
                   seen->problem.empty() ? "-" : seen->problem});
   }
   if (json) {

@@ -150,6 +150,48 @@ std::vector<JsonObject> PartsOfShards() {
   };
 }
 
+std::vector<JsonObject> ScaleHintCommand() {
+  return {
+      {"scale-hint",
+       "",
+       {kCluster,
+        {"interval_s", "number", "Time between the two readings, in seconds."},
+        {"action", "text", "add, remove or none."},
+        {"servers_alive", "number", "Servers with a lease."},
+        {"wanted_servers", "number", "Servers that should run after the action."},
+        {"reason", "text", "The threshold that is crossed, or why servers stay."},
+        {"servers", "list of scaled server", "Servers of the cluster."},
+        {"jobs", "list of scaled job", "Jobs of the cluster."}}},
+      {"scaled server",
+       "Rates are null unless the same process answered both readings.",
+       {{"name", "text", "Name of the server (verbenad --name)."},
+        {"state", "text", "alive, or silent: its lease has ended."},
+        {"answers", "boolean", "Whether it answered the second reading."},
+        {"cpu", "number or null", "Share of the processors of its shards, from 0 to 1."},
+        {"push_bytes_per_s", "number or null", "Bytes of gradients received per second."},
+        {"pull_bytes_per_s", "number or null", "Bytes of parameters sent per second."},
+        {"pushes_per_s", "number or null", "Pushes per second."},
+        {"pulls_per_s", "number or null", "Pulls per second."},
+        {"memory_bytes", "number", "Memory that its tables have reserved, in bytes."},
+        {"memory_limit_bytes", "number or null", "Its --memory-limit, in bytes; null: none."},
+        {"memory_growth_bytes_per_s", "number or null", "Growth of memory_bytes; may be negative."},
+        {"memory_full_in_s", "number or null",
+         "Seconds until the limit at this growth; null: it does not grow, or has no limit."}}},
+      {"scaled job",
+       "",
+       {{"name", "text", "Name of the job."},
+        {"expected_workers", "number", "Workers that the job begins with."},
+        {"max_workers", "number", "Most workers of an elastic job; 0: it is not elastic."},
+        {"departed_workers", "number", "Ranks whose workers have left."},
+        {"workers", "list of scaled worker", "Workers and observers with a lease."}}},
+      {"scaled worker",
+       "",
+       {{"name", "text", "Name of the worker."},
+        {"rank", "number", "Rank of the worker; -1: none."},
+        {"state", "text", "working, joining (waits for its first step) or observer."}}},
+  };
+}
+
 std::vector<JsonObject> ClusterCommands() {
   return {
       {"status",
@@ -320,6 +362,12 @@ std::vector<JsonObject> CoordinatorCommands() {
         {"leader", "text", "Address of the leader that it names; empty: none."},
         {"term", "number", "Term of the leader; 0: it does not lead."},
         {"problem", "text", "Why it is not reached, or names no leader; empty: none."}}},
+      {"move-leader",
+       "",
+       {{"former_leader", "text", "Address of the coordinator that led."},
+        {"leader", "text", "Address of the coordinator that leads."},
+        {"term", "number", "Its term."},
+        {"seconds", "number", "Time from the request until it led, in seconds."}}},
       {"coordinator import-sqlite", "", moved},
       {"coordinator export", "", moved},
   };
@@ -434,8 +482,8 @@ const std::vector<JsonObject>& JsonObjects() {
   static const auto& objects = *[] {
     auto* all = new std::vector<JsonObject>;
     for (const std::vector<JsonObject>& group :
-         {ClusterCommands(), PartsOfStatus(), PartsOfTables(), PartsOfShards(), TokenCommands(),
-          CoordinatorCommands(), CheckpointCommands()}) {
+         {ClusterCommands(), ScaleHintCommand(), PartsOfStatus(), PartsOfTables(), PartsOfShards(),
+          TokenCommands(), CoordinatorCommands(), CheckpointCommands()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     return all;

@@ -1,14 +1,45 @@
 #include "server/cli/verbena/limits.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/base/byte_size.h"
 #include "proto/spec/job_limits.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
+
+void AddLimitOptions(CLI::App* app, std::string* job, std::string* memory, LimitChange* limits) {
+  CLI::Validator number;
+  number.description("");
+  number.operation([](std::string& text) -> std::string {
+    uint32_t value = 0;
+    if (absl::SimpleAtoi(text, &value)) return "";
+    return absl::StrCat("'", Printable(text),
+                        "' is not allowed: a number up to 4294967295; 0: no limit");
+  });
+  app->add_option("JOB", *job, "Name of the job")->type_name("")->required();
+  std::vector<CLI::Option*> options = {
+      app->add_option("--memory", *memory,
+                      "Limit of memory of its tables on all servers: parameters, optimizer state "
+                      "and buffers; 0: no limit")
+          ->type_name("BYTES")
+          ->transform(ByteSize(0, UINT64_MAX)),
+      app->add_option("--tables", limits->tables, "Limit of tables; 0: no limit")
+          ->type_name("N")
+          ->check(number),
+      app->add_option("--lanes", limits->lanes,
+                      "Limit of lanes of its workers on each shard; 0: no limit")
+          ->type_name("N")
+          ->check(number)};
+  CLI::Option* none = app->add_flag("--none", limits->none, "Remove all limits");
+  for (CLI::Option* option : options) none->excludes(option);
+}
+
 uint64_t ShareOf(const ServerState& server, const v1::JobLimits& limits,
                  const v1::ClusterView& view) {
   const uint64_t incarnation = server.server.incarnation();

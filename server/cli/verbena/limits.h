@@ -10,6 +10,10 @@
 
 #include "server/cli/verbena/cluster_state.h"
 
+namespace CLI {
+class App;
+}
+
 namespace verbena::cli {
 
 // Changes of a job's limits; 0: no limit.
@@ -21,6 +25,9 @@ struct LimitChange {
 
   bool any() const { return none || memory_bytes || tables || lanes; }
 };
+
+// `memory`: text of a byte size.
+void AddLimitOptions(CLI::App* app, std::string* job, std::string* memory, LimitChange* limits);
 
 // Null: the view does not have it, and it has no limits.
 const v1::Job* FindJob(const ClusterState& state, const std::string& name);

@@ -27,9 +27,11 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/move_leader.h"
 #include "server/cli/verbena/option_reference.h"
 #include "server/cli/verbena/partition_report.h"
 #include "server/cli/verbena/repair_command.h"
+#include "server/cli/verbena/scale_hint.h"
 #include "server/cli/verbena/shard_load.h"
 #include "server/cli/verbena/text_report.h"
 #include "server/cli/verbena/text_table.h"
@@ -98,6 +100,7 @@ class Program {
   int Run() {
     if (options_.command == Command::kToken) return RunToken();
     if (options_.command == Command::kCoordinator) return RunList();
+    if (options_.command == Command::kMoveLeader) return RunMoveLeader();
     if (options_.command == Command::kLimits) return Limits();
     if (options_.move.action != MoveOptions::Action::kNone) return Move();
     if (options_.command == Command::kRollingRestart) return Restart();
@@ -107,6 +110,7 @@ class Program {
     absl::StatusOr<ClusterState> state =
         options_.wait ? WaitSettled() : reader_.Read(options_.command != Command::kJobs);
     if (!state.ok()) return Failed(state.status());
+    if (options_.command == Command::kScaleHint) return ScaleHint(*state);
     if (options_.watch) return Watch(std::move(*state));
     const int status = StatusOf(*state);
     return Print(Report(*state)) ? status : AfterFailedPrint(status);
@@ -144,6 +148,14 @@ class Program {
     if (!report.ok()) return Failed(report.status());
     const int status = report->leads ? kExitOk : kExitWrong;
     return Print(report->out) ? status : AfterFailedPrint(status);
+  }
+
+  int RunMoveLeader() const {
+    const absl::StatusOr<MoveReport> report =
+        MoveLeader(options_.successor, options_.json, coordinator_);
+    if (!report.ok()) return Failed(report.status());
+    std::fputs(report->err.c_str(), stderr);
+    return Print(report->out) ? kExitOk : AfterFailedPrint(kExitOk);
   }
 
   int RunTable() const {
@@ -210,6 +222,7 @@ class Program {
       }
       case Command::kPartition:
         return json ? PartitionsJson(state) + "\n" : PartitionsText(state);
+      case Command::kScaleHint:
       case Command::kServer:
       case Command::kMigrate:
       case Command::kDrain:
@@ -218,6 +231,7 @@ class Program {
       case Command::kTable:
       case Command::kToken:
       case Command::kCoordinator:
+      case Command::kMoveLeader:
       case Command::kCheckpoint:
         break;  // is no report
     }
@@ -299,6 +313,18 @@ class Program {
         absl::StrCat(absl::FormatTime("%H:%M:%S", now.time, absl::LocalTimeZone()), ", over ",
                      Fixed(seconds, 1), " s");
     return RatesText(now, loads, when) + "\n";
+  }
+
+  int ScaleHint(const ClusterState& before) {
+    if (const absl::Status slept = reader_.Sleep(options_.scale.interval); !slept.ok()) {
+      return Failed(slept);
+    }
+    const absl::StatusOr<ClusterState> now = reader_.Read(true);
+    if (!now.ok()) return Failed(now.status());
+    const int status = StatusOf(*now);
+    const std::string report = options_.json ? ScaleHintJson(*now, before, options_.scale) + "\n"
+                                             : ScaleHintText(*now, before, options_.scale);
+    return Print(report) ? status : AfterFailedPrint(status);
   }
 
   // Data continue to flow without the coordinator, so the rates are still valid.

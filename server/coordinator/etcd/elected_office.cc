@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/host_port.h"
 #include "proto/control/standby.h"
 #include "server/coordinator/etcd/failpoints.h"
 
@@ -82,15 +83,25 @@ bool ElectedOffice::Follow(std::unique_ptr<Coordinator>* coordinator) {
   bool changed = false;
   if (store_ != nullptr) {
     const absl::Status why = WhyEnded();
-    if (why.ok()) return false;
-    log_(true, std::string(why.message()));
+    const std::string successor = std::exchange(successor_, "");
+    const bool hands_over = why.ok() && !successor.empty();
+    if (why.ok() && !hands_over) return false;
+    log_(!hands_over, hands_over
+                          ? absl::StrCat("this coordinator leads no more: its operator moves "
+                                         "the office to ",
+                                         successor)
+                          : std::string(why.message()));
     const int64_t held = held_.exchange(0, std::memory_order_relaxed);
     writes_.store(false, std::memory_order_relaxed);
     coordinator->reset();
     failures_before_ += store_->failures();
     store_.reset();
     etcd_store_ = nullptr;
-    election_->Resign(held, absl::ZeroDuration());
+    if (hands_over) {
+      election_->HandOver(held, successor);
+    } else {
+      election_->Resign(held, absl::ZeroDuration());
+    }
     changed = true;
   }
   const int64_t own = election_->seat().create_revision;
@@ -129,6 +140,16 @@ absl::Status ElectedOffice::Take(int64_t create_revision,
   held_.store(create_revision, std::memory_order_relaxed);
   // Release: held_ before it.
   writes_.store(true, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::Status ElectedOffice::HandOver(const std::string& successor) {
+  if (absl::Status parsed = SplitHostPort(successor).status(); !parsed.ok()) return parsed;
+  if (successor == address_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("coordinator ", address_, " leads already; name one of its standbys"));
+  }
+  successor_ = successor;
   return absl::OkStatus();
 }
 

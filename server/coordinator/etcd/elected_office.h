@@ -48,6 +48,9 @@ class ElectedOffice {
   // Ends the office of *coordinator when this one leads no more, or takes it when it leads newly.
   // Returns whether *coordinator has changed.
   bool Follow(std::unique_ptr<Coordinator>* coordinator);
+  // The next Follow() ends the office, and the coordinator at `successor` is elected. While
+  // Leads(). INVALID_ARGUMENT: it is no host:port. FAILED_PRECONDITION: it is this one.
+  absl::Status HandOver(const std::string& successor);
   // For callers of a coordinator that does not lead (proto/control/standby.h).
   absl::Status Absence() const;
   // Not OK: etcd does not answer, or this coordinator was elected last and could not take office;
@@ -85,6 +88,7 @@ class ElectedOffice {
   std::unique_ptr<WatchedStore> store_;  // null: no office is held
   uint64_t failures_before_ = 0;         // of earlier stores
   int64_t refused_ = 0;                  // the leadership that could not take office
+  std::string successor_;                // of the office that is held; empty: it goes on
   bool answers_ = true;                  // etcd, as logged last
 
   // Relaxed where they are single values: a scrape reads them.

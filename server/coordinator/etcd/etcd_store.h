@@ -3,6 +3,8 @@
 //   key below the prefix      | value
 //   --------------------------+-----------------------------------------------------------------
 //   leader                    | the leader's address, attached to its lease
+//   successor                 | after a planned move: the address of the only candidate
+//                             | (leader_election.h), attached to a lease of its own
 //   state                     | stored.State
 //   entries/...               | an entry (stored_entries.h), after the 8 bytes of its checksum
 //   staged/SAVE/PART          | a part of a save that is too large for one transaction

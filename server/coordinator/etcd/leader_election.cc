@@ -66,14 +66,25 @@ bool LeaderElection::Leads(int64_t create_revision) const {
 
 int64_t LeaderElection::UntilNanos(int64_t create_revision) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return create_revision != 0 && seat_.create_revision == create_revision ? until_ns_ : 0;
+  const bool held = seat_.create_revision == create_revision && resigned_ != create_revision;
+  return create_revision != 0 && held ? until_ns_ : 0;
 }
 
 void LeaderElection::Resign(int64_t create_revision, absl::Duration pause) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     resigned_ = create_revision;
+    successor_.clear();
     candidate_from_ns_ = clock_->NowNanos() + absl::ToInt64Nanoseconds(pause);
+  }
+  wake_.notify_all();
+}
+
+void LeaderElection::HandOver(int64_t create_revision, const std::string& successor) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    resigned_ = create_revision;
+    successor_ = successor;
   }
   wake_.notify_all();
 }
@@ -128,18 +139,22 @@ void LeaderElection::Follow(const std::string& leader, const absl::Status& probl
 absl::Duration LeaderElection::Keep() {
   const Seat own = seat();
   bool resigned = false;
+  std::string successor;
+  int64_t until_ns = 0;  // also of one that is given up meanwhile
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     resigned = resigned_ == own.create_revision;
+    successor = successor_;
+    until_ns = until_ns_;
   }
   if (resigned) {
     former_leases_.insert(std::exchange(lease_, 0));
     Follow("", absl::OkStatus());
-    RemoveKey(own.create_revision).IgnoreError();  // Campaign() tries again
+    RemoveKey(own.create_revision, successor).IgnoreError();  // Campaign() tries again
     return absl::ZeroDuration();
   }
   const int64_t sent_ns = clock_->NowNanos();
-  const absl::Duration left = absl::Nanoseconds(UntilNanos(own.create_revision) - sent_ns);
+  const absl::Duration left = absl::Nanoseconds(until_ns - sent_ns);
   absl::Status kept =
       left > absl::ZeroDuration()
           ? client_->KeepLease(lease_, std::min(left, client_->options().attempt))
@@ -150,7 +165,7 @@ absl::Duration LeaderElection::Keep() {
     until_ns_ = EndOfLease(sent_ns);
     return absl::Seconds(lease_s_) / kExtensionsInLease;
   }
-  if (!absl::IsNotFound(kept) && Leads(own.create_revision)) return kLook;
+  if (!absl::IsNotFound(kept) && clock_->NowNanos() < until_ns) return kLook;
   former_leases_.insert(std::exchange(lease_, 0));
   // etcd has answered if the lease or the key is gone.
   Follow("", absl::IsNotFound(kept) ? absl::OkStatus() : kept);
@@ -169,8 +184,17 @@ absl::Status LeaderElection::CheckKey(int64_t create_revision) {
   return absl::NotFoundError(absl::StrCat("etcd: the leader's key ", Key(), " was removed"));
 }
 
-absl::Status LeaderElection::RemoveKey(int64_t create_revision) {
+absl::Status LeaderElection::RemoveKey(int64_t create_revision, const std::string& successor) {
   etcdserverpb::TxnRequest request;
+  if (!successor.empty()) {
+    // Without this lease any coordinator may lead next.
+    if (const auto granted = client_->GrantLease(kSuccessorSeconds, kGiveUpTime); granted.ok()) {
+      etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
+      put->set_key(SuccessorKey());
+      put->set_value(successor);
+      put->set_lease(granted->id());
+    }
+  }
   etcdserverpb::Compare* compare = request.add_compare();
   compare->set_target(etcdserverpb::Compare::CREATE);
   compare->set_key(Key());
@@ -209,6 +233,15 @@ absl::Duration LeaderElection::Candidate() {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (stopping_ || clock_->NowNanos() < candidate_from_ns_) return kLook;
   }
+  etcdserverpb::RangeRequest successors;
+  successors.set_key(SuccessorKey());
+  const absl::StatusOr<etcdserverpb::RangeResponse> named =
+      client_->Range(successors, client_->options().attempt);
+  if (!named.ok()) {
+    Follow("", named.status());
+    return kLookAfterError;
+  }
+  if (!named->kvs().empty() && named->kvs(0).value() != address_) return kLook;
   // A lease of an earlier attempt may be attached to a key that is created late.
   if (lease_ != 0) former_leases_.insert(lease_);
   while (former_leases_.size() > kMostFormerLeases) former_leases_.erase(former_leases_.begin());
@@ -227,10 +260,15 @@ absl::Duration LeaderElection::Candidate() {
   compare->set_target(etcdserverpb::Compare::CREATE);
   compare->set_key(Key());
   compare->set_create_revision(0);
+  etcdserverpb::Compare* successor = request.add_compare();
+  successor->set_target(etcdserverpb::Compare::MOD);
+  successor->set_key(SuccessorKey());
+  successor->set_mod_revision(named->kvs().empty() ? 0 : named->kvs(0).mod_revision());
   etcdserverpb::PutRequest* put = request.add_success()->mutable_request_put();
   put->set_key(Key());
   put->set_value(address_);
   put->set_lease(lease_);
+  request.add_success()->mutable_request_delete_range()->set_key(SuccessorKey());
   const absl::StatusOr<etcdserverpb::TxnResponse> made =
       client_->Txn(request, client_->options().attempt);
   // Without an answer the next look shows the outcome.

@@ -8,8 +8,12 @@
 //             | etcd does not answer: seat().problem          | follows
 //   leads     | the lease is extended, and the key is there   | leads
 //             | the lease has ended, or could have by our own | follows
-//             | clock; Resign()                               |
+//             | clock; Resign(); HandOver(): the transaction  |
+//             | that removes the key names a successor        |
 //   any       | Stop(): the own key is removed                | stopped
+//
+// While there is a successor's key, which has a lease of its own, only that coordinator is a
+// candidate. It removes the key as it is elected.
 //
 // A look every 100 ms replaces a watch: no stream of a stopped member of etcd delays a take-over,
 // and no compaction ends it.
@@ -46,6 +50,9 @@ namespace verbena::server {
 
 class LeaderElection {
  public:
+  // A successor that is not elected in that time has died. By default etcd grants no shorter lease.
+  static constexpr int64_t kSuccessorSeconds = 2;
+
   // Of this coordinator, and what it knows of the others.
   struct Seat {
     int64_t create_revision = 0;  // of our key; 0: this coordinator does not lead
@@ -69,8 +76,11 @@ class LeaderElection {
   bool Leads(int64_t create_revision) const;
   // When that leadership ends by this process's clock; 0: it has ended.
   int64_t UntilNanos(int64_t create_revision) const;
-  // Gives up that leadership. This coordinator is no candidate for `pause`.
+  // Gives up that leadership: Leads() is false from now on. This coordinator is no candidate for
+  // `pause`.
   void Resign(int64_t create_revision, absl::Duration pause);
+  // As Resign(), to the coordinator at `successor` alone for kSuccessorSeconds.
+  void HandOver(int64_t create_revision, const std::string& successor);
   uint64_t failed_attempts() const;  // of calls of etcd
 
  private:
@@ -85,12 +95,14 @@ class LeaderElection {
   absl::Duration Candidate();
   void Lead(int64_t create_revision, int64_t sent_ns);
   void Follow(const std::string& leader, const absl::Status& problem);
-  // Removes our own key, if it has this create revision.
-  absl::Status RemoveKey(int64_t create_revision);
+  // Removes our own key, if it has this create revision. Another coordinator than `successor`, if
+  // there is one, does not lead next.
+  absl::Status RemoveKey(int64_t create_revision, const std::string& successor = "");
   // NOT_FOUND: it is gone, or another's.
   absl::Status CheckKey(int64_t create_revision);
   int64_t EndOfLease(int64_t sent_ns) const;
   std::string Key() const { return client_->options().prefix + "leader"; }
+  std::string SuccessorKey() const { return client_->options().prefix + "successor"; }
 
   const std::unique_ptr<EtcdClient> client_;  // of the thread
   const Clock* const clock_;
@@ -111,6 +123,7 @@ class LeaderElection {
   Seat seat_;
   int64_t until_ns_ = 0;           // of the leadership of seat_
   int64_t resigned_ = 0;           // the create revision that is to be given up
+  std::string successor_;          // to this coordinator; empty: to any
   int64_t candidate_from_ns_ = 0;  // no candidate before
   uint64_t failed_attempts_ = 0;
 };

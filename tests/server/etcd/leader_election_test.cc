@@ -7,6 +7,8 @@
 #include <chrono>
 #include <random>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "proto/control/standby.h"
 #include "server/coordinator/etcd/elected_office.h"
@@ -130,6 +132,52 @@ TEST_CASE("a candidate whose answers are lost recognises that it was elected") {
   CHECK(etcd.Value("/verbena/leader") == "a:7000");
 }
 
+TEST_CASE("regression: a leadership that is given up is not taken again") {
+  FakeEtcd etcd;
+  Candidate a(etcd, "a:7000");
+  REQUIRE(Soon([&] { return a.leads(); }));
+  const int64_t first = a.own();
+  a.election->Resign(first, absl::ZeroDuration());
+  // At once: before its key is removed.
+  CHECK_FALSE(a.election->Leads(first));
+  REQUIRE(Soon([&] { return a.leads(); }));
+  CHECK(a.own() > first);
+}
+
+TEST_CASE("a leader hands over to the coordinator that it names, at once") {
+  FakeEtcd etcd;
+  Candidate a(etcd, "a:7000"), b(etcd, "b:7000"), c(etcd, "c:7000");
+  const std::vector<std::pair<Candidate*, const char*>> all = {
+      {&a, "a:7000"}, {&b, "b:7000"}, {&c, "c:7000"}};
+  REQUIRE(Soon([&] { return a.leads() || b.leads() || c.leads(); }));
+  for (size_t move = 0; move < 8; ++move) {
+    size_t leader = 0;
+    while (!all[leader].first->leads()) leader = (leader + 1) % all.size();
+    const auto& [next, address] = all[(leader + 1 + move % 2) % all.size()];
+    const int64_t own = all[leader].first->own();
+    all[leader].first->election->HandOver(own, address);
+    REQUIRE(Soon([&] { return !all[leader].first->election->Leads(own); }));
+    REQUIRE(Soon([&] { return a.leads() || b.leads() || c.leads(); }));
+    CHECK(next->leads());
+    CHECK(next->own() > own);
+    CHECK(etcd.Keys("/verbena/") == std::vector<std::string>{"/verbena/leader"});
+  }
+}
+
+TEST_CASE("a successor that does not run is waited for as long as its key's lease") {
+  FakeEtcd etcd;
+  Candidate a(etcd, "a:7000"), b(etcd, "b:7000");
+  REQUIRE(Soon([&] { return a.leads() || b.leads(); }));
+  Candidate& leader = a.leads() ? a : b;
+  const auto began = std::chrono::steady_clock::now();
+  leader.election->HandOver(leader.own(), "gone:7000");
+  REQUIRE(Soon([&] { return etcd.Value("/verbena/successor") == "gone:7000"; }));
+  REQUIRE(Soon([&] { return a.leads() || b.leads(); }));
+  CHECK(etcd.Value("/verbena/successor").empty());
+  CHECK(std::chrono::steady_clock::now() - began >
+        std::chrono::seconds(LeaderElection::kSuccessorSeconds - 1));
+}
+
 TEST_CASE("at no time do two lead, under random faults") {
   FakeEtcd etcd;
   std::mt19937_64 random(7);
@@ -210,6 +258,26 @@ TEST_CASE("a coordinator exists while it leads, and a standby names the leader")
   CHECK_THAT(std::string(absence.message()), Catch::Matchers::Contains("the leader is a:7000"));
   a.reset();
   REQUIRE(Soon([&] { return b.Follow(); }));
+  CHECK(b.coordinator->view().term() == 2);
+  CHECK(b.coordinator->view().cluster_id() == cluster);
+}
+
+TEST_CASE("an office is handed over with its state, and not to itself") {
+  FakeEtcd etcd;
+  Office a(etcd, "a:7000");
+  REQUIRE(Soon([&] { return a.Follow(); }));
+  const std::string cluster = a.coordinator->view().cluster_id();
+  Office b(etcd, "b:7000"), c(etcd, "c:7000");
+  CHECK(absl::IsFailedPrecondition(a.office->HandOver("a:7000")));
+  CHECK(absl::IsInvalidArgument(a.office->HandOver("b")));
+  REQUIRE(a.Follow());
+  REQUIRE(a.office->HandOver("b:7000").ok());
+  CHECK_FALSE(a.Follow());
+  CHECK_FALSE(a.office->Leads());
+  CHECK_THAT(a.log, Catch::Matchers::Contains("moves the office to b:7000"));
+  CHECK_THAT(a.log, !Catch::Matchers::Contains("cannot lead"));
+  REQUIRE(Soon([&] { return b.Follow() || c.Follow() || a.Follow(); }));
+  REQUIRE(b.coordinator != nullptr);
   CHECK(b.coordinator->view().term() == 2);
   CHECK(b.coordinator->view().cluster_id() == cluster);
 }

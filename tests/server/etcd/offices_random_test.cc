@@ -116,6 +116,11 @@ class Offices {
         // It handles a call before it looks at its office.
         node->clock.Release();
       }
+      if (node->answers() && Chance(400)) {
+        // Refused for itself; one of them does not run.
+        constexpr const char* kSuccessors[] = {"a:1", "b:1", "c:1", "gone:1"};
+        node->office->HandOver(kSuccessors[random_() % 4]).IgnoreError();
+      }
       if (!node->answers() || !Chance(200)) continue;
       node->clock.Hold();
       node->stopped = 1 + random_() % 2000;
