@@ -71,7 +71,8 @@ ReplyStatus EngineCore::Find(uint64_t worker, uint32_t table, TableState** state
   if (it->second.restore != nullptr) return ReplyStatus::kNotReady;
   const Members& members = it->second.job->members;
   *member = members.Find(worker);
-  if (*member != nullptr) return ReplyStatus::kOk;
+  // A worker makes requests once its own view has its rank: this one is older.
+  if (*member != nullptr) return (*member)->joining ? ReplyStatus::kNotReady : ReplyStatus::kOk;
   if (!VERBENA_FAILPOINT(shard, expire_other_jobs)) {
     // Reads are all that an observer may do, and no read looks at the index.
     static constexpr Members::Member kReader = {-1, UINT32_MAX};

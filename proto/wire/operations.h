@@ -164,6 +164,7 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .by_reference = true,
      .assigns = true,
      .state = true,
+     .makes_steps = true,
      .replicated = true,
      .validate = ValidatePush},
 }};

@@ -16,6 +16,16 @@ namespace {
 constexpr uint64_t kMostSteps = uint64_t{1} << 62;
 // Steps that a table may have before the first iteration: one that assigns its first parameters.
 constexpr uint64_t kInitialSteps = 1;
+// The greatest first step of workers that were admitted then: the next step has perhaps been pushed
+// to, and the one after it was free.
+constexpr uint64_t kInitialFirst = kInitialSteps + 3;
+
+// How far tables with one norm over all of them are apart: a step is ended on each before the next
+// is on any, and the next but one may have been pushed to. The norm of a worker that joins would
+// leave out those with lesser first steps.
+constexpr uint64_t kMostApart = 3;
+
+bool IsClipped(const v1::Table& table) { return table.spec().optimizer().clip_global_norm() > 0; }
 
 uint64_t FirstHeld(const v1::HeldSteps& held) { return std::min(held.first_held(), kMostSteps); }
 
@@ -52,17 +62,34 @@ v1::MemberAdmission FirstSteps(const v1::AdmitMembersRequest& request, const std
     tables.emplace_back(id, it == named.end() ? nullptr : it->second);
     if (it != named.end()) greatest = std::max(greatest, FirstHeld(*it->second));
   }
+  const auto first_of = [greatest](const v1::HeldSteps* held) {
+    const uint64_t step = held == nullptr ? greatest : FirstHeld(*held);
+    return (greatest - step <= 1 ? greatest : step) + 1;
+  };
+  uint64_t clipped = 0;
+  for (const auto& [id, held] : tables) {
+    if (IsClipped(*view.FindTable(id))) clipped = std::max(clipped, first_of(held));
+  }
   v1::MemberAdmission admission;
   for (const auto& [id, held] : tables) {
-    const uint64_t step = held == nullptr ? greatest : FirstHeld(*held);
     const uint64_t committed = held == nullptr ? 0 : held->committed();
+    uint64_t step = first_of(held);
+    if (IsClipped(*view.FindTable(id)) && clipped - step <= kMostApart) step = clipped;
     v1::FirstStep* first = admission.add_first_steps();
     first->set_table(id);
-    first->set_step((greatest - step <= 1 ? greatest : step) + 1);
+    first->set_step(step);
     if (VERBENA_FAILPOINT(server, join_open_step)) first->set_step(committed);
     first->set_open(std::min(committed, first->step()));
   }
   return admission;
+}
+
+uint64_t GreatestOf(const v1::MemberAdmission& admission) {
+  uint64_t greatest = 0;
+  for (const v1::FirstStep& first : admission.first_steps()) {
+    greatest = std::max(greatest, first.step());
+  }
+  return greatest;
 }
 
 // Forgets first steps that are committed: the workers have contributed to them, and count in all
@@ -126,13 +153,14 @@ void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view) 
   if (table.spec().consistency() != v1::CONSISTENCY_SYNC || ended_steps > kInitialSteps) return;
   const v1::Job* found = view->FindJob(table.spec().job());
   if (found == nullptr || found->admissions().empty()) return;
+  const bool begins = std::all_of(
+      found->admissions().begin(), found->admissions().end(),
+      [](const v1::MemberAdmission& admission) { return GreatestOf(admission) <= kInitialFirst; });
+  if (!begins) return;
   // No server has the table before it has these first steps, so none has committed one of them.
   v1::Job* job = view->EditJob(table.spec().job());
   for (v1::MemberAdmission& admission : *job->mutable_admissions()) {
-    uint64_t greatest = 0;
-    for (const v1::FirstStep& first : admission.first_steps()) {
-      greatest = std::max(greatest, first.step());
-    }
+    const uint64_t greatest = GreatestOf(admission);
     if (greatest == 0) continue;
     v1::FirstStep* first = admission.add_first_steps();
     first->set_table(table.id());

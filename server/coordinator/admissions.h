@@ -15,8 +15,10 @@
 //  2. Job.admission grows with every decision, and a request names the one that its sender has
 //     seen: none takes effect after its sender may have gone on.
 //  3. Workers create their tables one after another before they begin the first iteration. A table
-//     that a worker at the beginning creates after a decision has the first step of the others,
-//     with which the joined workers then begin on all. Later tables wait for them in every step.
+//     that is created after a decision at the beginning has the first step of the others, with
+//     which the joined workers then begin on all. Later tables wait for them in every step, as they
+//     do where nobody knows how far training is: an operator's or a restored one.
+//  4. Tables with one norm (clip_global_norm) have one first step, if workers may end their steps.
 #ifndef VERBENA_SERVER_COORDINATOR_ADMISSIONS_H_
 #define VERBENA_SERVER_COORDINATOR_ADMISSIONS_H_
 
@@ -38,7 +40,7 @@ int32_t LeastFreeRank(const v1::Job& job);
 bool Admit(const v1::AdmitMembersRequest& request, ViewEditor* view);
 
 // A new table of a job: the first steps of workers that have joined its run. ended_steps: of the
-// caller (CreateTableRequest).
+// caller (CreateTableRequest), 0 also of one that is no worker.
 void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view);
 
 // All workers of an elastic job's run are gone: its joining workers, if any, begin the next run.

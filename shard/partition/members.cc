@@ -29,7 +29,7 @@ Members::Change Members::Update(const v1::Job& job) {
   for (const v1::Worker& w : job.members()) {
     const auto it = before.find(w.incarnation());
     const uint32_t index = it == before.end() ? kNoIndex : it->second.index;
-    members_[w.incarnation()] = {w.rank(), index, w.may_write()};
+    members_[w.incarnation()] = {w.rank(), index, w.may_write(), w.joining()};
     if (it != before.end()) before.erase(it);
     if (w.rank() >= 0 && static_cast<uint32_t>(w.rank()) < ranks) {
       slots_[w.rank()] = {w.incarnation(), false, w.admission()};

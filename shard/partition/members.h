@@ -23,6 +23,7 @@ class Members {
     int32_t rank;            // -1: an observer. async jobs: may be ranks() or more (joined late)
     uint32_t index;          // dense, reused after the worker is gone; kNoIndex: an observer
     bool may_write = false;  // an observer: may change values of optimizers
+    bool joining = false;    // it gets its rank in a later view
   };
 
   enum class Change : uint8_t {

@@ -84,7 +84,7 @@ class Swarm {
     });
     for (const SwarmJobPlan& job : world_.plan.jobs) world_.jobs.push_back({job, false, false, {}});
     for (const SwarmJob& job : world_.jobs) {
-      for (uint32_t w = 0; w < job.plan.workers; ++w) AddPlace(&job, w, false);
+      for (uint32_t w = 0; w < job.plan.places(); ++w) AddPlace(&job, w, false);
       if (world_.has(SwarmFeature::kReaders)) AddPlace(&job, 0, true);
     }
     faults_ = std::make_unique<SwarmFaults>(&world_, &clients_);

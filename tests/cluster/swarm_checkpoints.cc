@@ -137,7 +137,7 @@ void SwarmCheckpoints::StartPeriodic() {
   options.saver.coordinator = kCoordinatorAddress;
   options.saver.root = kPeriodicRoot;
   options.saver.full_every = static_cast<uint32_t>(Between(1, 4));
-  options.saver.seed = world_->plan.seed * 7919 + ++actors_;
+  options.saver.seed = world_->plan.seed * 7919 + (++actors_ << 32);  // saves have the next ones
   if (Chance(0.3)) options.saver.bytes_per_second = static_cast<uint64_t>(Between(50, 500)) * 1000;
   options.every_ns = Between(400, 2500) * kMilli;
   options.retention.keep_last = static_cast<uint32_t>(Between(1, 3));

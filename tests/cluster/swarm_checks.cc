@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/view_difference.h"
 #include "tests/cluster/replica_compare.h"
 
 namespace verbena::test {
@@ -37,12 +38,35 @@ void SwarmChecks::Run() {
 }
 
 void SwarmChecks::Observe(const shard::Commit& commit) {
+  CheckMembers(commit);
   const auto [it, first] =
       primaries_.try_emplace({commit.table, commit.chunk, commit.epoch}, commit.server);
   if (commit.epoch != 0 && it->second == commit.server) return;
   world_->Violation(absl::StrCat("chunk ", commit.chunk, " of table ", commit.table,
                                  " was changed by server ", commit.server, " in epoch ",
                                  commit.epoch, " of server ", commit.epoch == 0 ? 0 : it->second));
+}
+
+void SwarmChecks::CheckMembers(const shard::Commit& commit) {
+  if (!world_->has(SwarmFeature::kElastic) || world_->has(SwarmFeature::kOldStates)) return;
+  const auto found = world_->tables.find(commit.table);
+  if (found == world_->tables.end() || found->second.steps() == nullptr) return;
+  SwarmTable& table = found->second;
+  const v1::Job* job = FindJobNamed(table.spec().job(), world_->cluster->view());
+  if (job == nullptr || table.dropped()) return;
+  const std::string wrong = world_->members.Check(commit, table.embedding(), *job);
+  if (!wrong.empty()) world_->Violation(wrong);
+  if (!world_->members.IsOf(commit, job->generation())) return;
+  for (uint32_t unit = 0; unit < table.units().size(); ++unit) {
+    const bool committed =
+        table.embedding() ? table.units()[unit].partition == commit.chunk : unit == commit.chunk;
+    if (!committed) continue;
+    const std::string changed =
+        table.steps()->Divide(job->generation(), commit.step, unit, commit.divisor);
+    if (changed.empty()) continue;
+    world_->Violation(absl::StrCat("step ", commit.step, " of table ", commit.table, ", unit ",
+                                   unit, ", was read before it was committed: ", changed));
+  }
 }
 
 void SwarmChecks::FollowServers() {
@@ -135,7 +159,10 @@ void SwarmChecks::FollowJobs(const v1::ClusterView& view) {
     for (SwarmTable* table : tables) {
       SwarmSteps* const steps = table->steps();
       if (steps->generation() != job.generation()) table->rates().BeginGeneration();
-      steps->FollowJob(job.generation(), job.expected_workers(), departed);
+      // Any number of an elastic job's workers makes a step.
+      const uint32_t most = job.max_workers();
+      steps->FollowJob(job.generation(), most > 0 ? most : job.expected_workers(),
+                       most > 0 ? most - 1 : departed);
     }
   }
 }

@@ -37,6 +37,8 @@ class SwarmChecks {
   const shard::Engine* EngineOf(uint64_t server, uint32_t shard) const;
 
  private:
+  // A step of a table of an elastic job is committed with the workers that it had.
+  void CheckMembers(const shard::Commit& commit);
   void FollowServers();
   void FollowView();
   // The runs of jobs, and the tables of their norms.

@@ -1,6 +1,7 @@
 #include "tests/cluster/swarm_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
   SimWorker::Options options;
   options.job = job->plan.name;
   options.expected_workers = job->plan.workers;
+  options.max_workers = job->plan.max_workers;
   options.observer = observer;
   options.seed = static_cast<uint64_t>(world->Between(1, int64_t{1} << 40));
   own_.seed(options.seed);
@@ -99,10 +101,15 @@ void SwarmClient::Join() {
     if (status.ok()) {
       phase_ = Phase::kRunning;
       for (const v1::Job& job : process_->core().view().jobs()) {
-        if (job.name() == job_->plan.name) stepper_.Join(job.generation());
+        if (job.name() != job_->plan.name) continue;
+        stepper_.Join(job.generation());
+        if (!observer_) world_->members.Joined(process_->core().incarnation(), job.generation());
       }
     } else if (absl::IsAborted(status)) {
       Expired(status, "Join");
+    } else if (job_->plan.max_workers > 0 && std::as_const(*process_).core().incarnation() != 0) {
+      // No worker of the run has admitted it in time. Another process tries.
+      phase_ = Phase::kEnded;
     } else {
       // A job without tables takes no more workers than it expects: later.
       next_at_ = world_->now() + 100 * kMilli;
@@ -133,6 +140,7 @@ void SwarmClient::OpenTables() {
           last_ = opened.status();
           if (opened.ok()) {
             opened_.insert(opened->id());
+            stepper_.Begin(opened->id(), client::OwnFirstStep(process_->core(), opened->id()));
             Prioritize(opened->id());
           } else if (absl::IsAborted(last_) ||
                      absl::StrContains(last_.message(), "connect again") ||
@@ -185,9 +193,13 @@ bool SwarmClient::Full() const {
       });
   const auto& jobs = world_->cluster->view().jobs();
   return steps && std::any_of(jobs.begin(), jobs.end(), [this](const v1::Job& job) {
-           auto ranks = static_cast<uint32_t>(job.departed_ranks_size());
-           for (const v1::Worker& member : job.members()) ranks += member.rank() >= 0 ? 1 : 0;
-           return job.name() == job_->plan.name && ranks >= job.expected_workers();
+           const bool elastic = job.max_workers() > 0;
+           auto ranks = elastic ? 0 : static_cast<uint32_t>(job.departed_ranks_size());
+           for (const v1::Worker& member : job.members()) {
+             ranks += member.rank() >= 0 || member.joining() ? 1 : 0;
+           }
+           const uint32_t most = elastic ? job.max_workers() : job.expected_workers();
+           return job.name() == job_->plan.name && ranks >= most;
          });
 }
 
@@ -204,7 +216,7 @@ bool SwarmClient::Proved(std::string* missing) const {
   for (const auto& [id, table] : world_->tables) {
     if (!Wants(table)) continue;
     const auto used = used_.find(id);
-    const auto [first, end] = table.OwnedBy(slot_, job_->plan.workers);
+    const auto [first, end] = table.OwnedBy(slot_, job_->plan.places());
     bool pushes = table.steps() != nullptr && !observer_;
     for (uint32_t u = first; !observer_ && u < end; ++u) pushes |= table.MayPush(u);
     if (used != used_.end() && used->second.pulled && (used->second.pushed || !pushes)) continue;

@@ -127,7 +127,7 @@ class SwarmClient {
   // where one worker pushes.
   bool VariesRate(const SwarmTable& table) const {
     return world_->has(SwarmFeature::kRates) && table.MayChangeRate() &&
-           (table.steps() != nullptr || job_->plan.workers == 1);
+           (table.steps() != nullptr || job_->plan.places() == 1);
   }
   void SetOptimizer(SwarmTable* table, double rate);
   void AttemptRate(SwarmTable* table, Operation* change, double rate);

@@ -40,7 +40,7 @@ void SwarmClient::Begin() {
 
 std::vector<uint32_t> SwarmClient::DrawUnits(const SwarmTable& table, bool push) {
   std::pair<uint32_t, uint32_t> range = {0, static_cast<uint32_t>(table.units().size())};
-  if (push && table.steps() == nullptr) range = table.OwnedBy(slot_, job_->plan.workers);
+  if (push && table.steps() == nullptr) range = table.OwnedBy(slot_, job_->plan.places());
   std::vector<uint32_t> units;
   if (range.first == range.second) return units;
   if (reads_all_) {
@@ -133,7 +133,7 @@ void SwarmClient::BeginStep(SwarmTable* table) {
     if (!Start(table, operation)) return;
     if (operation->pushes) stepper_.Pushed(table->id(), operation->units);
     if (operation->ends) {
-      table->steps()->End(stepper_.generation(), operation->step);
+      table->steps()->End(stepper_.generation(), operation->step, stepper_.first(table->id()));
       stepper_.End(table->id());
     }
   }
@@ -143,7 +143,7 @@ void SwarmClient::BeginStep(SwarmTable* table) {
 bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& operation) {
   operation->table = table->id();
   operation->amount =
-      operation->pushes ? table->PushedAmount(world_->Between(1, 3), job_->plan.workers) : 0;
+      operation->pushes ? table->PushedAmount(world_->Between(1, 3), job_->plan.places()) : 0;
   operation->began_ns = world_->now();
   operation->known_lost = KnowsLost(*table, operation->units);
   operation->revision = std::as_const(*process_).core().view().revision();
@@ -174,6 +174,11 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
 void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit) {
   ++pushing_[{table->id(), unit}];
   SwarmSteps* const steps = table->steps();
+  const uint64_t worker = std::as_const(*process_).core().incarnation();
+  if (steps != nullptr) {
+    world_->members.Pushed(worker, table->id(), operation->step, unit);
+    if (operation->ends) world_->members.Ended(worker, table->id(), operation->step);
+  }
   if (operation->state) {
     operation->gains.push_back(0);
     if (steps != nullptr) steps->AttemptState(stepper_.generation(), operation->step, unit);
@@ -306,12 +311,13 @@ void SwarmClient::EndStep(SwarmTable* table) {
   step->deadline_ns = table->steps() == nullptr ? DrawDeadline() : DrawStepDeadline();
   ++operations_;
   waiting_ += WaitsForOthers(*table) ? 1 : 0;
+  world_->members.Ended(std::as_const(*process_).core().incarnation(), table->id(), step->step);
   const absl::StatusOr<client::OperationId> id =
       process_->core().EndStep(table->id(), process_->At(step->deadline_ns),
                                [this, step](absl::Status status) { Ended(step, status); });
   if (!id.ok()) return Ended(step, id.status());
   if (table->steps() == nullptr) return;
-  table->steps()->End(stepper_.generation(), step->step);
+  table->steps()->End(stepper_.generation(), step->step, stepper_.first(table->id()));
   stepper_.End(table->id());
 }
 

@@ -89,6 +89,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kThreeReplicas, "three_replicas", 0.12},
     {SwarmFeature::kMigrations, "migrations", 0.1},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
+    {SwarmFeature::kElastic, "elastic", 0.12},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -251,6 +252,15 @@ void DrawFewOperations(SwarmPlan* plan) {
   plan->jobs.front().workers = static_cast<uint32_t>(own.Between(2, 3));
 }
 
+// Beyond the expected workers others join runs, and all of them leave at times.
+void DrawElastic(SwarmPlan* plan) {
+  PlanDraw own(plan->seed * 61 + 37);  // changes no other draw of a seed
+  for (SwarmJobPlan& job : plan->jobs) {
+    job.workers = std::min(job.workers, 2u);
+    job.max_workers = job.workers + static_cast<uint32_t>(own.Between(1, 2));
+  }
+}
+
 }  // namespace
 
 const char* SwarmFeatureName(SwarmFeature feature) {
@@ -346,6 +356,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
                    SwarmFeature::kLostFollowers, SwarmFeature::kLateRequests,
                    SwarmFeature::kLateFollowers, SwarmFeature::kRestoredLosses}));
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
+  need(SwarmFeature::kElastic, {SwarmFeature::kChurn});
   need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
   need(SwarmFeature::kChainFaults,
        {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
@@ -401,6 +412,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kEagerTables)) plan.max_tables = std::max(plan.max_tables, 2u);
   if (plan.has_steps()) DrawSteps(&plan);
   if (plan.has(SwarmFeature::kFewOperations)) DrawFewOperations(&plan);
+  if (plan.has(SwarmFeature::kElastic)) DrawElastic(&plan);
   PlanDraw own(seed * 41 + 17);  // changes no other draw of a seed
   if (own.Chance(0.3)) plan.staging_bytes = static_cast<size_t>(own.Between(1, 16)) * 4096;
   // Lookups of all rows are cut.

@@ -91,6 +91,7 @@ enum class SwarmFeature : uint32_t {
   kThreeReplicas,   // partitions have three replicas
   kMigrations,      // an operator moves partitions and drains servers
   kRareFaults,      // faults at random times are rare
+  kElastic,         // workers join runs of jobs, leave them and are replaced
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);
@@ -99,7 +100,11 @@ struct SwarmJobPlan {
   std::string name;
   std::string host;  // its processes' names have that
   uint32_t workers = 1;
-  bool steps = false;  // it may have sync tables: no more workers than `workers` join it then
+  bool steps = false;        // it may have sync tables: no more workers than `workers` join it then
+  uint32_t max_workers = 0;  // not 0: it is elastic
+
+  // Its worker processes at once.
+  uint32_t places() const { return max_workers > 0 ? max_workers : workers; }
 };
 
 struct SwarmPlan {

@@ -6,9 +6,18 @@ namespace verbena::test {
 
 SwarmStepper::SwarmStepper(SwarmWorld* world, const SwarmJob* job) : world_(world), job_(job) {}
 
+void SwarmStepper::Begin(uint32_t table, uint64_t first) {
+  if (first > 0) steps_.try_emplace(table, Steps{first, first, {}, first});
+}
+
 uint64_t SwarmStepper::step(uint32_t table) const {
   const auto it = steps_.find(table);
   return it == steps_.end() ? 0 : it->second.step;
+}
+
+uint64_t SwarmStepper::first(uint32_t table) const {
+  const auto it = steps_.find(table);
+  return it == steps_.end() ? 0 : it->second.first;
 }
 
 uint64_t SwarmStepper::unpushed_step(uint32_t table) const {

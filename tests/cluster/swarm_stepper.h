@@ -31,10 +31,13 @@ class SwarmStepper {
 
   // The run that the worker has joined.
   void Join(uint32_t generation) { generation_ = generation; }
+  // A table is opened: the first step of an elastic job's worker.
+  void Begin(uint32_t table, uint64_t first);
   uint32_t generation() const { return generation_; }
   // `view`: the client's, by which it refuses to end steps.
   Turn Draw(const SwarmTable& table, const v1::ClusterView& view);
   uint64_t step(uint32_t table) const;
+  uint64_t first(uint32_t table) const;
   // The first step that nothing was pushed to.
   uint64_t unpushed_step(uint32_t table) const;
   // Whether nothing but `version`, which a read has asked for, can have been shown: a later one
@@ -55,6 +58,7 @@ class SwarmStepper {
   struct Steps {
     uint64_t step = 0, known = 0;
     std::set<uint32_t> pushed;
+    uint64_t first = 0;
   };
   bool MayEnd(const SwarmTable& table, const v1::ClusterView& view) const;
 

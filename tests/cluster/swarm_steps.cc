@@ -126,10 +126,10 @@ void SwarmSteps::AttemptState(uint32_t generation, uint64_t step, uint32_t unit)
   Attempt(generation, step, unit, 0);
 }
 
-void SwarmSteps::End(uint32_t generation, uint64_t step) {
+void SwarmSteps::End(uint32_t generation, uint64_t step, uint64_t first) {
   if (generation != generation_) return;
   newest_ = std::max(newest_, step + 1);
-  ended_ = std::max(ended_, step + 1);
+  if (first == 0) ended_ = std::max(ended_, step + 1);
 }
 
 void SwarmSteps::Commit(uint32_t generation, uint32_t unit, uint64_t version) {
@@ -140,7 +140,21 @@ void SwarmSteps::Commit(uint32_t generation, uint32_t unit, uint64_t version) {
   }
 }
 
+std::string SwarmSteps::Divide(uint32_t generation, uint64_t step, uint32_t unit,
+                               uint32_t workers) {
+  if (generation != generation_ || !mean_ || workers == 0) return "";
+  std::optional<SwarmBounds>& divided = SumOf(&units_[unit], step).divided;
+  const double now = workers;
+  const SwarmBounds before = divided.value_or(SwarmBounds{now, now});
+  divided = SwarmBounds{std::min(before.low, now), std::max(before.high, now)};
+  return Changed(unit, step);
+}
+
 SwarmBounds SwarmSteps::Mean(const Sum& sum) const {
+  if (mean_ && sum.divided.has_value()) {
+    return {static_cast<double>(sum.certain) / sum.divided->high,
+            static_cast<double>(sum.attempted) / sum.divided->low};
+  }
   const uint32_t least =
       sum.listed > 0 ? sum.listed : std::max(expected_ - std::min(departed_, expected_), 1u);
   return {static_cast<double>(sum.certain) / (mean_ ? expected_ : 1),

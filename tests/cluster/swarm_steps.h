@@ -52,10 +52,13 @@ class SwarmSteps {
   void Leave(uint32_t generation);
   // The job as the coordinator has it. `departed`: of the expected workers.
   void FollowJob(uint32_t generation, uint32_t expected, uint32_t departed);
+  // Of an elastic job: a server commits the unit's step as one of so many workers. Returns the
+  // problem with a version that was read before, or an empty string.
+  std::string Divide(uint32_t generation, uint64_t step, uint32_t unit, uint32_t workers);
   uint32_t generation() const { return generation_; }
   // Steps that some worker of this generation has pushed to, or ended.
   uint64_t newest() const { return newest_; }
-  // Steps that some worker has ended.
+  // Steps that some worker that began with the first one has ended.
   uint64_t ended() const { return ended_; }
   // The unit's partition was lost, and begins again.
   void Reset(uint32_t unit);
@@ -75,7 +78,8 @@ class SwarmSteps {
   // Both return the problem with a version that was read before, or an empty string.
   std::string AcknowledgeAssign(uint32_t generation, uint64_t step, uint32_t unit);
   std::string Acknowledge(uint32_t generation, uint64_t step, uint32_t unit, int64_t amount);
-  void End(uint32_t generation, uint64_t step);
+  // first: with which the worker began.
+  void End(uint32_t generation, uint64_t step, uint64_t first);
   // A worker assigns the unit's state in this step: gradients of others may not count.
   void AttemptState(uint32_t generation, uint64_t step, uint32_t unit);
   // The unit is known to have been at `version` or later.
@@ -99,6 +103,8 @@ class SwarmSteps {
     std::optional<SwarmBounds> assigned = std::nullopt;
     bool assigns = false;
     uint32_t listed = 0;  // once it is known committed: by how many workers at least
+    // Of how many workers servers have committed it: more than one number where some was lost.
+    std::optional<SwarmBounds> divided = std::nullopt;
   };
   struct Unit {
     uint64_t elements = 0;

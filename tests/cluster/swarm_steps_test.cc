@@ -21,7 +21,7 @@ void MakeStep(SwarmSteps* steps, uint32_t units) {
   steps->FollowJob(1, 1, 0);
   for (uint32_t u = 0; u < units; ++u) steps->Attempt(1, 0, u, 1);
   for (uint32_t u = 0; u < units; ++u) REQUIRE(steps->Acknowledge(1, 0, u, 1).empty());
-  steps->End(1, 0);
+  steps->End(1, 0, 0);
 }
 
 // The amount that a step whose norm spans so many units adds to each number.

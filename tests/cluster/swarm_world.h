@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/cluster/sim_cluster.h"
 #include "tests/cluster/swarm.h"
+#include "tests/cluster/swarm_members.h"
 #include "tests/cluster/swarm_plan.h"
 #include "tests/cluster/swarm_table.h"
 
@@ -48,6 +49,7 @@ struct SwarmWorld {
   bool old_state = false;    // the coordinator has an older state: its answers do not count now
   std::set<uint64_t> terms;  // ids of those that the coordinator had with the newest state
   std::vector<SwarmJob> jobs;
+  SwarmMembers members;                   // of elastic jobs
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
   uint64_t table_changes = 1;             // grows when a table is made or dropped
   std::vector<int> lives;                 // by server: how often its process has died

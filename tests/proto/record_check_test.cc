@@ -329,6 +329,14 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   }
 }
 
+TEST_CASE("regression: pushes and assignments of all kinds may name an admission") {
+  for (const auto& operation : wire::kOperations) {
+    if (operation.latency != wire::Latency::kPush) continue;
+    CAPTURE(operation.name);
+    CHECK(operation.makes_steps);
+  }
+}
+
 TEST_CASE("a payload by reference needs no space in the slot, and only pushes may have one") {
   RecordHeader header = PushHeader(1 << 20);
   header.flags = kRecordReference;

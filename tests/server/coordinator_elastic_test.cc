@@ -170,6 +170,43 @@ TEST_CASE("regression: tables that are created around a join have one first step
   CHECK(First(c, w1, create("late", 2)) == 0);
 }
 
+TEST_CASE("regression: tables with one norm have one first step, also where one is pushed ahead") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t w0 = Join(&c, 1, 2)->incarnation();
+  std::vector<uint32_t> tables;
+  for (const char* name : {"t", "u", "v"}) {
+    v1::TableSpec spec = c.Spec(name, 64);
+    if (name[0] != 'v') spec.mutable_optimizer()->set_clip_global_norm(1);
+    tables.push_back(c.CreateTable(spec)->id());
+  }
+  const uint64_t w1 = Join(&c, 1, 2)->incarnation();
+  // Step 10 of u has no end yet; step 11 of t is ended, and 12 pushed to.
+  const uint64_t other = GENERATE(4, 12, 13, 40);
+  REQUIRE(Admit(&c, w0, 0, {{tables[0], 12}, {tables[1], 10}, {tables[2], other}}).ok());
+  CHECK(First(c, w1, tables[0]) >= 13);
+  CHECK(First(c, w1, tables[1]) == First(c, w1, tables[0]));
+}
+
+TEST_CASE("regression: an operator's table in the midst of training begins with step 0 for all") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t w0 = Join(&c, 1, 3)->incarnation();
+  const uint32_t first = c.CreateTable(c.Spec("first", 64))->id();
+  const uint64_t w1 = Join(&c, 1, 3)->incarnation();
+  REQUIRE(Admit(&c, w0, 0, {{first, 1}}).ok());
+  // Perhaps before the first iteration.
+  const uint32_t early = c.CreateTable(c.Spec("early", 64))->id();
+  CHECK(First(c, w1, first) == 2);
+  CHECK(First(c, w1, early) == 2);
+  const uint64_t w2 = Join(&c, 1, 3)->incarnation();
+  REQUIRE(Admit(&c, w0, 1, {{first, 300}, {early, 300}}).ok());
+  const uint32_t late = c.CreateTable(c.Spec("late", 64))->id();
+  CHECK(First(c, w2, first) == 301);
+  CHECK(First(c, w2, late) == 0);
+  CHECK(First(c, w1, late) == 0);
+}
+
 TEST_CASE("workers that join begin the next run if all others are gone") {
   TestCoordinator c;
   c.JoinServer("a");

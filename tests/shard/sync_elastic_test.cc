@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "proto/spec/optimizer_values.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/row_fixture.h"
 
@@ -15,7 +16,8 @@ constexpr uint64_t kJoined = 3000;
 
 class Elastic : public Fixture {
  public:
-  Elastic(uint32_t workers, uint32_t most) : Fixture(Options(workers)) {
+  Elastic(uint32_t workers, uint32_t most, v1::Consistency consistency = v1::CONSISTENCY_SYNC)
+      : Fixture(Options(workers, consistency)) {
     job()->set_max_workers(most);
     applied = Apply();
   }
@@ -50,9 +52,10 @@ class Elastic : public Fixture {
   }
 
  private:
-  static FixtureOptions Options(uint32_t workers) {
+  static FixtureOptions Options(uint32_t workers, v1::Consistency consistency) {
     FixtureOptions o;
     o.workers = workers;
+    o.consistency = consistency;
     o.reduction = v1::REDUCTION_MEAN;
     return o;
   }
@@ -182,6 +185,32 @@ TEST_CASE("elastic: nor does such a request about an embedding table") {
   o.initializer.set_kind(v1::Initializer::ZEROS);
   RowFixture f(o);
   CHECK(CommitsOfOneRequest(&f, [&] { f.Await(kJoined, {0}, uint64_t{1} << 40); }) < 100'000);
+TEST_CASE(
+    "regression: a request of a worker that the shard's view has as joining waits for a newer "
+    "view") {
+  const auto consistency =
+      GENERATE(v1::CONSISTENCY_SYNC, v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
+  CAPTURE(consistency);
+  Elastic f(2, 3, consistency);
+  f.Join(kJoined, -1);
+  v1::Worker* member = f.job()->mutable_members(2);
+  member->set_joining(true);
+  member->set_may_write(true);
+  f.applied = f.Apply();
+  const bool sync = consistency == v1::CONSISTENCY_SYNC;
+  const uint64_t first = sync ? 0 : 1;  // the step, or the first sequence
+  CHECK(f.PushBy(kJoined, first, 2).answer.status == Status::kNotReady);
+  CHECK(f.AwaitBy(kJoined, 0) == Status::kNotReady);
+  f.group = f.GroupOf(0, first);
+  const GroupsRequest request = {{9, 0, 0}, kJoined, kTable, {&f.group, 1}};
+  const std::vector<NamedValue> rate = {MakeNamedValue("rate", 2)};
+  CHECK(f.engine->SetOptimizer(request, rate).answer.status == Status::kNotReady);
+  // An observer may read without its own push; this worker may not.
+  CHECK(f.Pull(kJoined, 0, 0).answer.status == Status::kNotReady);
+  member->set_joining(false);
+  member->set_rank(2);
+  f.applied = f.Apply();
+  CHECK(f.PushBy(kJoined, first, 2).answer.status == Status::kOk);
 }
 
 }  // namespace
