@@ -476,6 +476,16 @@ void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view) {
   }
 }
 
+void MarkNewestUnwanted(uint32_t partition, ViewEditor* view) {
+  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
+  const auto newest = std::max_element(
+      edited->followers().begin(), edited->followers().end(),
+      [](const v1::Replica& a, const v1::Replica& b) { return a.since() < b.since(); });
+  if (newest == edited->followers().end()) return;
+  edited->set_unwanted(newest->server());
+  Grow(edited);
+}
+
 void GrowConfiguration(uint32_t partition, ViewEditor* view) {
   Grow(view->EditPartition(static_cast<int>(partition)));
 }

@@ -84,6 +84,8 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
 // moves.h.
 void BeginMove(uint64_t target, uint32_t partition, ViewEditor* view);
 void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view);
+// Its follower that came last is to be dropped by the primary.
+void MarkNewestUnwanted(uint32_t partition, ViewEditor* view);
 void GrowConfiguration(uint32_t partition, ViewEditor* view);
 void DropLearner(uint32_t partition, ViewEditor* view);
 

@@ -58,6 +58,24 @@ absl::Status CheckTarget(const v1::Server& server) {
                         : "is silent: its lease has ended; start it first"));
 }
 
+// Copies that the drain of a server has made beside its replicas.
+void DropDrainCopies(uint64_t server, ViewEditor* view) {
+  const auto replicas = static_cast<int>(view->view().replicas());
+  for (const v1::Partition& partition : view->view().partitions()) {
+    const auto on_it = [&](const v1::Replica& r) { return r.server() == server; };
+    const bool drained =
+        partition.primary() == server ||
+        std::any_of(partition.followers().begin(), partition.followers().end(), on_it);
+    if (!drained || partition.move_to() != 0) continue;
+    if (1 + partition.followers_size() >= replicas && !partition.learners().empty()) {
+      DropLearner(partition.id(), view);
+    }
+    if (1 + partition.followers_size() > replicas && partition.unwanted() == 0) {
+      MarkNewestUnwanted(partition.id(), view);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, ViewEditor* view,
@@ -85,14 +103,8 @@ absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, 
     if (!request.cancel()) BeginMove(target, id, view);
     effect = Effect::kChanged;
   }
-  if (response->partitions().empty()) {
-    return absl::FailedPreconditionError(
-        request.cancel()
-            ? "none of these partitions is being moved"
-            : absl::StrCat("server '", request.to(), "' is already the primary of ",
-                           partitions->size() == 1
-                               ? absl::StrCat("partition ", partitions->front())
-                               : absl::StrCat("all ", partitions->size(), " partitions")));
+  if (response->partitions().empty() && request.cancel()) {
+    return absl::FailedPreconditionError("none of these partitions is being moved");
   }
   return effect;
 }
@@ -118,6 +130,7 @@ absl::StatusOr<Effect> DrainServer(const v1::DrainServerRequest& request, ViewEd
   for (v1::Server& edited : *view->EditServers()) {
     if (edited.incarnation() == incarnation) edited.set_draining(!request.cancel());
   }
+  if (request.cancel()) DropDrainCopies(incarnation, view);
   for (int i = 0; i < view->view().partitions_size(); ++i) {
     if (view->view().partitions(i).primary() == incarnation)
       GrowConfiguration(static_cast<uint32_t>(i), view);

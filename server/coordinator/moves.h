@@ -31,8 +31,8 @@
 namespace verbena::server {
 
 // Begins or cancels moves. NOT_FOUND: there is no such server or table. INVALID_ARGUMENT: a
-// partition does not exist. FAILED_PRECONDITION: the server is silent or drained, or is the primary
-// of all these partitions already.
+// partition does not exist. FAILED_PRECONDITION: the server is silent or drained, or there is no
+// move to cancel. Partitions that are there already are not in the response.
 absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, ViewEditor* view,
                                       v1::MovePartitionsResponse* response);
 

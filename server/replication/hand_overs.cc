@@ -13,9 +13,6 @@ bool Recent(int64_t ticket_ns, const ReplicaLeases& leases, int64_t now) {
   return ticket_ns > 0 && now - ticket_ns <= leases.lease_ns() / 8;
 }
 
-// Steps that are open may wait for a worker for so long.
-constexpr int64_t kLeasesToClose = 12;
-
 }  // namespace
 
 bool HandOvers::closing() const {
@@ -26,6 +23,8 @@ bool HandOvers::closing() const {
 
 void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine) {
   planned_.clear();
+  // Where there are to be replicas, workers keep the pushes of open steps to send them again.
+  between_steps_ = view.replicas() < 2;
   for (const v1::Partition& p : view.partitions()) {
     if (self.server == 0 || PeerId{p.primary(), p.shard()} != self) continue;
     const v1::Replica* const heir = PlannedHeir(p, view);
@@ -81,13 +80,13 @@ uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLe
     if (now - stopped.since_ns > 2 * leases.lease_ns()) stopped_.erase(it);
     return 0;
   }
-  if (stopped.closing && may_stop(stopped.heir) && engine->replicas().Seal(partition)) {
+  if (stopped.closing && may_stop(stopped.heir) &&
+      engine->replicas().Seal(partition, between_steps_)) {
     stopped.closing = false;
     stopped.since_ns = now;
   }
-  const int64_t patience =
-      stopped.closing ? kLeasesToClose * leases.lease_ns() : leases.lease_ns() / 2;
-  if (!stopped.asked && now - stopped.since_ns > patience) {
+  // All jobs of the partition wait meanwhile.
+  if (!stopped.asked && now - stopped.since_ns > leases.lease_ns() / 2) {
     engine->replicas().Unseal(partition);
     stopped.resumed = true;
     stopped.since_ns = now;

@@ -5,8 +5,8 @@
 //
 // Invariants:
 //  1. A partition stops only when it was served here, the follower and the coordinator were heard a
-//     moment ago, and no step of a sync table is open in it; and goes on soon when it could not
-//     ask.
+//     moment ago, and goes on soon when it could not ask. Where the cluster keeps one replica, no
+//     step of a sync table is open in it then.
 //  2. Once HAND_OVER was asked for, it goes on in another configuration only: until then the
 //     follower may be the primary already, and not wait for the lease that it gave.
 #ifndef VERBENA_SERVER_REPLICATION_HAND_OVERS_H_
@@ -57,6 +57,7 @@ class HandOvers {
     bool resumed = false;  // it could not ask, and goes on for a while
   };
 
+  bool between_steps_ = false;           // partitions stop between steps
   std::map<uint32_t, Planned> planned_;  // by partition
   std::map<uint32_t, Stopped> stopped_;
 };

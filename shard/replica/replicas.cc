@@ -209,11 +209,12 @@ bool Replicas::Differs(const CopyId& copy, uint32_t partition) const {
   return partition < core_.partitions.size() && core_.log.copies(partition).Differs(copy);
 }
 
-bool Replicas::Seal(uint32_t partition) {
+bool Replicas::Seal(uint32_t partition, bool between_steps) {
   if (!core_.log.leads(partition)) return true;
-  core_.log.Close(partition);
+  if (VERBENA_FAILPOINT(shard, seal_open_steps)) between_steps = false;
+  if (between_steps) core_.log.Close(partition);
   for (const auto& [id, state] : core_.tables) {
-    if (VERBENA_FAILPOINT(shard, seal_open_steps) || state.table == nullptr) continue;
+    if (!between_steps || state.table == nullptr) continue;
     const uint32_t slice = state.table->slice_of(partition);
     if (slice == PartitionedTable::kNone || !state.table->ready(slice)) continue;
     if (state.consistency->HasOpenStep(slice)) return false;

@@ -45,10 +45,10 @@ class Replicas {
   // The replica has the record of an apply that failed here, so it has to be copied again.
   bool Differs(const CopyId& copy, uint32_t partition) const;
   // Ends requests of a partition that is handed over to a follower: they wait, or are refused,
-  // until another shard leads it or Unseal(). False: a step of a sync table has begun, whose pushes
-  // may be answered already and are on this shard alone. They are taken until the step ends, and no
-  // other step begins; call again.
-  bool Seal(uint32_t partition);
+  // until another shard leads it or Unseal(). `between_steps`: pushes of a step of a sync table
+  // that has begun may be answered already, and be on this shard alone. False: there is such a
+  // step; its pushes are taken until it ends, and no other step begins; call again.
+  bool Seal(uint32_t partition, bool between_steps);
   void Unseal(uint32_t partition);
   bool sealed(uint32_t partition) const;
   // Whether all replicas have everything that was applied here, and all of it is applied.

@@ -3,9 +3,9 @@
 // of the simulator are checked against.
 //
 // A configuration `c` has the fields epoch, number, primary, copy (NOBODY: none), follower (of the
-// copy; else it is a learner), since, and with planned moves `moves`. A rule MAY_X is a condition on the configuration before
-// step X; X changes a copy of it, whose number has grown by 1 already. Each rule names the function
-// that implements it; references_test.py finds these.
+// copy; else it is a learner), since, and with planned moves `moves`. A rule MAY_X is a condition
+// on the configuration before step X; X changes a copy of it, whose number has grown by 1 already.
+// Each rule names the function that implements it; references_test.py finds these.
 #ifndef VERBENA_TESTS_MODEL_RULES_H_
 #define VERBENA_TESTS_MODEL_RULES_H_
 

@@ -31,16 +31,16 @@ TEST_CASE("hand-over: a dense sync table stops when the steps that have begun ar
   Fixture f(OnePartition(v1::CONSISTENCY_SYNC));
   Replicas& replicas = f.engine->replicas();
   CHECK(StatusOf(f.Push(0, 0, 0, 1)) == Status::kOk);
-  CHECK_FALSE(replicas.Seal(0));
+  CHECK_FALSE(replicas.Seal(0, true));
   // Others may contribute to it, in all chunks; nobody begins another one.
   CHECK(StatusOf(f.Push(0, 1, 0, 1)) == Status::kOk);
   f.Push(1, 0, 0, 1);
   CHECK(f.Version(0) == 1);
   CHECK(StatusOf(f.Push(0, 0, 1, 1)) == Status::kNotReady);
-  CHECK_FALSE(replicas.Seal(0));
+  CHECK_FALSE(replicas.Seal(0, true));
   f.Push(1, 1, 0, 1);
   CHECK(f.Version(1) == 1);
-  CHECK(replicas.Seal(0));
+  CHECK(replicas.Seal(0, true));
   // It goes on when the move has no effect.
   replicas.Unseal(0);
   CHECK(StatusOf(f.Push(0, 0, 1, 1)) == Status::kOk);
@@ -58,26 +58,32 @@ TEST_CASE("hand-over: rows of a sync table stop when the step that has begun is 
   const std::vector<uint64_t> keys = f.KeysIn(0, 2);
   CHECK(f.PushValue(0, 0, 0, keys, 1) == Status::kOk);
   CHECK(f.EndStatus(0, 0, 0, 1) == Status::kOk);
-  CHECK_FALSE(replicas.Seal(0));
+  CHECK_FALSE(replicas.Seal(0, true));
   CHECK(f.PushValue(1, 0, 0, keys, 1) == Status::kOk);
   CHECK(f.EndStatus(1, 0, 0, 1) == Status::kOk);
   CHECK(f.PushValue(0, 0, 1, keys, 1) == Status::kNotReady);
-  CHECK(replicas.Seal(0));
+  CHECK(replicas.Seal(0, true));
   replicas.Unseal(0);
   CHECK(f.PushValue(0, 0, 1, keys, 1) == Status::kOk);
+}
+
+TEST_CASE("hand-over: a partition whose open pushes workers keep stops at once") {
+  Fixture f(OnePartition(v1::CONSISTENCY_SYNC));
+  CHECK(StatusOf(f.Push(0, 0, 0, 1)) == Status::kOk);
+  CHECK(f.engine->replicas().Seal(0, false));
 }
 
 TEST_CASE("hand-over: an async table stops at once") {
   Fixture f(OnePartition(v1::CONSISTENCY_ASYNC));
   CHECK(StatusOf(f.Push(0, 0, 1, 1)) == Status::kOk);
-  CHECK(f.engine->replicas().Seal(0));
+  CHECK(f.engine->replicas().Seal(0, true));
 }
 
 TEST_CASE("failpoint: a planned move loses the pushes of a step that has begun") {
   Fixture f(OnePartition(v1::CONSISTENCY_SYNC));
   CHECK(StatusOf(f.Push(0, 0, 0, 1)) == Status::kOk);
   failpoints().seal_open_steps = true;
-  const bool sealed = f.engine->replicas().Seal(0);
+  const bool sealed = f.engine->replicas().Seal(0, true);
   failpoints().seal_open_steps = false;
   CHECK(sealed);
 }

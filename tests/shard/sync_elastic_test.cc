@@ -185,6 +185,8 @@ TEST_CASE("elastic: nor does such a request about an embedding table") {
   o.initializer.set_kind(v1::Initializer::ZEROS);
   RowFixture f(o);
   CHECK(CommitsOfOneRequest(&f, [&] { f.Await(kJoined, {0}, uint64_t{1} << 40); }) < 100'000);
+}
+
 TEST_CASE(
     "regression: a request of a worker that the shard's view has as joining waits for a newer "
     "view") {

@@ -454,7 +454,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kLimits)
       AddLimitOptions(command, &raw.job, &raw.memory, &raw.limits);
     if (text.command == Command::kScaleHint) AddScaleOptions(command, &raw.scale);
-    if (text.command == Command::kMoveLeader) AddMoveOptions(command, &raw.successor);
+    if (text.command == Command::kMoveLeader) AddMoveLeader(command, &raw.successor);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
   RefuseEmptyValues(&app, {"--note"});

@@ -151,7 +151,7 @@ class Program {
   }
 
   int RunMoveLeader() const {
-    const absl::StatusOr<MoveReport> report =
+    const absl::StatusOr<MovedLeader> report =
         MoveLeader(options_.successor, options_.json, coordinator_);
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);

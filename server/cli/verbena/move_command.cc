@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/base/json.h"
 #include "server/cli/verbena/format.h"
+#include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
 #include "server/cli/verbena/text_table.h"
 
@@ -35,14 +36,15 @@ const v1::Server* Named(const std::string& name, const v1::ClusterView& view) {
   return nullptr;
 }
 
-const char* Reason(v1::MoveEnd end) {
+std::string Reason(v1::MoveEnd end, const std::string& to) {
+  const std::string target = absl::StrCat("server '", Printable(to), "'");
   switch (end) {
     case v1::MOVE_END_TARGET_GONE:
-      return "the server is silent, or is being drained";
+      return absl::StrCat(target, " is silent, or is being drained");
     case v1::MOVE_END_SOURCE_GONE:
-      return "the old primary was lost during the move";
+      return "its primary is silent, or was lost during the move";
     case v1::MOVE_END_NO_MEMORY:
-      return "the server has no memory for it (--memory-limit)";
+      return absl::StrCat(target, " has no memory for it (--memory-limit)");
     case v1::MOVE_END_CANCELLED:
       return "the move was cancelled";
     default:
@@ -52,7 +54,7 @@ const char* Reason(v1::MoveEnd end) {
 
 // What is left of the moves, and how those ended that had no effect.
 struct Progress {
-  size_t moving = 0, copied = 0;
+  size_t moving = 0, copied = 0, moved = 0;
   std::map<std::string, std::vector<int64_t>> failed;  // by reason
 };
 
@@ -66,8 +68,10 @@ Progress MoveProgress(const std::vector<uint32_t>& partitions, const std::string
       ++progress.moving;
       progress.copied += std::any_of(p.followers().begin(), p.followers().end(),
                                      [&](const auto& r) { return r.server() == p.move_to(); });
-    } else if (NameOf(p.primary(), view) != to) {
-      progress.failed[Reason(p.last_move())].push_back(id);
+    } else if (NameOf(p.primary(), view) == to) {
+      ++progress.moved;
+    } else {
+      progress.failed[Reason(p.last_move(), to)].push_back(id);
     }
   }
   return progress;
@@ -99,6 +103,43 @@ class ProgressLine {
   std::string printed_;
 };
 
+// An interrupt ends the wait alone.
+absl::Status Interrupted(const absl::Status& status, const std::string& what) {
+  if (absl::IsCancelled(status)) std::fprintf(stderr, "verbena: %s\n", what.c_str());
+  return status;
+}
+
+std::string MovingLine(const std::string& to, size_t partitions, const Progress& progress) {
+  std::string line =
+      absl::StrCat("moving to ", to, ": ", progress.moved, " of ", Partitions(partitions),
+                   " moved, ", progress.copied, " copied and handed over next");
+  for (const auto& [reason, which] : progress.failed) {
+    absl::StrAppend(&line, "; ", which.size(), " stayed: ", reason);
+  }
+  return line;
+}
+
+// Why the drain of a server does not go on now; empty: it does.
+std::string DrainObstacle(const v1::Server& server, const ClusterState& state) {
+  if (server.state() == v1::Server::SILENT) {
+    return "the server is silent: what it has alone stays there until it responds";
+  }
+  const auto others = std::count_if(state.view.servers().begin(), state.view.servers().end(),
+                                    [&](const v1::Server& s) {
+                                      return s.state() == v1::Server::ALIVE && !s.draining() &&
+                                             s.incarnation() != server.incarnation();
+                                    });
+  const uint32_t wanted = ReplicasOf(state.view);
+  if (others < static_cast<int64_t>(wanted)) {
+    return absl::StrCat(
+        "it waits: ", others, others == 1 ? " other server is" : " other servers are",
+        " alive and not being drained, and --replicas is ", wanted, "; start another server");
+  }
+  std::string full = FullServersText(state);
+  std::replace(full.begin(), full.end(), '\n', ' ');
+  return full;
+}
+
 // The coordinator may restart meanwhile: its state goes on from there.
 absl::StatusOr<ClusterState> ReadOrWait(ClusterReader* reader, ProgressLine* line) {
   while (true) {
@@ -126,18 +167,18 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   const std::string to = absl::StrCat("server '", Printable(options.server), "'");
   MoveReport report;
   Progress progress;
-  const bool waits = !options.cancel && !options.no_wait;
   ProgressLine line;
-  while (waits) {
+  while (!options.cancel) {
     const absl::StatusOr<ClusterState> state = ReadOrWait(reader, &line);
-    if (!state.ok()) return state.status();
+    if (!state.ok()) return Interrupted(state.status(), "the moves go on; --cancel ends them");
     progress = MoveProgress(partitions, options.server, state->view);
-    if (progress.moving == 0) break;
-    line.Print(absl::StrCat("moving to ", to, ": ", partitions.size() - progress.moving, " of ",
-                            Partitions(partitions.size()), " done, ", progress.copied,
-                            " copied and handed over next"));
-    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
+    if (progress.moving == 0 || options.no_wait) break;
+    line.Print(MovingLine(to, partitions.size(), progress));
+    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) {
+      return Interrupted(slept, "the moves go on; --cancel ends them");
+    }
   }
+  if (options.no_wait) progress.failed.clear();
   size_t failed = 0;
   for (const auto& [reason, which] : progress.failed) {
     failed += which.size();
@@ -148,15 +189,16 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   if (json) {
     JsonWriter out;
     out.Add("partitions", static_cast<uint64_t>(partitions.size()));
-    out.Add("moved", static_cast<uint64_t>(waits ? partitions.size() - failed : 0));
+    out.Add("moved", static_cast<uint64_t>(progress.moved));
     report.out = out.ToString() + "\n";
   }
   absl::StrAppend(
       &report.err, "verbena: ",
       options.cancel
           ? absl::StrCat("the moves of ", Partitions(partitions.size()), " are cancelled")
-      : options.no_wait ? absl::StrCat(Partitions(partitions.size()), " will be moved to ", to)
-                        : absl::StrCat(Partitions(partitions.size() - failed), " moved to ", to),
+      : partitions.empty() ? absl::StrCat("nothing to move: all of it is at ", to)
+      : options.no_wait    ? absl::StrCat(Partitions(partitions.size()), " will be moved to ", to)
+                           : absl::StrCat(Partitions(progress.moved), " moved to ", to),
       "\n");
   return report;
 }
@@ -174,9 +216,13 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
   report.done = true;
   size_t left = 0;
   ProgressLine line;
-  while (!options.cancel && !options.no_wait) {
+  bool silent = false;
+  while (!options.cancel) {
     const absl::StatusOr<ClusterState> state = ReadOrWait(reader, &line);
-    if (!state.ok()) return state.status();
+    if (!state.ok()) {
+      return Interrupted(state.status(), "the drain goes on; verbena drain " +
+                                             Printable(options.server) + " --cancel ends it");
+    }
     const v1::Server* const server = Named(options.server, state->view);
     if (server == nullptr || !server->draining()) {
       return absl::AbortedError(absl::StrCat(
@@ -185,11 +231,16 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
                                     "cancelled"));
     }
     left = ReplicasOn(*server, state->view);
-    if (left == 0) break;
+    silent = server->state() == v1::Server::SILENT;
+    if (left == 0 || options.no_wait) break;
+    const std::string obstacle = DrainObstacle(*server, *state);
     line.Print(absl::StrCat("draining ", name, ": ", left,
                             left == 1 ? " replica is" : " replicas are", " left",
-                            server->state() == v1::Server::ALIVE ? "" : "; the server is silent"));
-    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
+                            obstacle.empty() ? "" : "; ", obstacle));
+    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) {
+      return Interrupted(slept, "the drain goes on; verbena drain " + Printable(options.server) +
+                                    " --cancel ends it");
+    }
   }
   if (json) {
     JsonWriter out;
@@ -200,6 +251,7 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
   report.err = absl::StrCat("verbena: ", name,
                             options.cancel    ? " may have replicas again"
                             : options.no_wait ? " is being drained"
+                            : silent          ? " has no replica any more; it is silent"
                                               : " has no replica any more and may be stopped",
                             "\n");
   return report;

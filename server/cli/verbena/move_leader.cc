@@ -153,7 +153,7 @@ absl::StatusOr<SeenCoordinator> Wait(const Move& move, const Coordinator& coordi
 
 }  // namespace
 
-void AddMoveOptions(CLI::App* command, std::string* successor) {
+void AddMoveLeader(CLI::App* command, std::string* successor) {
   command
       ->add_option("ADDRESS", *successor,
                    "Standby that is to lead, by its own address (default: any that answers)")
@@ -161,8 +161,8 @@ void AddMoveOptions(CLI::App* command, std::string* successor) {
       ->check(server::HostPort(true).description(""));
 }
 
-absl::StatusOr<MoveReport> MoveLeader(const std::string& successor, bool json,
-                                      const Coordinator& coordinator) {
+absl::StatusOr<MovedLeader> MoveLeader(const std::string& successor, bool json,
+                                       const Coordinator& coordinator) {
   const absl::StatusOr<Move> move = Plan(successor, coordinator);
   if (!move.ok()) return move.status();
   const absl::Time began = absl::Now();
@@ -170,7 +170,7 @@ absl::StatusOr<MoveReport> MoveLeader(const std::string& successor, bool json,
   const absl::StatusOr<SeenCoordinator> leads = Wait(*move, coordinator);
   if (!leads.ok()) return leads.status();
   const double seconds = absl::ToDoubleSeconds(absl::Now() - began);
-  MoveReport report;
+  MovedLeader report;
   if (json) {
     JsonWriter answer;
     answer.Add("former_leader", move->leader.address);

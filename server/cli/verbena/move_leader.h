@@ -15,9 +15,9 @@ class App;
 
 namespace verbena::cli {
 
-void AddMoveOptions(CLI::App* command, std::string* successor);
+void AddMoveLeader(CLI::App* command, std::string* successor);
 
-struct MoveReport {
+struct MovedLeader {
   std::string out;  // for standard output
   std::string err;  // for people
 };
@@ -27,8 +27,8 @@ struct MoveReport {
 // FAILED_PRECONDITION: nothing was changed: there is no such standby, it leads already, or the
 // leader has no standbys or cannot hand over. UNAVAILABLE: no coordinator leads. CANCELLED:
 // interrupted. UNKNOWN: the leader refused, or another coordinator or none leads now.
-absl::StatusOr<MoveReport> MoveLeader(const std::string& successor, bool json,
-                                      const Coordinator& coordinator);
+absl::StatusOr<MovedLeader> MoveLeader(const std::string& successor, bool json,
+                                       const Coordinator& coordinator);
 
 }  // namespace verbena::cli
 
