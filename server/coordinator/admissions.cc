@@ -72,6 +72,9 @@ v1::MemberAdmission FirstSteps(const v1::AdmitMembersRequest& request, const std
   }
   v1::MemberAdmission admission;
   for (const auto& [id, held] : tables) {
+    // In the midst of training nothing was sent of it, or it was created since the worker was
+    // asked: all begin with its step 0.
+    if (held == nullptr && greatest + 1 > kInitialFirst) continue;
     const uint64_t committed = held == nullptr ? 0 : held->committed();
     uint64_t step = first_of(held);
     if (IsClipped(*view.FindTable(id)) && clipped - step <= kMostApart) step = clipped;

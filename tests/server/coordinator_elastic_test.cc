@@ -142,7 +142,7 @@ TEST_CASE("tables of one iteration have one first step, and others their own") {
   CHECK(First(c, w1, tables[0]) == 12);
   CHECK(First(c, w1, tables[1]) == 12);
   CHECK(First(c, w1, tables[2]) == 5);
-  CHECK(First(c, w1, tables[3]) == 12);  // not named: nothing of it was sent
+  CHECK(First(c, w1, tables[3]) == 0);  // not named: nothing of it was sent, and all begin with 0
 }
 
 TEST_CASE("regression: tables that are created around a join have one first step") {
@@ -168,6 +168,32 @@ TEST_CASE("regression: tables that are created around a join have one first step
   CHECK(First(c, w1, after) == 3);
   // Created in the midst of training: all begin with its step 0.
   CHECK(First(c, w1, create("late", 2)) == 0);
+}
+
+TEST_CASE("a table that is created in the midst of training has no first step of other tables") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t w0 = Join(&c, 1, 2)->incarnation();
+  const auto create = [&c](const char* name, uint64_t ended) {
+    v1::CreateTableRequest request;
+    request.set_request_id(c.NewId());
+    *request.mutable_spec() = c.Spec(name, 64);
+    request.set_ended_steps(ended);
+    return c.Call(&Coordinator::CreateTable, request)->table().id();
+  };
+  const uint32_t before = create("before", 0);
+  const uint64_t w1 = Join(&c, 1, 2)->incarnation();
+  SECTION("between the request of the worker that is asked and the decision") {
+    const uint32_t late = create("late", 100);
+    REQUIRE(Admit(&c, w0, 0, {{before, 101}}, {{before, 100}}).ok());
+    CHECK(First(c, w1, before) == 102);
+    CHECK(First(c, w1, late) <= 1);
+  }
+  SECTION("by the worker that has joined, which has ended no step itself") {
+    REQUIRE(Admit(&c, w0, 0, {{before, 101}}, {{before, 100}}).ok());
+    const uint32_t late = create("late", 0);
+    CHECK(First(c, w1, late) <= 1);
+  }
 }
 
 TEST_CASE("regression: tables with one norm have one first step, also where one is pushed ahead") {
