@@ -45,6 +45,15 @@ def test_digits(tmp_path):
     assert number(r"accuracy (\S+) on 357 held-out digits, 2 workers", output) >= 0.96
 
 
+def test_elastic():
+    """Workers come and go within a run, two at a time or one after the other, one of them killed."""
+    pytest.importorskip("sklearn")
+    output = run_example("elastic.py")
+    sizes = re.search(r"^workers of the steps: (.*)$", output, re.MULTILINE).group(1)
+    assert re.match(r"2, (3, )?4, 3, (4, )?5, 4\b", sizes), output
+    assert number(r"accuracy (\S+) on 357 held-out digits", output) >= 0.95
+
+
 def test_dlrm(tmp_path):
     """As good as the true probabilities to 0.01, and as with embeddings in the process."""
     build = os.path.dirname(os.environ["VERBENA_VERBENAD"])
