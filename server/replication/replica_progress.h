@@ -11,6 +11,7 @@
 #include "proto/wire/record.h"
 #include "rdma/base/backoff.h"
 #include "rdma/base/clock.h"
+#include "server/nanoseconds.h"
 #include "server/replication/configuration_calls.h"
 #include "server/replication/peer_links.h"
 
