@@ -145,18 +145,23 @@ TEST_CASE("tables of one iteration have one first step, and others their own") {
   CHECK(First(c, w1, tables[3]) == 0);  // not named: nothing of it was sent, and all begin with 0
 }
 
+// The table that a worker creates which has ended so many steps.
+uint32_t CreateAfter(TestCoordinator* c, const char* name, uint64_t ended) {
+  v1::CreateTableRequest request;
+  request.set_request_id(c->NewId());
+  *request.mutable_spec() = c->Spec(name, 64);
+  request.set_ended_steps(ended);
+  const auto created = c->Call(&Coordinator::CreateTable, request);
+  REQUIRE(created.ok());
+  return created->table().id();
+}
+
 TEST_CASE("regression: tables that are created around a join have one first step") {
   TestCoordinator c;
   c.JoinServer("a");
   const uint64_t w0 = Join(&c, 1, 2)->incarnation();
   const auto create = [&c](const char* name, uint64_t ended) {
-    v1::CreateTableRequest request;
-    request.set_request_id(c.NewId());
-    *request.mutable_spec() = c.Spec(name, 64);
-    request.set_ended_steps(ended);
-    const auto created = c.Call(&Coordinator::CreateTable, request);
-    REQUIRE(created.ok());
-    return created->table().id();
+    return CreateAfter(&c, name, ended);
   };
   const uint32_t before = create("before", 0);
   const uint64_t w1 = Join(&c, 1, 2)->incarnation();
@@ -175,11 +180,7 @@ TEST_CASE("a table that is created in the midst of training has no first step of
   c.JoinServer("a");
   const uint64_t w0 = Join(&c, 1, 2)->incarnation();
   const auto create = [&c](const char* name, uint64_t ended) {
-    v1::CreateTableRequest request;
-    request.set_request_id(c.NewId());
-    *request.mutable_spec() = c.Spec(name, 64);
-    request.set_ended_steps(ended);
-    return c.Call(&Coordinator::CreateTable, request)->table().id();
+    return CreateAfter(&c, name, ended);
   };
   const uint32_t before = create("before", 0);
   const uint64_t w1 = Join(&c, 1, 2)->incarnation();
