@@ -159,10 +159,10 @@ function(verbena_test_program name)
   set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS ${name})
 endfunction()
 
-# tests/run.sh runs three tests at a time: one of those that start processes, have threads or watch the
-# clock (they hold the lock "machine"); one of Python, deploy/ and network namespaces, which mostly
-# wait (the lock "scripts"); and those that only compute. These get processors that are idle
-# otherwise, so that they do not disturb the others. Tests that emulate whole machines are RUN_SERIAL.
+# tests/run.sh runs four tests at a time: one of those that cause faults, have threads or watch the clock
+# (they hold the lock "machine"); one of the others that start a cluster (the lock "clusters"), and one of
+# Python, deploy/ and network namespaces (the lock "scripts"), which mostly wait; and those that only
+# compute. These get processors that are idle otherwise, so that they do not disturb the others. Tests that emulate whole machines are RUN_SERIAL.
 set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
 
 # verbena_test(NAME SOURCES ... LINK ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds] [COST seconds]
@@ -229,7 +229,9 @@ function(verbena_test name)
     endif()
   endforeach()
   set_property(GLOBAL APPEND PROPERTY VERBENA_TESTS_OF_${program} ${name})
-  if(NOT ARG_WHEN_IDLE)
+  if("verbena_test_cluster" IN_LIST ARG_LINK AND NOT "faults" IN_LIST ARG_LABELS)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK clusters)
+  elseif(NOT ARG_WHEN_IDLE)
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK machine)
   endif()
   if(ARG_COST)
