@@ -159,7 +159,7 @@ function(verbena_test_program name)
   set_property(GLOBAL APPEND PROPERTY VERBENA_TEST_PROGRAMS ${name})
 endfunction()
 
-# tests/run.sh runs four tests at a time: one of those that cause faults, have threads or watch the clock
+# tests/run.sh runs five tests at a time: one of those that cause faults, have threads or watch the clock
 # (they hold the lock "machine"); one of the others that start a cluster (the lock "clusters"), and one of
 # Python, deploy/ and network namespaces (the lock "scripts"), which mostly wait; and those that only
 # compute. These get processors that are idle otherwise, so that they do not disturb the others. Tests that emulate whole machines are RUN_SERIAL.

@@ -32,6 +32,7 @@ struct Failpoints {
   Failpoint pull_early;         // a pull is answered before the push that it names is applied
   Failpoint answer_unapplied;   // a push that a learner is sent is answered before it is applied
   Failpoint restart_windows;    // a restore that had to wait loads all of its rows again
+  Failpoint load_unbounded;     // restored rows do not wait for room in the log
   Failpoint end_before_notes;   // the end of a restored slice passes changes noted for its copy
   Failpoint forget_inherited;   // a copy that becomes the primary during a restore has nothing
   Failpoint evict_named;        // a sweep drops rows that its own push or step names

@@ -33,9 +33,9 @@ EOF
 tier=change
 parts=""
 jobs=$(nproc)
-# One test that causes faults or watches the clock, two that mostly wait, and one that computes in the idle
+# One test that causes faults or watches the clock, two that mostly wait, and two that compute in the idle
 # rest (cmake/VerbenaModules.cmake).
-tests_at_once=$((jobs < 2 ? 1 : 4))
+tests_at_once=$((jobs < 2 ? 1 : 5))
 ctest_extra=()
 while [ "$#" -gt 0 ]; do
   case "$1" in

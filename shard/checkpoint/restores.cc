@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "proto/wire/row_applies.h"
 #include "shard/engine_core.h"
 #include "shard/failpoints.h"
@@ -132,7 +133,7 @@ absl::Status Restores::LoadRows(const RowsToRestore& rows, RowsLoaded* loaded) {
     // As many as may be in memory together: how many that is may change between two calls.
     if (at.end == at.rows) at.end = at.rows + std::min<size_t>(count - at.rows, table->most_rows());
     if (absl::Status s = LoadBatch(rows, state, &at); !s.ok()) return s;
-    at = {at.end, at.end, 0};
+    at = {.rows = at.end, .end = at.end};
   }
   return absl::OkStatus();
 }
@@ -230,16 +231,24 @@ absl::Status Restores::LoadBatch(const RowsToRestore& rows, TableState* state, R
   }
   std::sort(which_partitions.begin(), which_partitions.end());
   for (const uint32_t p : which_partitions) {
-    if (absl::Status s = LoadPartition(rows, state, p, which[p]); !s.ok()) return s;
-    at->partitions = p + 1;
+    if (p != at->partitions) *at = {at->rows, at->end, p, 0};
+    // A record for the replicas at a time: there is room for one.
+    const size_t most = core_.records.RowsOfRecord(table);
+    while (at->of_partition < which[p].size()) {
+      const auto some = absl::MakeConstSpan(which[p]).subspan(at->of_partition, most);
+      if (absl::Status s = LoadPartition(rows, state, p, some); !s.ok()) return s;
+      at->of_partition += some.size();
+    }
+    *at = {at->rows, at->end, p + 1, 0};
   }
   return absl::OkStatus();
 }
 
 absl::Status Restores::LoadPartition(const RowsToRestore& rows, TableState* state,
                                      uint32_t partition, absl::Span<const uint32_t> which) {
-  if (core_.records.BehindOnCopies(partition))
+  if (core_.records.BehindOnCopies(partition) && !VERBENA_FAILPOINT(shard, load_unbounded)) {
     return absl::UnavailableError("replicas lag behind; retry");
+  }
   EmbeddingTable& table = *state->rows.table;
   if (table.behind()) return absl::UnavailableError("cold rows are still being written; retry");
   const uint32_t slice = table.slice_of(partition);
@@ -305,18 +314,9 @@ bool Restores::ReplicateLoaded(uint32_t partition, const TableState& state, uint
 
 bool Restores::ReplicateLoadedRows(uint32_t partition, const TableState& state, uint32_t slice,
                                    absl::Span<const uint32_t> rows) {
-  if (core_.log.mode(partition) == ReplicaLog::Mode::kAlone ||
-      !core_.log.Replicated(partition, state.table->id())) {
-    return true;
-  }
-  const size_t most = core_.records.RowsOfRecord(*state.rows.table);
-  for (; !rows.empty(); rows.remove_prefix(std::min(most, rows.size()))) {
-    if (core_.records.AddRows(partition, state, slice, rows.subspan(0, most),
-                              /*for_learner=*/false) == 0) {
-      return false;
-    }
-  }
-  return true;
+  return core_.log.mode(partition) == ReplicaLog::Mode::kAlone ||
+         !core_.log.Replicated(partition, state.table->id()) ||
+         core_.records.AddRows(partition, state, slice, rows, /*for_learner=*/false) != 0;
 }
 
 bool Restores::FinishLocalPartition(TableState* state, uint32_t slice) {

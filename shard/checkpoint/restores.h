@@ -52,6 +52,7 @@ class Restores {
                  uint32_t first, uint32_t count, uint64_t from);
   // A batch of rows, partition by partition.
   absl::Status LoadBatch(const RowsToRestore& rows, TableState* state, RowsLoaded* at);
+  // Rows of one partition, at most those of one record for its replicas.
   absl::Status LoadPartition(const RowsToRestore& rows, TableState* state, uint32_t partition,
                              absl::Span<const uint32_t> which);
   bool ReplicateLoaded(uint32_t partition, const TableState& state, uint32_t index);

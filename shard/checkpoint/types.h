@@ -158,6 +158,7 @@ struct RowsLoaded {
   size_t rows = 0;          // those before are loaded
   size_t end = 0;           // of the batch that begins there: rows that may be in memory together
   uint32_t partitions = 0;  // of that batch: rows of partitions before are loaded
+  size_t of_partition = 0;  // of that batch and of this partition: that many rows are loaded
 };
 
 struct RestoreProgress {

@@ -49,6 +49,7 @@ std::vector<PlantedFault> PlantedFaults() {
       {"forget_proved", {&shard.forget_proved}, 15, content},
       {"forget_proved proved once", {&shard.forget_proved, &shard.prove_once}, 15, content},
       {"unbounded_notes", {&shard.unbounded_notes}, 90, {"beyond its limits"}, {F::kSmallRecords}},
+      {"load_unbounded", {&shard.load_unbounded}, 77, {"beyond its limits"}, {F::kElastic}},
       {"unbounded_log", {&shard.unbounded_log}, 59, {"beyond its limits"}, {F::kHeavyLoad}},
       {"one_history", one_history, 1581, {"acknowledged pushes"}, {F::kOldStates}},
       {"trusts_loaded_state",
