@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Fails when a test that docs/guarantees.md names is none that a change has to pass.
+"""Fails when a test that docs/guarantees.md or docs/operations.md names is none that a change has to pass.
 
-It also compares the failpoints of the swarm (tests/cluster/swarm_failpoints.cc) with the page: each is
+Each procedure of docs/operations.md names one. It also compares the failpoints of the swarm (tests/cluster/swarm_failpoints.cc) with the page: each is
 there, in brackets if no known seed finds it, and each seed that the page states is the table's.
 
     guarantees_test.py ROOT                    each is in the file that the page names
@@ -17,6 +17,7 @@ import subprocess
 import sys
 
 NAMED = re.compile(r"`(tests/[\w/]+\.cc): ([^`]+)`")
+SCRIPT = re.compile(r"`(tests/[\w/]+\.(?:sh|py))`")
 CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)(?:,\s*"((?:[^"\\]|\\.)*)")?')
 LATER = {"nightly", "soak"}
 
@@ -65,8 +66,26 @@ def failpoints(root):
             yield f"no seed {seed} of the swarm's table finds {name}"
 
 
+def procedures(root):
+    """Problems of the page's table of procedures: rows without a test, and scripts that are not there."""
+    page = (root / "docs" / "operations.md").read_text()
+    table = re.search(r"^\| procedure \|.*?\n\n", page, re.MULTILINE | re.DOTALL)
+    rows = table.group(0).strip().splitlines()[2:] if table else []
+    if len(rows) < 10:
+        yield f"only {len(rows)} procedures are in docs/operations.md; has the page another form?"
+    for row in rows:
+        scripts = SCRIPT.findall(row)
+        if not scripts and not NAMED.search(row):
+            yield f"docs/operations.md: a procedure without a test: {row}"
+        for script in scripts:
+            listed = root / pathlib.Path(script).parent / "CMakeLists.txt"
+            if not (root / script).is_file() or pathlib.Path(script).name not in listed.read_text():
+                yield f"docs/operations.md: {script} is no test"
+
+
 def problems(root, build, later):
-    named = NAMED.findall((root / "docs" / "guarantees.md").read_text())
+    named = [test for page in ("guarantees.md", "operations.md")
+             for test in NAMED.findall((root / "docs" / page).read_text())]
     known = {file: cases(root / file) for file, _ in named}
     run = sources_run(build, later) if build else None
     for file, name in named:
@@ -82,7 +101,7 @@ def problems(root, build, later):
 def main():
     root = pathlib.Path(sys.argv[1])
     build = sys.argv[2] if len(sys.argv) > 2 else ""
-    found = list(problems(root, build, LATER)) + list(failpoints(root))
+    found = list(problems(root, build, LATER)) + list(failpoints(root)) + list(procedures(root))
     if "--self-test" in sys.argv:
         # Tests of the simulator show many of them.
         more = list(problems(root, build, LATER | {"cluster"}))
