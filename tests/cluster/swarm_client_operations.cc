@@ -191,7 +191,9 @@ void SwarmClient::Attempt(SwarmTable* table, Operation* operation, uint32_t unit
     return;
   }
   // The push of a process that dies may come behind changes by the next one.
-  const bool varies = steps == nullptr && VariesRate(*table);
+  const bool varies =
+      steps == nullptr &&
+      (VariesRate(*table) || (table->from_checkpoint() && world_->has(SwarmFeature::kRates)));
   operation->gains.push_back(operation->amount * (varies ? kMostRate : 1));
   table->Attempt(unit, operation->gains.back());
   if (operation->assigns) {

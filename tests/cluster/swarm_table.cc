@@ -158,7 +158,7 @@ SwarmTable::SwarmTable(const v1::Table& table, uint64_t revision)
   if (!embedding() && spec_.optimizer().name() == "adagrad") states_ = SwarmStates(units_.size());
   if (spec_.consistency() == v1::CONSISTENCY_SYNC) MakeSteps();
   Follow(table, revision);
-  restoring_ = table.restoring();
+  restoring_ = from_checkpoint_ = table.restoring();
 }
 
 void SwarmTable::Restored(const std::vector<float>& values, const SwarmRates& rates) {

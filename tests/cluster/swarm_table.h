@@ -79,6 +79,8 @@ class SwarmTable {
   std::vector<uint32_t> Follow(const v1::Table& table, uint64_t revision);
   // It is made from a checkpoint, and read by nobody before it has all of that.
   bool restoring() const { return restoring_; }
+  // It may have the rate of a table of another job.
+  bool from_checkpoint() const { return from_checkpoint_; }
   // The table is restored: the initial value of each unit, and the rates that the checkpoint may
   // have.
   void Restored(const std::vector<float>& values, const SwarmRates& rates);
@@ -164,7 +166,7 @@ class SwarmTable {
   std::vector<uint64_t> resets_;  // likewise: reset_revision()
   std::set<uint32_t> lost_;
   std::optional<int64_t> dropped_ns_;
-  bool restoring_ = false;
+  bool restoring_ = false, from_checkpoint_ = false;
 };
 
 }  // namespace verbena::test

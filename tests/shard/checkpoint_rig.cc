@@ -108,6 +108,7 @@ CheckpointRig::CheckpointRig(const CheckpointPlan& p) : plan(p), random_(p.seed)
     }
     options.server = kServer + s;
     options.spare_buffers = plan.spares;
+    options.replica_log = plan.log;
     engines_.push_back(std::make_unique<Engine>(options));
   }
   ApplyView();

@@ -41,8 +41,9 @@ struct CheckpointPlan {
   uint32_t spares = 4;
   uint64_t first_step = 0;  // that workers push
   bool restoring = false;
-  bool lost = false;     // all of the table's partitions, before the engines get the view
-  bool copies = false;   // each partition has a follower on the next server
+  bool lost = false;    // all of the table's partitions, before the engines get the view
+  bool copies = false;  // each partition has a follower on the next server
+  ReplicaLogLimits log = {};
   bool assigns = false;  // workers assign some chunks, or rows, instead of a push
   // Sums of gradients are exact, whatever their order.
   bool exact = false;

@@ -419,6 +419,55 @@ TEST_CASE("restore: rows of another shape than the table's are refused") {
   CHECK(rig.CheckpointIdle().rows.at(1).applies == 1);
 }
 
+// The most bytes that a partition's log for its follower has while rows are loaded at once.
+uint64_t MostLogged(const ReplicaLogLimits& limits) {
+  CheckpointPlan plan = Small(true);
+  plan.servers = 2;
+  plan.partitions = 2;
+  plan.restoring = plan.copies = true;
+  plan.log = limits;
+  CheckpointRig rig(plan);
+  for (size_t e = 0; e < 2; ++e) {
+    REQUIRE(rig.engine(e).restores().Begin({plan.table, 0, 0}).ok());
+  }
+  std::vector<uint64_t> keys(500);
+  std::iota(keys.begin(), keys.end(), 0);
+  const std::vector<float> numbers(keys.size() * plan.dim, 1.0f);
+  RowsToRestore rows;
+  rows.table = plan.table;
+  rows.keys = keys;
+  rows.parameters = {reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * 4};
+  uint64_t most = 0;
+  for (size_t e = 0; e < 2; ++e) {
+    RowsLoaded loaded;
+    absl::Status status;
+    for (int calls = 0; calls < 1000; ++calls) {
+      status = rig.engine(e).restores().LoadRows(rows, &loaded);
+      most = std::max(most, rig.engine(e).counters().replica_log_partition_bytes);
+      if (!absl::IsUnavailable(status)) break;
+      rig.DeliverAll();
+    }
+    REQUIRE(status.ok());
+  }
+  rig.DeliverAll();
+  REQUIRE(rig.FinishRestore().ok());
+  rig.DeliverAll();
+  rig.Serve();
+  CHECK(rig.CheckpointIdle().rows.size() == keys.size());
+  return most;
+}
+
+TEST_CASE("regression: restored rows wait for room in the log for their replicas") {
+  const ReplicaLogLimits limits = {2048, 4096, 512, 512};
+  // A record of 512 bytes of rows, with its keys and header, may be beyond the limit.
+  const uint64_t record = 1024;
+  CHECK(MostLogged(limits) <= limits.partition_bytes + record);
+  failpoints().load_unbounded = true;
+  const uint64_t unbounded = MostLogged(limits);
+  failpoints().load_unbounded = false;
+  CHECK(unbounded > limits.partition_bytes + record);
+}
+
 // Calls of LoadRows() until all is loaded; 0: it is not after many.
 int CallsToLoad(CheckpointRig* rig, const RowsToRestore& rows) {
   RowsLoaded loaded;
