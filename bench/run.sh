@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply codecs push_pull lane workers embedding all_reduce end_to_end checkpoint failover catch_up coordinator scale input python)
+all=(apply codecs push_pull lane workers embedding partitions all_reduce end_to_end checkpoint failover catch_up coordinator scale input python)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -21,6 +21,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   lane         one lane, nothing applied
   workers      1 to 256 clients; a quiet one beside one that pushes
   embedding    10^7 rows: load, push, look up, export (-- --case tier: beyond memory)
+  partitions   how evenly partitions spread a Zipf load, whole and split
   all_reduce   beside MPI_Allreduce; without OpenMPI it is skipped, with a message
   end_to_end   verbena-train beside its own --local
   checkpoint   saves, restores, training beside a save
@@ -104,7 +105,7 @@ status=0
 for name in "${runnable[@]}"; do
   with=()
   case "$name" in
-    apply|codecs|lane) ;;
+    apply|codecs|lane|partitions) ;;
     python) with=(--verbenad "$build/verbenad" --python "$(cat "$build/python/interpreter")"
                   --package "$build/python" --script "$root/bench/python/calls.py"
                   --library "$build/bench/libbench_python_calls.so") ;;
