@@ -228,10 +228,10 @@ bool SwarmClient::Proved(std::string* missing) const {
 
 std::string SwarmClient::Describe() const {
   static constexpr const char* kNames[] = {"start", "joining", "running", "leaving", "ended"};
-  return absl::StrCat(process_->host(), " (incarnation ",
-                      std::as_const(*process_).core().incarnation(), ", ",
-                      kNames[static_cast<int>(phase_)], ", ", operations_, " operations, ",
-                      unsettled_.size(), " buffers out, last: ", last_.ToString(), ")");
+  return absl::StrCat(
+      process_->host(), " (incarnation ", std::as_const(*process_).core().incarnation(), ", ",
+      kNames[static_cast<int>(phase_)], ", ", operations_, " operations, ", unsettled_.size(),
+      " buffers out,", stepper_.Describe(), " last: ", last_.ToString(), ")");
 }
 
 }  // namespace verbena::test

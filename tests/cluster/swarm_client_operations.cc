@@ -110,6 +110,9 @@ void SwarmClient::BeginOn(SwarmTable* table) {
 }
 
 void SwarmClient::BeginStep(SwarmTable* table) {
+  if (table->clipped() && stepper_.Apart(process_->core().view())) {
+    for (SwarmJob& job : world_->jobs) job.restart |= &job == job_;
+  }
   const SwarmStepper::Turn turn = stepper_.Draw(*table, process_->core().view());
   auto operation = std::make_shared<Operation>();
   operation->step = stepper_.step(table->id());

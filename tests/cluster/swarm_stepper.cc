@@ -1,6 +1,9 @@
 #include "tests/cluster/swarm_stepper.h"
 
 #include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 
 namespace verbena::test {
 
@@ -34,6 +37,21 @@ bool SwarmStepper::Shows(const SwarmTable& table, uint32_t unit, uint64_t versio
   return version == it->second.step && !pushed;
 }
 
+bool SwarmStepper::Spanned(const v1::Table& table) const {
+  return !table.restoring() && table.spec().job() == job_->plan.name &&
+         table.spec().optimizer().clip_global_norm() > 0;
+}
+
+bool SwarmStepper::Apart(const v1::ClusterView& view) const {
+  uint64_t least = UINT64_MAX, most = 0;
+  for (const v1::Table& table : view.tables()) {
+    if (!Spanned(table)) continue;
+    least = std::min(least, step(table.id()));
+    most = std::max(most, step(table.id()));
+  }
+  return most > 0 && least + 1 < most;
+}
+
 bool SwarmStepper::MayEnd(const SwarmTable& table, const v1::ClusterView& view) const {
   if (!table.clipped()) return true;
   const auto takes_part = [&](uint32_t id) {
@@ -42,9 +60,7 @@ bool SwarmStepper::MayEnd(const SwarmTable& table, const v1::ClusterView& view) 
   // The client counts tables that it still knows, and would leave out tables that it does not know
   // yet.
   for (const v1::Table& other : view.tables()) {
-    const bool spanned = !other.restoring() && other.spec().job() == job_->plan.name &&
-                         other.spec().optimizer().clip_global_norm() > 0;
-    if (spanned && !takes_part(other.id())) return false;
+    if (Spanned(other) && !takes_part(other.id())) return false;
   }
   return std::all_of(world_->tables.begin(), world_->tables.end(), [&](const auto& entry) {
     const SwarmTable& other = entry.second;
@@ -75,6 +91,15 @@ SwarmStepper::Turn SwarmStepper::Draw(const SwarmTable& table, const v1::Cluster
   turn.push = world_->Chance(0.85);
   turn.end = may_end && (!turn.push || world_->Chance(0.7));
   return turn;
+}
+
+std::string SwarmStepper::Describe() const {
+  std::string text;
+  for (const auto& [table, steps] : steps_) {
+    absl::StrAppend(&text, " table ", table, " in step ", steps.step, " of version ", steps.known,
+                    ",");
+  }
+  return text;
 }
 
 std::vector<uint32_t> SwarmStepper::Unpushed(const SwarmTable& table,

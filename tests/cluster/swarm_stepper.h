@@ -2,7 +2,8 @@
 // in this step, and its next operation.
 //
 // Tables that one norm spans are stepped together: a step is ended on each of them before the next
-// one is on any, and on none while one of them cannot take part (SwarmNorm::Apart()).
+// one is on any, and on none while one of them cannot take part: then the job begins a new run
+// (SwarmNorm::Apart(), and Apart() for a worker that was ahead when a table came).
 //
 // **Thread safety**: one thread.
 #ifndef VERBENA_TESTS_CLUSTER_SWARM_STEPPER_H_
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "tests/cluster/swarm_world.h"
@@ -36,6 +38,8 @@ class SwarmStepper {
   uint32_t generation() const { return generation_; }
   // `view`: the client's, by which it refuses to end steps.
   Turn Draw(const SwarmTable& table, const v1::ClusterView& view);
+  // Whether this worker can end no further step on some tables that one norm spans.
+  bool Apart(const v1::ClusterView& view) const;
   uint64_t step(uint32_t table) const;
   uint64_t first(uint32_t table) const;
   // The first step that nothing was pushed to.
@@ -53,6 +57,8 @@ class SwarmStepper {
   void End(uint32_t table);
   // All of the table is known to be at `version`.
   void Known(uint32_t table, uint64_t version);
+  // The step of each table, and the version that it is known to have.
+  std::string Describe() const;
 
  private:
   struct Steps {
@@ -61,6 +67,7 @@ class SwarmStepper {
     uint64_t first = 0;
   };
   bool MayEnd(const SwarmTable& table, const v1::ClusterView& view) const;
+  bool Spanned(const v1::Table& table) const;
 
   SwarmWorld* const world_;
   const SwarmJob* const job_;
