@@ -56,10 +56,11 @@ void Calls::Attempt(const std::shared_ptr<Pending>& call) {
 void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
                      google::protobuf::Message* response) {
   if (call->done == nullptr) return;  // cancelled meanwhile
-  if (!Retryable(status)) return End(call, std::move(status), response);
+  const bool passes = call->passes != nullptr && call->passes(status);
+  if (!passes && !Retryable(status)) return End(call, std::move(status), response);
   const int64_t now = clock_->NowNanos();
   // An attempt cut short by the deadline has less information than the previous one.
-  if (call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
+  if (passes || call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
     call->last_error = std::move(status);
   }
   // Shorter pauses near the deadline, to reach a peer that returns just before it.
@@ -68,6 +69,9 @@ void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
   if (wait >= kShortestWait) {
     call->retry_at = now + wait;
     return;
+  }
+  if (call->passes != nullptr && call->passes(call->last_error)) {
+    return End(call, call->last_error, nullptr);
   }
   End(call,
       absl::UnavailableError(absl::StrCat("no answer from ", call->address, " (", call->method,

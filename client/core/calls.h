@@ -29,12 +29,16 @@ class Calls {
   Calls(ControlChannel* control, const Clock* clock, Random* random);
   ~Calls();
 
+  using Passes = bool (*)(const absl::Status& status);
+
   // Repeats the call while the answer is UNAVAILABLE or missing. At the deadline it ends with
-  // UNAVAILABLE, with the address and the last error.
+  // UNAVAILABLE, with the address and the last error. `passes`: answers that may be others later;
+  // the call is repeated after them, too, and ends with them.
   template <typename Response, typename Request, typename F>
   void Start(const std::string& address, const std::string& method, Request request,
-             int64_t deadline_ns, F done) {
+             int64_t deadline_ns, F done, Passes passes = nullptr) {
     auto call = std::make_shared<Pending>();
+    call->passes = passes;
     call->address = address;
     call->method = method;
     call->request = std::make_shared<Request>(std::move(request));
@@ -65,6 +69,7 @@ class Calls {
     std::shared_ptr<google::protobuf::Message> request;
     std::function<std::shared_ptr<google::protobuf::Message>()> make_response;
     int64_t deadline_ns = 0;
+    Passes passes = nullptr;
     int64_t retry_at = kNever;  // kNever: an attempt is in flight
     Backoff backoff;
     absl::Status last_error;

@@ -56,7 +56,9 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
         }
         Confirm(began, deadline_ns, std::make_shared<v1::JoinWorkerResponse>(*std::move(response)),
                 done);
-      });
+      },
+      // The worker that has the place may have been killed: then its lease ends.
+      [](const absl::Status& status) { return absl::IsAlreadyExists(status); });
 }
 
 // The coordinator granted the lease some time after `began`. If that was long ago, for example

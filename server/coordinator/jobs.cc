@@ -60,7 +60,7 @@ absl::StatusOr<int32_t> LateRank(const v1::Job& job, const ViewEditor& view) {
       job.members().begin(), job.members().end(),
       [](const v1::Worker& member) { return member.rank() >= 0 || member.joining(); });
   if (workers >= static_cast<int64_t>(job.max_workers())) {
-    return absl::FailedPreconditionError(
+    return absl::AlreadyExistsError(
         absl::StrCat("job '", job.name(), "' has ", workers, " workers already (max_workers)"));
   }
   const bool waits =
@@ -86,7 +86,9 @@ absl::StatusOr<int32_t> FreeRank(const v1::Job& job, const ViewEditor& view) {
   }
   if (IsElastic(job)) return LateRank(job, view);
   if (!NoSyncTables(job, view)) {
-    return absl::FailedPreconditionError(
+    const bool all_live = job.departed_ranks().empty();
+    return absl::Status(
+        all_live ? absl::StatusCode::kAlreadyExists : absl::StatusCode::kFailedPrecondition,
         absl::StrCat("job '", job.name(), "' has its ", expected,
                      " workers already (expected_workers; living or departed); more may join only "
                      "once it has tables, none of which is sync"));

@@ -48,5 +48,32 @@ TEST_CASE("a call reaches a peer that answers only shortly before the deadline")
   }
 }
 
+TEST_CASE("a refusal that may pass is waited for until the deadline, and is then the answer") {
+  for (const bool ever : {true, false}) {
+    ManualClock clock;
+    FakeControl control(&clock);
+    Random random(1);
+    client::Calls calls(&control, &clock, &random);
+    const int64_t passes_at = clock.now + 8 * kSecond, deadline = clock.now + 30 * kSecond;
+    control.Serve("Get", [&](const auto&, const auto&, auto*, int64_t) {
+      return std::optional<absl::Status>(ever && clock.now >= passes_at
+                                             ? absl::OkStatus()
+                                             : absl::AlreadyExistsError("it is held"));
+    });
+    std::optional<absl::Status> ended;
+    calls.Start<v1::GetViewResponse>(
+        "host:1", "Get", v1::GetViewRequest(), deadline,
+        [&](const auto& answer) { ended = answer.status(); },
+        [](const absl::Status& status) { return absl::IsAlreadyExists(status); });
+    while (!ended) {
+      const bool worked = control.RunOnce() | calls.RunOnce(clock.now);
+      if (!worked) clock.now = calls.NextTimerNanos();
+    }
+    CHECK(*ended == (ever ? absl::OkStatus() : absl::AlreadyExistsError("it is held")));
+    CHECK(clock.now >= (ever ? passes_at : deadline - kSecond));
+    CHECK(clock.now <= deadline);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::test

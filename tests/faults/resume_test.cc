@@ -220,6 +220,22 @@ TEST_CASE("a job goes on with other numbers of workers, at the step where it was
   }
 }
 
+TEST_CASE("a worker that was killed is started again at once, and waits for its former lease") {
+  const World world;
+  const ProcessCluster cluster({.servers = 1, .lease_ms = 2000});
+  const std::vector<std::string> rank = {"--rank", "0"};
+  Process killed(world.TrainApart(cluster, "sync", 1, kEndless, rank));
+  REQUIRE(killed.WaitFor(") step 20\n"));
+  killed.Signal(SIGKILL);
+  REQUIRE(killed.Wait().has_value());
+  const Finished again =
+      RunProgram(world.TrainApart(cluster, "sync", 1, 400, {"--rank", "0", "--resume"}));
+  INFO(again.err);
+  REQUIRE(again.status == 0);
+  CHECK(CountOf(again.err, ") step 20\n") == 0);
+  CHECK(CountOf(again.err, ") step 400\n") == 1);
+}
+
 TEST_CASE("a resume with other options than the run before is refused, and names both values") {
   const World world;
   ProcessCluster cluster({.servers = 1});

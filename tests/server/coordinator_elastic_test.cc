@@ -71,7 +71,7 @@ TEST_CASE("a worker joins a run of an elastic job at a step that none has begun"
   CHECK(First(c, joining->incarnation(), async) == 0);
   CHECK(First(c, w0, table) == 0);
   CHECK(c.Job("job").admission() == 1);
-  REQUIRE_STATUS(Join(&c, 2, 3).status(), kFailedPrecondition, "has 3 workers already");
+  REQUIRE_STATUS(Join(&c, 2, 3).status(), kAlreadyExists, "has 3 workers already");
   c.Restart();
   CHECK(First(c, joining->incarnation(), table) == 8);
 }

@@ -123,7 +123,7 @@ TEST_CASE("ranks: named, lowest free, taken, out of range") {
                  "expected_workers is 4, but job 'job' was started with 3");
   REQUIRE_STATUS(c.JoinWorker("other", 0).status(), kInvalidArgument, "expected_workers");
   REQUIRE(c.JoinWorker("job", 3)->rank() == 2);
-  REQUIRE_STATUS(c.JoinWorker("job", 3).status(), kFailedPrecondition, "job 'job' has its 3");
+  REQUIRE_STATUS(c.JoinWorker("job", 3).status(), kAlreadyExists, "job 'job' has its 3");
   REQUIRE(c.view().jobs_size() == 1);
   REQUIRE(Ranks(c.Job("job")) == std::vector<int>{1, 0, 2});
 }
@@ -213,7 +213,7 @@ TEST_CASE("a job whose tables are all async takes more workers than expected") {
                  "beyond expected_workers (1)");
   REQUIRE(c.JoinWorker("sync", 1).ok());
   REQUIRE(c.CreateTable(c.Spec("s", 64, v1::CONSISTENCY_SYNC, "sync")).ok());
-  REQUIRE_STATUS(c.JoinWorker("sync", 1).status(), kFailedPrecondition, "job 'sync' has its 1");
+  REQUIRE_STATUS(c.JoinWorker("sync", 1).status(), kAlreadyExists, "job 'sync' has its 1");
 }
 
 // A run of such a job need not end, however often its workers are replaced.

@@ -292,7 +292,8 @@ class VERBENA_EXPORT Client {
  public:
   // Joins the job; ends by options.timeout. INVALID_ARGUMENT: an option is wrong. UNAVAILABLE: the
   // coordinator does not respond at `cluster`, or the named transport is not available.
-  // ALREADY_EXISTS: the rank is taken. FAILED_PRECONDITION: the job has all its workers, that rank
+  // ALREADY_EXISTS: for all of the timeout the rank was taken, or the job had all its workers; the
+  // place of one that was killed is free after its lease. FAILED_PRECONDITION: that rank
   // has left the current run, or a file of options.tls is not usable. UNAUTHENTICATED: as at the
   // top of this file.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ClientOptions& options);

@@ -117,7 +117,8 @@ VERBENA_EXPORT void verbena_connect_options_init(verbena_connect_options* option
 
 // Joins the job; ends by options->timeout_ms. INVALID_ARGUMENT: an option is wrong. UNAVAILABLE:
 // the coordinator does not respond at `cluster`, or the named transport is not available.
-// ALREADY_EXISTS: the rank is taken. FAILED_PRECONDITION: the job has all its workers, that rank
+// ALREADY_EXISTS: for all of the timeout the rank was taken, or the job had all its workers; the
+// place of one that was killed is free after its lease. FAILED_PRECONDITION: that rank
 // has left the current run, or a TLS or token file is not usable. UNAUTHENTICATED: TLS verification
 // failed, or the token is not valid. PERMISSION_DENIED: the token is not for this job.
 VERBENA_EXPORT verbena_status verbena_connect(const verbena_connect_options* options,

@@ -426,8 +426,10 @@ def connect(cluster: Any = None, *, job: Optional[str] = None, name: Optional[st
     A LocalCluster has no TLS and no tokens: for it these variables have no effect.
 
     Raises InvalidArgumentError, UnavailableError (nothing responds at `cluster`, or the named
-    transport is not available), AlreadyExistsError (the rank is taken), FailedPreconditionError
-    (the job has all its workers), UnauthenticatedError or PermissionDeniedError.
+    transport is not available), AlreadyExistsError (for all of `timeout` the rank is taken,
+    or the job has all its workers; the place of one that was killed is free after its lease),
+    FailedPreconditionError (a worker of this run has left it), UnauthenticatedError or
+    PermissionDeniedError.
     """
     options = {keyword: value for keyword, value in locals().items() if value is not None}
     if cluster is None:
