@@ -70,7 +70,7 @@ verbena_module(verbena_cli server
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
     cli/verbena/coordinator_command.cc
     cli/verbena/health.cc cli/verbena/json_fields.cc cli/verbena/json_report.cc cli/verbena/limits.cc
-    cli/verbena/move_command.cc cli/verbena/move_leader.cc cli/verbena/option_reference.cc cli/verbena/partition_report.cc
+    cli/verbena/move_command.cc cli/verbena/move_leader.cc cli/verbena/option_reference.cc cli/verbena/partition_report.cc cli/verbena/protocol_report.cc
     cli/verbena/repair_command.cc cli/verbena/rolling_restart.cc cli/verbena/scale_hint.cc cli/verbena/seen_coordinator.cc
     cli/verbena/shard_load.cc cli/verbena/spec_report.cc cli/verbena/table_command.cc cli/verbena/table_set.cc
     cli/verbena/table_tensor.cc cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc

@@ -136,6 +136,8 @@ void Membership::Impl::SendJoin() {
   request.set_zone(options.zone);
   request.set_cold_tier(options.cold_tier);
   request.set_memory_bytes(options.memory_bytes);
+  SetProtocols(options.protocols, request.mutable_protocol());
+  request.set_version(options.version);
   Send("JoinServer", request, kJoinTimeout, &Impl::OnJoin);
 }
 

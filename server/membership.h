@@ -33,6 +33,7 @@
 #include "absl/time/time.h"
 #include "proto/control/control_channel.h"
 #include "proto/control/view_difference.h"
+#include "proto/protocol_version.h"
 #include "rdma/base/clock.h"
 #include "verbena/v1/cluster.pb.h"
 
@@ -46,6 +47,8 @@ struct MembershipOptions {
   std::string zone = {};      // replicas of a partition are kept in different ones
   bool cold_tier = false;     // its shards have a cold store
   uint64_t memory_bytes = 0;  // that its tables may take; 0: not known
+  Protocols protocols = SpokenProtocols();
+  std::string version = {};  // of the program, for people
   // Backoff jitter, request ids. 0: from the system's random source. Anything else is for tests:
   // two lives of a server with one seed would send one request id, and the second would be taken
   // for a repetition of the first and get its incarnation.

@@ -156,6 +156,7 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   coordinator_options.changeable_values = shard::ChangeableValues;
   coordinator_options.state_arrays = checkpoint::StateArrays;
+  coordinator_options.version = kVersion;
   coordinator_options.tokens = tokens.operator_token.has_value();
   coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
   coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
@@ -330,6 +331,7 @@ absl::Status VerbenaNode::Impl::StartMembership() {
     return absl::OkStatus();
   }
   MembershipOptions member;
+  member.version = kVersion;
   // A coordinator that is the only one connects to itself at its listening address, whatever its
   // advertised address.
   // With TLS it uses the advertised address, for which its certificate is valid.

@@ -110,6 +110,7 @@ expected_skips() {  # PART
       unset:*) [ -n "$(printenv "${condition#unset:}")" ] || printf '%s\n' "$name" ;;
       no-namespaces) unshare --net true 2>/dev/null || printf '%s\n' "$name" ;;
       no-mounts) unshare --mount sh -c 'mount -t tmpfs none /mnt' 2>/dev/null || printf '%s\n' "$name" ;;
+      no-history) bash tests/faults/upgrade_from.sh --find >/dev/null || printf '%s\n' "$name" ;;
       no-module:*) /usr/bin/python3 -c "import ${condition#no-module:}" 2>/dev/null || printf '%s\n' "$name" ;;
       missing:*) command -v "${condition#missing:}" >/dev/null || printf '%s\n' "$name" ;;
       *) printf 'tests/expected_skips.txt: unknown condition "%s"\n' "$condition" >&2 ;;

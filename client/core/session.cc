@@ -9,6 +9,7 @@
 #include "proto/control/view_change.h"
 #include "proto/control/view_tables.h"
 #include "proto/control/view_terms.h"
+#include "proto/protocol_version.h"
 #include "proto/spec/table_spec.h"
 
 namespace verbena::client {
@@ -45,6 +46,7 @@ void Session::Join(int64_t deadline_ns, std::function<void(absl::Status)> done) 
   request.set_max_workers(options_.observer ? 0 : options_.max_workers);
   request.set_rank(options_.rank);
   request.set_observer(options_.observer);
+  SetProtocols(SpokenProtocols(), request.mutable_protocol());
   calls_.Start<v1::JoinWorkerResponse>(
       options_.cluster, Method("JoinWorker"), std::move(request), deadline_ns,
       [this, began, deadline_ns,

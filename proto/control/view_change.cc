@@ -30,7 +30,8 @@ bool Same(const v1::Server& a, const v1::Server& b) {
   return a.incarnation() == b.incarnation() && a.state() == b.state() && a.shards() == b.shards() &&
          a.name() == b.name() && a.address() == b.address() && a.zone() == b.zone() &&
          a.cold_tier() == b.cold_tier() && a.memory_bytes() == b.memory_bytes() &&
-         a.draining() == b.draining();
+         a.draining() == b.draining() && a.protocol().oldest() == b.protocol().oldest() &&
+         a.protocol().newest() == b.protocol().newest() && a.version() == b.version();
 }
 
 bool Same(const v1::Worker& a, const v1::Worker& b) {
@@ -233,8 +234,8 @@ bool SameSettings(const v1::ClusterView& a, const v1::ClusterView& b) {
   return TermId(a) != 0 && TermId(a) == TermId(b) && a.term() == b.term() &&
          a.cluster_id() == b.cluster_id() && a.lease_ms() == b.lease_ms() &&
          a.expected_servers() == b.expected_servers() && a.replicas() == b.replicas() &&
-         a.min_replicas() == b.min_replicas() && a.terms_size() == b.terms_size() &&
-         a.partitions_size() == b.partitions_size();
+         a.min_replicas() == b.min_replicas() && a.protocol() == b.protocol() &&
+         a.terms_size() == b.terms_size() && a.partitions_size() == b.partitions_size();
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ static_assert(std::endian::native == std::endian::little,
 
 inline constexpr uint32_t kRecordMagic = 0x31524256;  // "VBR1"
 inline constexpr uint32_t kReplyMagic = 0x31505256;   // "VRP1"
-inline constexpr uint16_t kWireVersion = 10;
 
 // A small slot is 4 KiB: header, kMaxGroups groups, and spare space.
 inline constexpr uint32_t kMaxGroups = 120;
@@ -267,7 +266,7 @@ inline constexpr uint8_t kRecordReference = 1;
 
 struct RecordHeader {
   uint32_t magic;
-  uint16_t version;
+  uint16_t version;  // of the lane: the protocol version that its two sides have negotiated
   RecordType type;
   uint8_t flags;         // push: 0 or kRecordReference. Others: 0
   uint32_t generation;   // of the lane

@@ -38,7 +38,7 @@ constexpr std::string_view kReply = "reply";
 
 absl::Status CheckIdentity(const RecordHeader& h, const RecordLimits& limits) {
   if (h.magic != kRecordMagic) return NotEqualHex(kRecord, "magic", h.magic, kRecordMagic);
-  if (h.version != kWireVersion) return NotEqual(kRecord, "version", h.version, kWireVersion);
+  if (h.version != limits.version) return NotEqual(kRecord, "version", h.version, limits.version);
   if (h.generation != limits.generation) {
     return NotEqual(kRecord, "generation", h.generation, limits.generation);
   }

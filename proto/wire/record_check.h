@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/bags.h"
 #include "proto/wire/record.h"
 
@@ -30,6 +31,7 @@ struct RecordLimits {
   uint64_t incarnation;  // of the worker that the lane was granted to
   uint32_t operations;
   bool references = false;  // whether payloads may be outside the slot (kRecordReference)
+  uint32_t version = kProtocolVersion;  // of the lane's records
 };
 
 // Copies the header, then the groups, from `slot` (peer-writable, slot_bytes long) and validates

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/control/cluster_history.h"
-#include "proto/wire/record.h"
+#include "proto/protocol_version.h"
 
 namespace verbena::rdma {
 
@@ -14,8 +14,9 @@ v1::OpenLaneRequest NewLaneRequest(uint64_t incarnation, uint64_t server, uint32
   request.set_incarnation(incarnation);
   request.set_server_incarnation(server);
   request.set_shard(shard);
-  request.set_wire_version_min(kWireVersion);
-  request.set_wire_version_max(kWireVersion);
+  const Protocols spoken = SpokenProtocols();
+  request.set_oldest_protocol(spoken.oldest);
+  request.set_newest_protocol(spoken.newest);
   request.set_revision(view.revision());
   *request.mutable_seen() = SeenOf(view);
   *request.mutable_terms() = view.terms();
@@ -47,6 +48,11 @@ absl::StatusOr<LaneTicket> TicketOf(const v1::OpenLaneResponse& response, uint64
   }
   std::memcpy(ticket.token, response.token().data(), sizeof(ticket.token));
   ticket.address = response.address();
+  if (const Protocols spoken = SpokenProtocols(); !spoken.Includes(response.protocol())) {
+    return absl::InternalError(absl::StrCat("lane of protocol version ", response.protocol(), "; ",
+                                            DescribeProtocols(spoken), " offered"));
+  }
+  ticket.protocol = response.protocol();
   ticket.config.small_slots = response.small_slots();
   ticket.config.small_slot_bytes = response.small_slot_bytes();
   ticket.config.large_slots = response.large_slots();

@@ -85,7 +85,7 @@ void ShardLane::Impl::RepostReceive() {
 
 absl::Status ShardLane::Impl::ReadRecord(uint32_t slot, Arrival* arrival) {
   const RecordLimits limits = {params.generation, params.incarnation, config().operations,
-                               endpoint->CanBorrow()};
+                               endpoint->CanBorrow(), params.protocol};
   absl::Status s = CopyRecord(ring->data() + config().slot_offset(slot), config().slot_bytes(slot),
                               limits, &arrival->record, &arrival->payload);
   const RecordHeader& header = arrival->record.header;

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/record.h"
 #include "proto/wire/record_check.h"
 #include "rdma/lane/lane_config.h"
@@ -48,7 +49,8 @@ class ShardLane {
     uint32_t generation = 0;
     uint64_t incarnation = 0;
     LaneConfig config;
-    uint64_t domain = 0;  // ConnectionLimits::domain: of the worker's job
+    uint64_t domain = 0;                   // ConnectionLimits::domain: of the worker's job
+    uint32_t protocol = kProtocolVersion;  // version of its records
   };
   // Takes over a kRequest connection whose hello was checked: allocates and exposes the ring, posts
   // the receives, accepts. The grant is sent on kEstablished. After an error the connection has

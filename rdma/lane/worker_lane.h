@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/record.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/transport.h"
@@ -41,6 +42,7 @@ struct LaneTicket {
   uint8_t token[16] = {};
   std::string address;
   LaneConfig config;
+  uint32_t protocol = kProtocolVersion;  // version of its records
 };
 
 struct WorkerLaneCounters {

@@ -57,7 +57,7 @@ uint32_t WorkerLane::Impl::WriteStaging(std::byte* to, const Request& request, u
                                         absl::Span<const std::byte> copied) {
   RecordHeader header = request.header;
   header.magic = kRecordMagic;
-  header.version = kWireVersion;
+  header.version = static_cast<uint16_t>(ticket.protocol);
   header.flags = 0;
   if (request.reference) {
     header.flags = kRecordReference;

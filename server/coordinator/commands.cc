@@ -11,12 +11,14 @@
 #include "absl/strings/str_join.h"
 #include "proto/control/view_difference.h"
 #include "proto/control/view_tables.h"
+#include "proto/protocol_version.h"
 #include "proto/spec/table_spec.h"
 #include "server/coordinator/admissions.h"
 #include "server/coordinator/failpoints.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/jobs.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/protocol_rules.h"
 #include "server/coordinator/validation.h"
 
 namespace verbena::server {
@@ -162,6 +164,7 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
                                  const CoordinatorOptions& options, CoordinatorState* state,
                                  ViewEditor* view, v1::JoinServerResponse* response) {
   if (absl::Status status = CheckJoinServer(request); !status.ok()) return status;
+  if (absl::Status status = CheckServerProtocol(request, view->view()); !status.ok()) return status;
   v1::Server joined;
   joined.set_incarnation(state->next_incarnation++);
   joined.set_name(request.name());
@@ -171,6 +174,8 @@ absl::StatusOr<Effect> AddServer(const v1::JoinServerRequest& request,
   joined.set_zone(request.zone());
   joined.set_cold_tier(request.cold_tier());
   joined.set_memory_bytes(request.memory_bytes());
+  SetProtocols(ProtocolsOf(request.protocol()), joined.mutable_protocol());
+  joined.set_version(request.version());
   response->set_incarnation(joined.incarnation());
   response->set_lease_ms(options.lease_ms);
   for (v1::Server& server : *view->EditServers()) {
@@ -199,6 +204,7 @@ absl::StatusOr<Effect> AddWorker(const v1::JoinWorkerRequest& request, const std
   if (!named.name().empty()) {
     if (absl::Status status = CheckName("worker name", named.name()); !status.ok()) return status;
   }
+  if (absl::Status s = CheckWorkerProtocol(request, options, view->view()); !s.ok()) return s;
   const uint64_t incarnation = state->next_incarnation++;
   v1::Worker member;
   member.set_incarnation(incarnation);

@@ -17,6 +17,7 @@
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/failpoints.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/protocol_rules.h"
 #include "server/coordinator/tokens.h"
 #include "server/coordinator/validation.h"
 
@@ -228,6 +229,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
   if (!loaded.ok()) return loaded.status();
   state = *std::move(loaded);
   if (IsNew(state)) {
+    state.view.set_protocol(options.protocols.oldest);
     state.view.set_cluster_id(options.cluster_id.empty() ? RandomClusterId() : options.cluster_id);
     for (uint32_t id = 0; id < options.partitions; ++id) {
       v1::Partition* partition = state.view.add_partitions();
@@ -238,6 +240,7 @@ absl::Status Coordinator::Impl::TakeOffice() {
   }
   if (absl::Status status = CheckState(state); !status.ok()) return status;
   if (absl::Status status = CheckTokens(state); !status.ok()) return status;
+  if (absl::Status status = CheckStateProtocol(options, state.view); !status.ok()) return status;
   editor.CountMemoryBy(options.chunk_memory);
   editor.Index();
   for (size_t i = 0; i < state.answered.size(); ++i) {

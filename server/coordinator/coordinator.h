@@ -34,8 +34,8 @@
 //      do not wait; neither does a state without live servers, or an accepted one.
 //  11. A table that is being restored has a lease of four leases, which its restorer renews. When
 //      it ends the table is dropped. (Invariants 3 and 8 include this lease.)
-//  12. The consequences of a change for the partitions' configurations (configurations.h) are part
-//      of it.
+//  12. The consequences of a change for the partitions' configurations (configurations.h) and for
+//      the protocol version in force (protocol_rules.h) are part of it.
 //
 // Servers                                    | Workers
 //   JoinServer        -> ALIVE, lease        |   JoinWorker       -> member, lease
@@ -60,6 +60,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/control/cluster_history.h"
+#include "proto/protocol_version.h"
 #include "rdma/base/clock.h"
 #include "server/coordinator/job_limits.h"
 #include "server/coordinator/store.h"
@@ -93,6 +94,8 @@ struct CoordinatorOptions {
   // Memory that servers take for a chunk of a dense table. Empty: as much as its parameters.
   ChunkMemory chunk_memory = {};
   std::string cluster_id = {};  // of a new cluster; empty: random
+  Protocols protocols = SpokenProtocols();
+  std::string version = {};  // of the program, for people
   // How many terms the view lists: 1 to kTermsListed.
   int terms_listed = kTermsListed;
   // Id of a term; 0: none. The operator confirms that the state with this term is an old one and

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/protocol_version.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/moves.h"
@@ -316,6 +317,8 @@ void Coordinator::GetView(const v1::GetViewRequest& request, const std::string& 
     // Programs that look at the cluster get it at once; members wait for its changes.
     if (request.wait_ms() == 0 && request.incarnation() == 0) {
       AddFullServers(impl.bars, impl.Now(), impl.view(), &response);
+      SetProtocols(impl.options.protocols, response.mutable_coordinator_protocol());
+      response.set_coordinator_version(impl.options.version);
     }
     reply(std::move(response));
     return;

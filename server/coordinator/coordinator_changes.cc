@@ -5,15 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include "proto/protocol_version.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/failpoints.h"
 #include "server/coordinator/moves.h"
 #include "server/coordinator/placement.h"
+#include "server/coordinator/protocol_rules.h"
 
 namespace verbena::server {
 
 void Coordinator::Impl::BeginChange() {
-  undo = {std::nullopt, state.next_incarnation, state.next_table, bars};
+  undo = {std::nullopt, state.next_incarnation, state.next_table, bars, state.view.protocol()};
   editor.Begin();
 }
 
@@ -27,6 +29,7 @@ void Coordinator::Impl::UndoBeside(Undo* before) {
   state.next_incarnation = before->next_incarnation;
   state.next_table = before->next_table;
   bars = std::move(before->bars);
+  state.view.set_protocol(before->protocol);
 }
 
 absl::Status Coordinator::Impl::EndChange(const CoordinatorState::Answered* answered,
@@ -34,6 +37,12 @@ absl::Status Coordinator::Impl::EndChange(const CoordinatorState::Answered* answ
   FollowServers(&editor);
   FollowMoves(&editor);
   AddLearners(bars, Now(), &editor);
+  // A setting: members get the whole view.
+  if (const uint32_t next = NextProtocolInForce(options, state.view);
+      next != ProtocolInForce(state.view)) {
+    state.view.set_protocol(next);
+    extent = Extent::kWhole;
+  }
   ViewEditor::Change change = editor.Describe();
   if (extent == Extent::kWhole) change.described = false;
   const bool tokens = extent == Extent::kWhole || undo.access.has_value() || ends_unsaved;

@@ -36,6 +36,7 @@ struct Coordinator::Impl {
     uint64_t next_incarnation = 0;
     uint32_t next_table = 0;
     LearnerBars bars;
+    uint32_t protocol = 0;  // in force
   };
 
   // kWhole: it changed something that no record of the editor describes.

@@ -129,7 +129,10 @@ absl::Status CheckJoinServer(const v1::JoinServerRequest& request) {
                                                    request.shards(), " shards; allowed: 1 to ",
                                                    kMaxShards));
   }
-  if (!request.zone().empty()) return CheckName("zone", request.zone());
+  if (!request.zone().empty()) {
+    if (absl::Status status = CheckName("zone", request.zone()); !status.ok()) return status;
+  }
+  if (!request.version().empty()) return CheckName("server version", request.version());
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control/cluster_history.h"
+#include "proto/protocol_version.h"
 #include "server/executor/shard_core.h"
 
 namespace verbena::server {
@@ -35,6 +36,10 @@ bool Shrink(rdma::LaneConfig* config) {
     return false;
   }
   return true;
+}
+
+Protocols CallerProtocols(const v1::OpenLaneRequest& request) {
+  return {request.oldest_protocol(), request.newest_protocol()};
 }
 
 }  // namespace
@@ -66,10 +71,12 @@ absl::StatusOr<LanePeer> LaneGrants::CheckOpen(const v1::OpenLaneRequest& reques
     return absl::InvalidArgumentError(
         absl::StrCat("shard ", request.shard(), " asked of shard ", core_.options.shard));
   }
-  if (request.wire_version_min() > kWireVersion || request.wire_version_max() < kWireVersion) {
+  const Protocols caller = CallerProtocols(request);
+  if (CommonProtocol(caller, core_.options.protocols) == 0) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "no common wire version: the caller speaks ", request.wire_version_min(), " to ",
-        request.wire_version_max(), ", this server ", kWireVersion, " to ", kWireVersion));
+        "shard ", core_.options.shard, ": no common protocol version: the caller speaks ",
+        DescribeProtocols(caller), ", this server ", DescribeProtocols(core_.options.protocols),
+        "; upgrade the ", caller.newest < core_.options.protocols.oldest ? "caller" : "server"));
   }
   // The incarnations of two histories are not the same members.
   const History history = CompareHistory(*core_.view, request.seen());
@@ -200,6 +207,7 @@ absl::StatusOr<v1::OpenLaneResponse> LaneGrants::Open(const v1::OpenLaneRequest&
   }
   grant.generation = next_generation_++;
   grant.peer = *peer;
+  grant.protocol = CommonProtocol(CallerProtocols(request), core_.options.protocols);
   grant.domain = core_.members.DomainOf(*peer);
   grant.transport = *transport;
   grant.config = *config;
@@ -209,7 +217,7 @@ absl::StatusOr<v1::OpenLaneResponse> LaneGrants::Open(const v1::OpenLaneRequest&
 
   response.set_lane(grant.id);
   response.set_generation(grant.generation);
-  response.set_wire_version(kWireVersion);
+  response.set_protocol(grant.protocol);
   response.set_features(0);
   response.set_transport(
       std::string(core_.transports.links()[grant.transport].endpoint->transport()));

@@ -43,6 +43,7 @@ struct Lane {
   uint32_t id = 0;
   uint32_t generation = 0;
   LanePeer peer;
+  uint32_t protocol = 0;
   uint64_t domain = 0;  // its worker's job, or kServersDomain
   size_t transport = 0;
   std::string reason;
@@ -64,6 +65,7 @@ struct LaneGrant {
   uint32_t id = 0;
   uint32_t generation = 0;
   LanePeer peer;
+  uint32_t protocol = 0;  // version of its records
   uint64_t domain = 0;
   size_t transport = 0;
   std::string reason;

@@ -259,6 +259,7 @@ ShardSnapshot ShardExecutor::Snapshot() const {
     out.set_rail(s.transports.links()[lane->transport].rail);
     out.set_of_server(lane->peer.server);
     out.set_source_shard(lane->peer.shard);
+    out.set_protocol(lane->protocol);
   }
   snapshot.counters.waiting_for_room = s.waiting.size();
   snapshot.counters.replica_log = s.options.replica_log;

@@ -41,6 +41,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/control/control_channel.h"
+#include "proto/protocol_version.h"
 #include "rdma/base/clock.h"
 #include "rdma/lane/lane_config.h"
 #include "rdma/lane/write_watch.h"
@@ -128,7 +129,8 @@ struct ShardExecutorOptions {
   absl::Duration write_timeout = absl::Nanoseconds(rdma::WriteWatch::kTimeoutNanos);
   uint64_t lane_memory_limit = uint64_t{4} << 30;
   uint32_t max_lanes = 4096;  // of one shard, as the immediate has bits for; 1 to 4,096
-  uint64_t seed = 0;          // of tokens: 0 means from the system's random source
+  Protocols protocols = SpokenProtocols();
+  uint64_t seed = 0;  // of tokens: 0 means from the system's random source
   uint32_t spare_buffers = 16;
   shard::ReplicaLogLimits replica_log;
   AuditTunables audit;

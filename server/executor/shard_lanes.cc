@@ -74,6 +74,7 @@ void ShardLanes::OnRequest(size_t transport, const rdma::ConnectionEvent& event)
   rdma::ShardLane::Params params{grant->id, grant->generation, grant->peer.incarnation,
                                  grant->config};
   params.domain = grant->domain;
+  params.protocol = grant->protocol;
   auto accepted = rdma::ShardLane::Accept(link.endpoint.get(), event.connection, hello, params);
   if (!accepted.ok()) {
     core_.Log(absl::StrCat("lane ", grant->id, " of ", core_.members.NameOf(grant->peer),
@@ -86,6 +87,7 @@ void ShardLanes::OnRequest(size_t transport, const rdma::ConnectionEvent& event)
   lane->id = grant->id;
   lane->generation = grant->generation;
   lane->peer = grant->peer;
+  lane->protocol = grant->protocol;
   lane->domain = grant->domain;
   lane->transport = transport;
   lane->reason = std::move(grant->reason);

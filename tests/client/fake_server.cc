@@ -53,7 +53,7 @@ absl::StatusOr<v1::OpenLaneResponse> FakeServer::OpenLane(const v1::OpenLaneRequ
   std::string token(16, '\0');
   std::memcpy(token.data(), &params.lane, sizeof(params.lane));
   response.set_token(token);
-  response.set_wire_version(kWireVersion);
+  response.set_protocol(kProtocolVersion);
   response.set_transport(std::string(endpoint_->transport()));
   response.set_transport_reason("a test");
   response.set_address(lane_address_);

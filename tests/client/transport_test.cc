@@ -295,7 +295,7 @@ TEST_CASE("a refused lane ends no call while the coordinator does not answer") {
   CHECK(pull->status.ok());
   // With a new view that names the server all the same, it is the server's last word.
   cluster.coordinator_answers = true;
-  cluster.servers[0]->open_status = absl::FailedPreconditionError("no common wire version");
+  cluster.servers[0]->open_status = absl::FailedPreconditionError("no common protocol version");
   cluster.servers[0]->CloseLanes("a test");
   pull = cluster.Pull(table, cluster.Memory(table, 0.0f));
   const int64_t start = cluster.now();

@@ -56,7 +56,7 @@ class Shards {
     std::string token(16, '\0');
     std::memcpy(token.data(), &params.lane, sizeof(params.lane));
     response.set_token(token);
-    response.set_wire_version(kWireVersion);
+    response.set_protocol(kProtocolVersion);
     response.set_transport("verbs");
     response.set_address(address_);
     response.set_rails(1);

@@ -380,8 +380,8 @@ bool HostilePeer::OpenLane(v1::OpenLaneResponse* response) {
   open.set_incarnation(member);
   open.set_server_incarnation(server.incarnation());
   open.set_shard(static_cast<uint32_t>(draw_.Between(0, draw_.OneIn(10) ? 5 : 0)));
-  open.set_wire_version_min(kWireVersion);
-  open.set_wire_version_max(kWireVersion);
+  open.set_oldest_protocol(kOldestProtocolVersion);
+  open.set_newest_protocol(kProtocolVersion);
   open.set_revision(view_.revision());
   v1::TransportOffer* offer = open.add_offers();
   offer->set_transport("ofi");

@@ -123,7 +123,7 @@ class ShardScript {
   void Arrive(uint32_t slot) {
     RecordHeader header = {};
     header.magic = kRecordMagic;
-    header.version = kWireVersion;
+    header.version = kProtocolVersion;
     header.type = RecordType::kPull;
     header.generation = kGeneration;
     header.incarnation = kIncarnation;

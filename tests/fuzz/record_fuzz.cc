@@ -14,7 +14,7 @@ constexpr RecordLimits kLimits = {7, 99, 64, /*references=*/true};
 std::string Request(RecordType type, uint16_t groups, uint32_t elements) {
   RecordHeader header = {};
   header.magic = kRecordMagic;
-  header.version = kWireVersion;
+  header.version = kProtocolVersion;
   header.type = type;
   header.generation = kLimits.generation;
   header.incarnation = kLimits.incarnation;

@@ -260,7 +260,8 @@ TEST_CASE("a record with one field wrong is refused, and the message names it") 
   };
   const Case cases[] = {
       {"record.magic is 0x0; allowed: 0x31524256", [](auto* h, auto*) { h->magic = 0; }},
-      {"record.version is 11; allowed: 10", [](auto* h, auto*) { h->version = kWireVersion + 1; }},
+      {"record.version is 12; allowed: 11",
+       [](auto* h, auto*) { h->version = kProtocolVersion + 1; }},
       {"record.type is 0; allowed: 1 (push)",
        [](auto* h, auto*) { h->type = static_cast<RecordType>(0); }},
       {"record.type is 19", [](auto* h, auto*) { h->type = static_cast<RecordType>(19); }},
@@ -334,6 +335,23 @@ TEST_CASE("regression: pushes and assignments of all kinds may name an admission
     if (operation.latency != wire::Latency::kPush) continue;
     CAPTURE(operation.name);
     CHECK(operation.makes_steps);
+  }
+}
+
+TEST_CASE("records have the version of their lane") {
+  for (const uint32_t lane : {kOldestProtocolVersion, kProtocolVersion}) {
+    for (const uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
+      CAPTURE(lane, version);
+      RecordHeader header = PushHeader(64);
+      header.version = static_cast<uint16_t>(version);
+      Slot slot;
+      slot.Put(header, {GroupOf(64)});
+      RecordLimits limits = kLimits;
+      limits.version = lane;
+      Record record;
+      absl::Span<const std::byte> payload;
+      CHECK(CopyRecord(slot.data(), 4096, limits, &record, &payload).ok() == (lane == version));
+    }
   }
 }
 

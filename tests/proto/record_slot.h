@@ -46,7 +46,7 @@ class Slot {
 inline RecordHeader PushHeader(uint32_t elements) {
   RecordHeader h = {};
   h.magic = kRecordMagic;
-  h.version = kWireVersion;
+  h.version = kProtocolVersion;
   h.type = RecordType::kPush;
   h.generation = kLimits.generation;
   h.operation = 63;

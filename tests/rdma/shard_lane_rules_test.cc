@@ -43,7 +43,7 @@ struct ShardRig {
   static RecordHeader Header(RecordType type, uint32_t operation) {
     RecordHeader header = {};
     header.magic = kRecordMagic;
-    header.version = kWireVersion;
+    header.version = kProtocolVersion;
     header.type = type;
     header.generation = kGeneration;
     header.operation = operation;

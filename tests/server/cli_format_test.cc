@@ -2,6 +2,7 @@
 // their options: cli_tables_test.cc.
 #include <catch2/catch.hpp>
 
+#include "proto/protocol_version.h"
 #include "server/cli/verbena/coordinator_call.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
@@ -22,6 +23,32 @@ void Set(v1::ShardStatistics* shard, uint64_t pushes, uint64_t bytes, double cpu
   shard->set_pushes(pushes);
   shard->set_push_bytes(bytes);
   shard->set_cpu_seconds(cpu);
+}
+
+TEST_CASE(
+    "status names the protocol version in force, and the programs that hold a newer one back") {
+  ClusterState state = Healthy();
+  CHECK_THAT(StatusText(state), Contains("\nprotocol version 10 in force\n\nSERVER"));
+  SetProtocols({10, 11}, &state.coordinator_protocol);
+  state.coordinator_version = "0.9";
+  state.view.set_protocol(10);
+  for (ServerState& server : state.servers) server.server.set_version("0.9\n");
+  for (v1::Server& server : *state.view.mutable_servers()) {
+    SetProtocols({10, 11}, server.mutable_protocol());
+  }
+  CHECK_THAT(StatusText(state),
+             Contains("protocol version 10 in force; 11 follows when all expected "
+                      "servers have joined\n") &&
+                 Contains(" 0.9\\n "));
+  SetProtocols({10, 10}, state.view.mutable_servers(1)->mutable_protocol());
+  CHECK_THAT(StatusText(state), Contains("protocol version 10 in force; 11 follows when these are "
+                                         "upgraded: s6\n"));
+  CHECK_THAT(StatusJson(state),
+             Contains(R"("protocol": {"in_force": 10, "newest": 11, "older": ["s6"], )"
+                      R"("coordinator_version": "0.9"})") &&
+                 Contains(R"("version": "0.9\n")"));
+  state.coordinator_protocol.Clear();
+  CHECK_THAT(StatusText(state), Contains("when these are upgraded: coordinator, s6\n"));
 }
 
 TEST_CASE("amounts have units that fit them") {

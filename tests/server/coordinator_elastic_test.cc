@@ -8,6 +8,7 @@
 #include "proto/control/view_change.h"
 #include "proto/control/view_difference.h"
 #include "proto/control/view_tables.h"
+#include "server/coordinator/jobs.h"
 #include "tests/server/coordinator_fixture.h"
 
 namespace verbena::server {

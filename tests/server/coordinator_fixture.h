@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/control/cluster_history.h"
+#include "proto/protocol_version.h"
 #include "server/coordinator/coordinator.h"
 
 namespace verbena::server {
@@ -132,6 +133,8 @@ class TestCoordinator {
     request.set_name(name);
     request.set_address(address.empty() ? name + ":7000" : address);
     request.set_shards(shards);
+    // Of the version in force, which stays.
+    SetProtocols({ProtocolInForce(view()), ProtocolInForce(view())}, request.mutable_protocol());
     return request;
   }
   uint64_t JoinServer(const std::string& name, uint32_t shards = 1, const std::string& zone = "") {

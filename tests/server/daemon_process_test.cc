@@ -243,8 +243,8 @@ TEST_CASE("lane requests and statistics are answered over gRPC") {
 
   v1::OpenLaneRequest request;
   request.set_server_incarnation(statistics->incarnation());
-  request.set_wire_version_min(kWireVersion);
-  request.set_wire_version_max(kWireVersion);
+  request.set_oldest_protocol(kOldestProtocolVersion);
+  request.set_newest_protocol(kProtocolVersion);
   request.set_incarnation(12345);
   const std::string method = "/verbena.v1.Shard/OpenLane";
   auto opened = CallNow<v1::OpenLaneResponse>(node.address(), method, request);

@@ -72,6 +72,7 @@ class TestWorker {
     ticket.config.large_slots = grant.large_slots();
     ticket.config.large_slot_bytes = grant.large_slot_bytes();
     ticket.config.operations = grant.operations();
+    ticket.protocol = grant.protocol();
     auto lane = rdma::WorkerLane::Open(endpoint_.get(), ticket);
     REQUIRE(lane.ok());
     lane_ = *std::move(lane);
@@ -321,8 +322,8 @@ class ShardFixture {
     v1::OpenLaneRequest request;
     request.set_incarnation(worker);
     request.set_server_incarnation(kServer);
-    request.set_wire_version_min(kWireVersion);
-    request.set_wire_version_max(kWireVersion);
+    request.set_oldest_protocol(kOldestProtocolVersion);
+    request.set_newest_protocol(kProtocolVersion);
     request.set_revision(revision_);
     v1::TransportOffer* offer = request.add_offers();
     offer->set_transport(TransportName());

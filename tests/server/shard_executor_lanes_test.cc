@@ -31,11 +31,11 @@ TEST_CASE("a lane is refused with its reason") {
     code = absl::StatusCode::kInvalidArgument;
     says = "shard 3 asked of shard 0";
   }
-  SECTION("no common wire version") {
-    request.set_wire_version_min(8);
-    request.set_wire_version_max(9);
+  SECTION("no common protocol version") {
+    request.set_oldest_protocol(8);
+    request.set_newest_protocol(9);
     says = "8 to 9";
-    also = "2 to 2";
+    also = "this server 10 to 11; upgrade the caller";
   }
   SECTION("a worker whose lease has ended") {
     request.set_incarnation(99);
@@ -61,6 +61,30 @@ TEST_CASE("a lane is refused with its reason") {
   const absl::Status status = fixture.shard().OpenLane(request).status();
   CHECK(status.code() == code);
   CHECK_THAT(std::string(status.message()), Contains(says) && Contains(also));
+}
+
+TEST_CASE("a lane has the newest protocol version that both sides speak, and so do its records") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  v1::OpenLaneRequest request = fixture.Request(100);
+  request.set_oldest_protocol(kOldestProtocolVersion - 1);
+  const bool older = GENERATE(true, false);
+  if (older) request.set_newest_protocol(kOldestProtocolVersion);
+  if (!older) request.set_newest_protocol(kProtocolVersion + 1);
+  const uint32_t wanted = older ? kOldestProtocolVersion : kProtocolVersion;
+  auto granted = fixture.shard().OpenLane(request);
+  REQUIRE(granted.ok());
+  CHECK(granted->protocol() == wanted);
+  const bool other = GENERATE(false, true);
+  // A worker that writes records of another version loses its lane.
+  if (other) granted->set_protocol(older ? kProtocolVersion : kOldestProtocolVersion);
+  TestWorker& worker = fixture.NewWorker("here", 100);
+  worker.Open(*granted);
+  REQUIRE(fixture.Until([&] { return worker.open(); }));
+  CHECK(fixture.shard().Snapshot().lanes.at(0).protocol() == wanted);
+  REQUIRE(worker.Push(1, 1).ok());
+  REQUIRE(fixture.Until([&] { return worker.Answer(1) != nullptr || !worker.open(); }));
+  CHECK(worker.open() != other);
 }
 
 TEST_CASE("regression: a worker of another history gets no lane by its number") {

@@ -33,8 +33,8 @@ struct Rails {
     v1::OpenLaneRequest request;
     request.set_incarnation(worker);
     request.set_server_incarnation(kServer);
-    request.set_wire_version_min(kWireVersion);
-    request.set_wire_version_max(kWireVersion);
+    request.set_oldest_protocol(kOldestProtocolVersion);
+    request.set_newest_protocol(kProtocolVersion);
     request.set_revision(1);
     request.set_rail(rail);
     v1::TransportOffer* offer = request.add_offers();
@@ -132,8 +132,8 @@ TEST_CASE("a transport of which one rail cannot listen is missing as a whole") {
   v1::OpenLaneRequest request;
   request.set_incarnation(100);
   request.set_server_incarnation(kServer);
-  request.set_wire_version_min(kWireVersion);
-  request.set_wire_version_max(kWireVersion);
+  request.set_oldest_protocol(kOldestProtocolVersion);
+  request.set_newest_protocol(kProtocolVersion);
   request.set_revision(1);
   request.add_offers()->set_transport("verbs");
   const absl::Status refused = (*shard)->OpenLane(request).status();

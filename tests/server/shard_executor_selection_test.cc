@@ -42,8 +42,8 @@ class ChoiceFixture {
     if (absl::Status s = Start(); !s.ok()) return s;
     request_.set_incarnation(100);
     request_.set_server_incarnation(kServer);
-    request_.set_wire_version_min(kWireVersion);
-    request_.set_wire_version_max(kWireVersion);
+    request_.set_oldest_protocol(kOldestProtocolVersion);
+    request_.set_newest_protocol(kProtocolVersion);
     request_.set_revision(1);
     return shard_->OpenLane(request_);
   }

@@ -34,6 +34,10 @@ std::string ValueAfter(const std::string& json, size_t at) {
   return json.substr(start, end - start);
 }
 
+std::string Verbenad(const ProcessClusterOptions& options) {
+  return options.verbenad.empty() ? VerbenadPath() : options.verbenad;
+}
+
 uint64_t Sum(const std::vector<std::string>& numbers) {
   uint64_t sum = 0;
   for (const std::string& number : numbers) sum += std::strtoull(number.c_str(), nullptr, 10);
@@ -102,7 +106,7 @@ std::string ProcessCluster::WaitReady(Process& process, const std::string& ready
 
 void ProcessCluster::StartCoordinator(const std::string& listen) {
   const std::string ready = directory_.File("ready-" + std::to_string(starts_++));
-  std::vector<std::string> argv = {VerbenadPath(),
+  std::vector<std::string> argv = {Verbenad(options_),
                                    "--coordinator",
                                    "--shards",
                                    "0",
@@ -139,7 +143,7 @@ void ProcessCluster::RestartServer(int index) {
   if (server.process != nullptr) KillServer(index);
   const std::string ready = directory_.File("ready-" + std::to_string(starts_++));
   std::vector<std::string> argv = {
-      VerbenadPath(),
+      Verbenad(options_),
       "--join",
       address_,
       "--listen",

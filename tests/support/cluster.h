@@ -39,6 +39,7 @@ struct ProcessClusterOptions {
   std::vector<std::string> coordinator_options = {};  // besides
   std::vector<std::string> server_options = {};       // the same
   std::string cold_dir = {};                          // of each server one below it; empty: none
+  std::string verbenad = {};                          // the program; empty: VerbenadPath()
 };
 
 class ProcessCluster {
@@ -54,6 +55,8 @@ class ProcessCluster {
   const std::string& coordinator_metrics() const { return coordinator_metrics_; }
   int servers() const { return static_cast<int>(servers_.size()); }
 
+  // The program of all that is started from now on.
+  void UseProgram(const std::string& verbenad) { options_.verbenad = verbenad; }
   // Kills the coordinator and starts it again on its state and address.
   void RestartCoordinator();
   // Starts a server under the name of one that was killed: it is new and empty.

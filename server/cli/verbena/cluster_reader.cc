@@ -74,12 +74,16 @@ absl::StatusOr<ClusterState> ClusterReader::Read(bool with_servers, const Cluste
     const auto& failing = view->failing_checkpoints();
     state.failing_checkpoints.assign(failing.begin(), failing.end());
     state.full_servers.assign(view->full_servers().begin(), view->full_servers().end());
+    state.coordinator_protocol = view->coordinator_protocol();
+    state.coordinator_version = view->coordinator_version();
   } else if (earlier == nullptr || absl::IsCancelled(view.status())) {
     return view.status();
   } else {
     state.view = earlier->view;
     state.failing_checkpoints = earlier->failing_checkpoints;
     state.full_servers = earlier->full_servers;
+    state.coordinator_protocol = earlier->coordinator_protocol;
+    state.coordinator_version = earlier->coordinator_version;
     state.coordinator_status = view.status();
   }
   if (with_servers) {

@@ -35,6 +35,8 @@ struct ClusterState {
   std::vector<ServerState> servers;  // in the view's order
   std::vector<v1::FailingCheckpoint> failing_checkpoints;
   std::vector<v1::FullServer> full_servers;
+  v1::ProtocolRange coordinator_protocol;
+  std::string coordinator_version;
   // Not OK: the view is an older one, because the coordinator did not answer this time.
   absl::Status coordinator_status;
 };

@@ -2,6 +2,8 @@
 
 #include <initializer_list>
 
+#include "server/cli/verbena/protocol_report.h"
+
 namespace verbena::cli {
 namespace {
 
@@ -58,7 +60,9 @@ std::vector<JsonObject> PartsOfStatus() {
         {"lag", "number", "Requests that a follower has not acknowledged."},
         {"copied_bytes", "number", "Bytes that the shard has sent to learners."},
         {"copy_bytes", "number", "Bytes that these learners need."}}},
-      WithServerHead("server status", "", {{"shards", "list of shard replicas", "Its shards."}}),
+      WithServerHead("server status", "",
+                     {{"version", "text", "Version of its program; empty: it does not name it."},
+                      {"shards", "list of shard replicas", "Its shards."}}),
       {"job",
        "",
        {{"name", "text", "Name of the job."},
@@ -142,7 +146,8 @@ std::vector<JsonObject> PartsOfShards() {
         {"device", "text", "Device of the transport; empty: shared memory."},
         {"rail", "number", "Number of the rail."},
         {"reason", "text", "Reason why this transport was selected."},
-        {"settings", "text", "Settings of the transport: path MTU, timeouts."}}},
+        {"settings", "text", "Settings of the transport: path MTU, timeouts."},
+        {"protocol", "number", "Protocol version of its records."}}},
       {"missing transport",
        "",
        {{"transport", "text", "shm, verbs or ofi."},
@@ -199,6 +204,7 @@ std::vector<JsonObject> ClusterCommands() {
        {{"healthy", "boolean", "Whether there are no problems."},
         {"problems", "list of text", "One sentence for each problem."},
         kCluster,
+        {"protocol", "protocol", "Protocol versions."},
         {"partitions", "partition counts", "Counts of partitions."},
         {"servers", "list of server status", "Servers of the cluster."},
         {"jobs", "list of job", "Jobs of the cluster."},
@@ -482,8 +488,8 @@ const std::vector<JsonObject>& JsonObjects() {
   static const auto& objects = *[] {
     auto* all = new std::vector<JsonObject>;
     for (const std::vector<JsonObject>& group :
-         {ClusterCommands(), ScaleHintCommand(), PartsOfStatus(), PartsOfTables(), PartsOfShards(),
-          TokenCommands(), CoordinatorCommands(), CheckpointCommands()}) {
+         {ClusterCommands(), ScaleHintCommand(), ProtocolParts(), PartsOfStatus(), PartsOfTables(),
+          PartsOfShards(), TokenCommands(), CoordinatorCommands(), CheckpointCommands()}) {
       all->insert(all->end(), group.begin(), group.end());
     }
     return all;

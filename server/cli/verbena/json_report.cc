@@ -4,10 +4,12 @@
 #include <map>
 
 #include "absl/time/time.h"
+#include "proto/protocol_version.h"
 #include "proto/spec/table_spec.h"
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/protocol_report.h"
 #include "server/cli/verbena/spec_report.h"
 
 namespace verbena::cli {
@@ -131,6 +133,7 @@ JsonArray Lanes(const v1::ShardStatistics& shard) {
     json.Add("rail", lane.rail());
     json.Add("reason", lane.reason());
     json.Add("settings", lane.settings());
+    json.Add("protocol", lane.protocol() == 0 ? kUnnamedProtocolVersion : lane.protocol());
     lanes.Add(json);
   }
   return lanes;
@@ -215,6 +218,7 @@ std::string StatusJson(const ClusterState& state) {
       shards.Add(shard);
     }
     JsonWriter json = ServerHead(server);
+    json.Add("version", server.server.version());
     json.Add("shards", shards);
     servers.Add(json);
   }
@@ -229,6 +233,7 @@ std::string StatusJson(const ClusterState& state) {
   json.Add("healthy", problems.empty());
   json.Add("problems", problem_list);
   json.Add("cluster", ClusterJson(state));
+  json.Add("protocol", ProtocolJson(state));
   json.Add("partitions", partitions);
   json.Add("servers", servers);
   json.Add("jobs", Jobs(state));

@@ -12,6 +12,7 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
+#include "server/cli/verbena/protocol_report.h"
 #include "server/cli/verbena/spec_report.h"
 #include "server/cli/verbena/text_table.h"
 
@@ -42,6 +43,7 @@ std::string ServersText(const ClusterState& state) {
                    {"LAG", kRight},
                    {"COPIED", kRight},
                    {"INCARNATION", kRight},
+                   {"VERSION"},
                    {"ZONE"},
                    {"ADDRESS"}});
   for (const ServerState& server : state.servers) {
@@ -53,6 +55,7 @@ std::string ServersText(const ClusterState& state) {
                     absl::StrCat(count.partitions), absl::StrCat(count.followers),
                     absl::StrCat(count.learners), absl::StrCat(count.lost),
                     absl::StrCat(copies.lag), CopiedWord(copies), absl::StrCat(incarnation),
+                    server.server.version().empty() ? "-" : Printable(server.server.version()),
                     server.server.zone().empty() ? "-" : Printable(server.server.zone()),
                     Printable(server.server.address())});
     }
@@ -152,7 +155,7 @@ std::string StatusText(const ClusterState& state) {
                   LivingServers(state).size(), " of ", view.expected_servers(),
                   " expected servers alive and answering\n", placement.all.partitions,
                   " partitions, ", placement.unassigned, " on no server, ", placement.all.lost,
-                  " lost by a table\n", CopiesText(state), "\n");
+                  " lost by a table\n", CopiesText(state), ProtocolText(state), "\n\n");
   absl::StrAppend(&text, ServersText(state), "\n", JobsText(state), "\n", TablesText(state));
   return text;
 }
