@@ -78,7 +78,7 @@ struct Counting {
   }
   void Step(uint64_t times = 1) {
     for (uint64_t i = 0; i < times; ++i) {
-      progress.Push(false);
+      progress.Push({});
       store.Push(0);
       store.Pull(0);
     }

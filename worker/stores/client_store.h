@@ -33,6 +33,7 @@ struct ClusterOptions {
   std::string token_file;
   int rank = 0;
   uint32_t workers = 1;
+  uint32_t max_workers = 0;  // not 0: the job is elastic; then `rank` is not used
   std::vector<std::shared_ptr<rdma::Device>> devices;  // that have the model's arenas
   bool resume = false;  // the tables have to be there: FAILED_PRECONDITION names one that is not
   absl::Duration timeout = absl::Seconds(30);
@@ -49,6 +50,9 @@ class ClientStore : public ParameterStore {
 
   const Layout& layout() const override { return layout_; }
   uint64_t run() const override { return client_->run().id; }
+  int rank() const { return client_->rank(); }
+  // Elastic: whether another worker makes the next step, or no other one has joined the run.
+  bool MayLeave() const;
   float* gradient() override { return gradient_->floats(); }
   float* parameters() override { return parameters_->floats(); }
   absl::Span<float* const> device_gradients() const override { return gpu_gradients_.arenas; }
@@ -97,6 +101,7 @@ class ClientStore : public ParameterStore {
   // Before the regions and tickets: users of the client are destroyed first.
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
+  uint64_t steps_ = 0;  // that this worker has ended
   std::optional<Region> gradient_, parameters_;
   GpuArenas gpu_gradients_, gpu_parameters_;
   std::unique_ptr<GpuGroup> group_;                 // of several GPUs

@@ -42,6 +42,7 @@ struct TrainingSpec {
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters
+  bool sum = false;             // workers' gradients are summed, not averaged
   // Options of the tables, names and values as on a command line (proto/spec/table_options.h). One
   // is set in the tables that may have this value: {"push_codec", "sign"} in dense ones.
   std::vector<std::pair<std::string, std::string>> table_options = {};
