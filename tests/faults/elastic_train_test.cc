@@ -2,6 +2,7 @@
 // the same command line, against a reference in one process.
 #include <signal.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/support/cluster.h"
+#include "verbena/client.h"
 #include "worker/models/load_model.h"
 #include "worker/stores/client_store.h"
 #include "worker/train/options.h"
@@ -146,7 +148,8 @@ std::string World::Reference(const Record& record) const {
   to.cluster = cluster.address();
   to.job = "reference";
   to.transport = TestTransport();
-  auto store = worker::ClientStore::Connect(to, layout, {}, worker::TrainingSpecOf(options, kSteps));
+  auto store =
+      worker::ClientStore::Connect(to, layout, {}, worker::TrainingSpecOf(options, kSteps));
   INFO(store.status().ToString());
   REQUIRE(store.ok());
   REQUIRE(worker::PullAll(store->get()).ok());
@@ -249,6 +252,116 @@ TEST_CASE("workers of verbena-train join, leave and are killed in a run, and beg
   CHECK(err.find(absl::StrCat(" step ", steps, " part ")) == std::string::npos);
   w.Leave(again);
   w.Leave(w.processes.back().get());
+}
+
+// A job of two workers that one program launches.
+std::vector<std::string> Launched(const World& w, const std::string& job, int steps,
+                                  const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = w.Words(TrainPath(), steps);
+  for (size_t i = 0; i + 1 < words.size(); ++i) {
+    if (words[i] == "--max-workers") words[i + 1] = "0";
+    if (words[i] == "--job") words[i + 1] = job;
+  }
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST_CASE("SIGTERM drains a step of all workers, and the same command goes on to the same bits") {
+  World w;
+  Process run(Launched(w, "job", kSteps));
+  REQUIRE(run.WaitFor(") step 20\n"));
+  run.Signal(SIGTERM);
+  REQUIRE(run.Wait() == 128 + SIGTERM);
+  std::smatch ended;
+  const std::string err = run.err();
+  INFO(err.substr(err.size() > 500 ? err.size() - 500 : 0));
+  REQUIRE(std::regex_search(
+      err, ended,
+      std::regex("SIGTERM: ended after step (\\d+); the tables of job 'job' are kept")));
+  const int steps = std::stoi(ended[1]);
+  for (const std::string worker : {"worker 0 ", "worker 1 "}) {
+    CHECK(std::regex_search(err, std::regex(absl::StrCat(worker, ".* step ", steps, "\n"))));
+    CHECK_FALSE(
+        std::regex_search(err, std::regex(absl::StrCat(worker, ".* step ", steps + 1, "\n"))));
+  }
+  const Finished resumed = RunProgram(Launched(w, "job", steps + kGoOn));
+  INFO(resumed.err);
+  REQUIRE(resumed.status == 0);
+  const Finished whole = RunProgram(Launched(w, "whole", steps + kGoOn));
+  REQUIRE(whole.status == 0);
+  CHECK(JsonField(resumed.out, "parameters_xxh64") == JsonField(whole.out, "parameters_xxh64"));
+  // Once more: there is nothing to do, and that is no failure.
+  const Finished again = RunProgram(Launched(w, "job", steps + kGoOn));
+  CHECK(again.status == 0);
+  CHECK(JsonField(again.out, "parameters_xxh64") == JsonField(whole.out, "parameters_xxh64"));
+}
+
+TEST_CASE("a second signal ends a worker that cannot end its step") {
+  World w;
+  const bool launched = GENERATE(true, false);
+  CAPTURE(launched);
+  Process first(launched ? Launched(w, "job", kSteps) : w.Words(TrainPath(), kSteps));
+  Process* const second = launched ? nullptr : w.Start();
+  REQUIRE(first.WaitFor(" step 20"));
+  w.cluster.server(0).Signal(SIGSTOP);
+  first.Signal(SIGTERM);
+  REQUIRE(first.WaitFor(launched ? "SIGTERM: the workers end after this step"
+                                 : "SIGTERM: ends after this step"));
+  CHECK(first.running());
+  first.Signal(SIGTERM);
+  CHECK(first.Wait(absl::Seconds(10)) == 128 + SIGTERM);
+  w.cluster.server(0).Signal(SIGCONT);
+  if (second != nullptr) CHECK(second->running());
+}
+
+// As a worker that was killed between the pushes of one step, which ended the run.
+void MakeStepOf(const World& w, const std::string& table) {
+  ClientOptions options;
+  options.cluster = w.cluster.address();
+  options.job = "job";
+  options.expected_workers = 2;
+  options.transport = TestTransport();
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<Region> regions;
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 2; ++i) {
+    clients.push_back(Client::Connect(options).value());
+    const Table opened = clients[i]->OpenTable(table).value();
+    regions.push_back(clients[i]->AllocateRegion(opened.bytes()).value());
+    std::fill_n(regions[i].floats(), opened.elements(), 0.0f);
+    tickets.push_back(clients[i]->Push(opened, regions[i]));
+    tickets.push_back(clients[i]->EndStep(opened));
+  }
+  for (Ticket& ticket : tickets) REQUIRE(ticket.Wait().ToString() == "OK");
+}
+
+TEST_CASE("a run that ended inside a step is not resumed as if it had not, nor trained twice") {
+  World w;
+  REQUIRE(RunProgram(Launched(w, "job", 10)).status == 0);
+  const std::string table = GENERATE("bias", "steps", "weights");
+  CAPTURE(table);
+  MakeStepOf(w, "job/" + table);
+  const std::string lacking = table == "bias"      ? "tables weights, steps lack"
+                              : table == "weights" ? "tables bias, steps lack"
+                                                   : "tables weights, bias lack";
+  // The table "steps" has counted no step of the model here.
+  const std::string inside = absl::StrCat("the run before ended inside step ",
+                                          table == "steps" ? 10 : 11, ", which ", lacking);
+  const Finished refused = RunProgram(Launched(w, "job", 30, {"--resume", "yes"}));
+  CHECK(refused.status == 1);
+  CHECK_THAT(refused.err, Contains("--resume: " + inside + "; restore an earlier checkpoint"));
+  const Finished resumed = RunProgram(Launched(w, "job", 30));
+  INFO(resumed.err);
+  CHECK(resumed.status == 0);
+  CHECK_THAT(resumed.err, Contains("warning: --resume: " + inside + "; training goes on after it"));
+  const int next = table == "steps" ? 11 : 12;
+  CHECK_THAT(resumed.err, Contains(absl::StrCat(") step ", next, "\n")) &&
+                              !Contains(absl::StrCat(") step ", next - 1, "\n")));
+  // It is not left out again.
+  const Finished later = RunProgram(Launched(w, "job", 40));
+  CHECK(later.status == 0);
+  CHECK_THAT(later.err, Contains(") step 31\n") && !Contains(") step 30\n"));
+  CHECK_THAT(later.err, !Contains("ended inside"));
 }
 
 }  // namespace elastic_train_test

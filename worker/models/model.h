@@ -101,7 +101,8 @@ class Model {
 
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
   // the loss's gradient, plus batch.penalty times the gradient of terms that do not depend on
-  // examples (such as L2 on dense weights); on GPUs once that. Returns the sum of the losses in nats. UNAVAILABLE: its GPU is lost.
+  // examples (such as L2 on dense weights); on GPUs once that. Returns the sum of the losses in
+  // nats. UNAVAILABLE: its GPU is lost.
   virtual absl::StatusOr<double> Gradient(const Batch& batch, double scale,
                                           const Parameters& parameters,
                                           const Gradients& gradients) = 0;

@@ -288,7 +288,30 @@ void ClientStore::Pull(size_t tensor) {
   const bool narrow = table.dtype() != v1::DTYPE_F32;
   if (narrow) narrow_pulls_.push_back(tensor);
   tickets_.push_back(client_->Pull(table, narrow ? *narrow_parameters_ : *parameters_,
-                                   RangeOf(tensor, table.element_bytes())));
+                                   RangeOf(tensor, table.element_bytes()), PullOptionsFor(tensor)));
+}
+
+PullOptions ClientStore::PullOptionsFor(size_t tensor) {
+  PullOptions options;
+  if (notes_versions_) {
+    options.versions = std::make_shared<StateVersions>();
+    versions_.emplace_back(tensor, options.versions);
+  }
+  return options;
+}
+
+absl::StatusOr<std::vector<AppliedSteps>> ClientStore::PullApplied() {
+  notes_versions_ = true;
+  versions_.clear();
+  for (size_t i = 0; i < layout_.size(); ++i) Pull(i);
+  notes_versions_ = false;
+  if (absl::Status status = Wait(); !status.ok()) return status;
+  std::vector<AppliedSteps> applied(layout_.size(), {UINT64_MAX, 0});
+  for (const auto& [tensor, versions] : versions_) {
+    applied[tensor].least = std::min(applied[tensor].least, versions->least_applies);
+    applied[tensor].greatest = std::max(applied[tensor].greatest, versions->greatest_applies);
+  }
+  return applied;
 }
 
 void ClientStore::Widen(size_t tensor) {
@@ -360,8 +383,8 @@ void ClientStore::PushSlices(size_t tensor) {
 
 void ClientStore::PullSlices(size_t tensor) {
   for (const GpuGroup::Slice& slice : SlicesOf(tensor)) {
-    tickets_.push_back(
-        client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu], RangeOf(tensor, slice)));
+    tickets_.push_back(client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu],
+                                     RangeOf(tensor, slice), PullOptionsFor(tensor)));
     pulled_to_devices_.push_back(slice);
   }
 }

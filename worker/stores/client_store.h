@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,6 +61,7 @@ class ClientStore : public ParameterStore {
   void Push(size_t tensor) override;
   void EndStep() override;
   void Pull(size_t tensor) override;
+  absl::StatusOr<std::vector<AppliedSteps>> PullApplied() override;
   absl::Status Wait() override;
   ClientRows* rows() override { return rows_.get(); }
   StoreStatistics statistics() const override;
@@ -80,6 +82,8 @@ class ClientStore : public ParameterStore {
   absl::Status AdviseOnResume(const absl::Status& status, size_t index,
                               const TrainingSpec& spec) const;
   absl::Status AllocateRegions(const TrainingSpec& spec);
+  // Notes the versions of the pull that it is for, during PullApplied().
+  PullOptions PullOptionsFor(size_t tensor);
   // Where a tensor lies in an arena, or region, of such elements.
   Range RangeOf(size_t tensor, size_t element_bytes) const;
   bool on_device() const { return !options_.devices.empty(); }
@@ -102,6 +106,8 @@ class ClientStore : public ParameterStore {
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
   uint64_t steps_ = 0;  // that this worker has ended
+  bool notes_versions_ = false;
+  std::vector<std::pair<size_t, std::shared_ptr<StateVersions>>> versions_;  // by tensor
   std::optional<Region> gradient_, parameters_;
   GpuArenas gpu_gradients_, gpu_parameters_;
   std::unique_ptr<GpuGroup> group_;                 // of several GPUs

@@ -56,6 +56,11 @@ struct StoreStatistics {
   std::string transport;      // the transport in use
 };
 
+// Steps that a tensor's parts have taken since it was initialised.
+struct AppliedSteps {
+  uint64_t least = 0, greatest = 0;
+};
+
 class ParameterStore {
  public:
   virtual ~ParameterStore() = default;
@@ -76,6 +81,8 @@ class ParameterStore {
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table
   virtual void Pull(size_t tensor) = 0;
+  // Pulls every tensor and waits. Returns the steps that each has taken; none: they are not kept.
+  virtual absl::StatusOr<std::vector<AppliedSteps>> PullApplied();
   // The first error of the operations started since the last Wait().
   virtual absl::Status Wait() = 0;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace verbena::worker {
 namespace {
@@ -48,19 +49,24 @@ JobProgress::Row JobProgress::RowOf(const Counts& counts) {
   Write(counts.made, &row[0]);
   Write(counts.at_start, &row[3]);
   Write(counts.run, &row[6]);
-  Write(counts.number, &row[9], 2);
-  Write(counts.workers | counts.flags, &row[11], 1);
+  Write(counts.number, &row[9], 1);
+  Write(counts.unequal.lacks, &row[10], 1);
+  const auto ahead = static_cast<uint64_t>(counts.unequal.ahead) & kAheadMask;
+  Write(counts.workers | counts.flags | ahead << kAheadShift, &row[11], 1);
   return row;
 }
 
 JobProgress::Counts JobProgress::CountsOf(uint64_t rank) const {
   const float* row = PulledRow(rank);
+  const auto ahead = static_cast<int64_t>(Read(row + 11, 1) >> kAheadShift);
   return {.made = Read(row),
           .at_start = Read(row + 3),
           .run = Read(row + 6),
-          .number = Read(row + 9, 2),
+          .number = Read(row + 9, 1),
           .workers = Read(row + 11, 1) & kWorkersMask,
-          .flags = Read(row + 11, 1) & ~kWorkersMask};
+          .flags = Read(row + 11, 1) & kFlagsMask,
+          .unequal = {.ahead = ahead > kMostAhead ? ahead - (kMostAhead + 1) * 2 : ahead,
+                      .lacks = Read(row + 10, 1)}};
 }
 
 JobProgress::Row JobProgress::RowOf(const ResumedSettings& settings) {
@@ -166,22 +172,55 @@ uint64_t JobProgress::Begin() {
     counted_.flags = newest.flags & kResumes;
     joined_ = options_.begins_with > 0;
   } else {
+    begins_ = true;
     counted_ = {.at_start = newest.number == 0 ? 0 : StepsOf(newest),
                 .run = options_.run,
                 .number = newest.number + 1,
                 .workers = options_.workers,
-                .flags = options_.resume && options_.begins_with > 0 ? kResumes : 0};
+                .flags = options_.resume && options_.begins_with > 0 ? kResumes : 0,
+                .unequal = newest.unequal};
   }
   return counted_.at_start;
+}
+
+std::string JobProgress::TakeUnequal(absl::Span<const AppliedSteps> applied) {
+  if (!options_.steps_tensor || !options_.together || applied.empty() || !begins_) return "";
+  const size_t counter = *options_.steps_tensor;
+  uint64_t most = 0;
+  for (size_t i = 0; i < counter; ++i) most = std::max(most, applied[i].greatest);
+  // A part that was lost and reset has taken far fewer, and lacks no step of a run.
+  const auto lack = [most](uint64_t steps) { return most - steps <= kMostLack ? most - steps : 0; };
+  const Unequal before = counted_.unequal;
+  const auto ahead = static_cast<int64_t>(most) - static_cast<int64_t>(applied[counter].greatest);
+  counted_.unequal = {.ahead = std::clamp(ahead, -kMostAhead - 1, kMostAhead)};
+  std::vector<std::string> lacking;
+  for (size_t i = 0; i < counter; ++i) {
+    const uint64_t lacks = lack(applied[i].least) + lack(applied[i].greatest);
+    counted_.unequal.lacks = std::min(counted_.unequal.lacks + lacks, kMostLacks);
+    if (lacks > 0 || counted_.unequal.ahead + 1 == before.ahead) {
+      lacking.push_back(store_.layout()[i].name);
+    }
+  }
+  // Before the first run parameters may have been assigned.
+  if (counted_.number == 1 || counted_.unequal == before) return "";
+  if (counted_.unequal.ahead == before.ahead + 1) {
+    ++counted_.at_start;
+    lacking.push_back(store_.layout()[counter].name);
+  } else if (counted_.unequal.lacks == before.lacks && counted_.unequal.ahead + 1 != before.ahead) {
+    return "";  // an operator has assigned tables since
+  }
+  return absl::StrCat("the run before ended inside step ", counted_.at_start, ", which ",
+                      lacking.size() == 1 ? "table " : "tables ", absl::StrJoin(lacking, ", "),
+                      lacking.size() == 1 ? " lacks" : " lack");
 }
 
 absl::Status JobProgress::CheckResumed() const {
   if (!resumed_) return absl::OkStatus();
   const auto differs = [this](const char* option, uint64_t kept, uint64_t given) {
     if (joined_) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("--max-workers: ", option, " is ", given, ", and the run that this worker "
-                       "joins has ", kept, "; give all workers of a job the same options"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--max-workers: ", option, " is ", given, ", and the run that this worker joins has ",
+          kept, "; give all workers of a job the same options"));
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "--resume: ", option, " is ", given, ", and the run that is resumed had ", kept,

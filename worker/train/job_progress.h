@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker/models/layout.h"
 #include "worker/stores/parameter_store.h"
 
@@ -77,6 +78,11 @@ class JobProgress {
   // had when the run began: the same for all of its workers. If workers make different numbers of
   // steps, it is the mean, so that the total of steps equals that of a run without a break.
   uint64_t Begin();
+  uint64_t at_start() const { return counted_.at_start; }
+  // Call after Begin(), together, with the steps that each tensor has taken. A run whose workers
+  // were all killed inside a step has left it in some tensors alone. It then counts as made, so
+  // that it is not trained twice. Returns which tensors lack it; empty: none.
+  std::string TakeUnequal(absl::Span<const AppliedSteps> applied);
   // Elastic: whether this worker has joined a run that others have begun to train.
   bool joined() const { return joined_; }
   // Elastic: the steps that are over, by the last pull; the same for all workers of a step.
@@ -112,7 +118,19 @@ class JobProgress {
   // In one digit with the number of workers, which is at most 1024.
   static constexpr uint64_t kWorkersMask = 0xfff;
   static constexpr uint64_t kLeaves = 1 << 12, kDrains = 1 << 13, kResumes = 1 << 14;
+  static constexpr uint64_t kFlagsMask = kLeaves | kDrains | kResumes;
+  static constexpr int kAheadShift = 15;
+  static constexpr uint64_t kAheadMask = 63;  // two's complement
+  static constexpr int64_t kMostAhead = 31;
+  // Of a tensor, and of all.
+  static constexpr uint64_t kMostLack = 63, kMostLacks = (1 << 21) - 1;
   using Row = std::array<float, kRow>;
+  // How the numbers of steps that the tensors have taken differ.
+  struct Unequal {
+    int64_t ahead = 0;   // the model's tensors of this one
+    uint64_t lacks = 0;  // the sum of what the model's tensors lack
+    bool operator==(const Unequal&) const = default;
+  };
   struct Counts {
     uint64_t made = 0;      // steps since the run began
     uint64_t at_start = 0;  // steps of the job when the run began
@@ -120,6 +138,7 @@ class JobProgress {
     uint64_t number = 0;  // of the run, from 1; 0: no worker has written this row
     uint64_t workers = 0;
     uint64_t flags = 0;  // kLeaves, ...
+    Unequal unequal;     // when the run began
   };
 
   static void Write(uint64_t number, float* digits, size_t count = kDigits);
@@ -148,6 +167,7 @@ class JobProgress {
   std::array<float, kDigits> stop_at_start_ = {};
   bool asked_ = false;
   bool joined_ = false;
+  bool begins_ = false;  // none of this run had pushed before
 };
 
 }  // namespace verbena::worker

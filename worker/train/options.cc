@@ -138,7 +138,8 @@ CLI::Validator ResumeWord() {
         if (word == "true" || word.empty()) word = "yes";
         if (word == "false") word = "no";
         if (word == "yes" || word == "no" || word == "auto") return "";
-        return absl::StrCat("'", absl::CHexEscape(word), "' is not allowed; allowed: yes, no, auto");
+        return absl::StrCat("'", absl::CHexEscape(word),
+                            "' is not allowed; allowed: yes, no, auto");
       },
       "");
 }
@@ -256,6 +257,7 @@ void AddCluster(CLI::App* app, Options* o) {
          "end with status 0 if all steps are made, so that the same command may be run again")
       ->type_name("yes|no|auto")
       ->expected(0, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->transform(ResumeWord());
   app->add_option(
          "--rank", o->rank,

@@ -193,8 +193,9 @@ std::string CheckRanges(const Options& o) {
 std::string CheckElastic(const Options& o) {
   if (o.max_workers == 0) return "";
   if (o.max_workers < o.workers || o.max_workers > 1024) {
-    return absl::StrCat("--max-workers: ", o.max_workers, " is not allowed; allowed with --workers ",
-                        o.workers, ": ", o.workers, " to 1024, or 0");
+    return absl::StrCat("--max-workers: ", o.max_workers,
+                        " is not allowed; allowed with --workers ", o.workers, ": ", o.workers,
+                        " to 1024, or 0");
   }
   if (o.job.empty()) return "--max-workers needs --job, a name that all workers of the job share";
   if (o.rank >= 0) return "--max-workers: workers get their ranks from the job; leave --rank out";

@@ -89,8 +89,8 @@ JobProgressOptions ProgressOptions(const Model& model, const ParameterStore& sto
 struct Division {
   std::vector<uint64_t> ranks;  // elastic; may be empty: nobody has a part
   uint64_t workers = 1;
-  uint64_t number = 0;   // this worker's; `workers`: it has no part
-  bool batch = true;     // false: nobody has a part
+  uint64_t number = 0;  // this worker's; `workers`: it has no part
+  bool batch = true;    // false: nobody has a part
   bool operator==(const Division&) const = default;
 };
 
@@ -125,13 +125,25 @@ class Loop {
 
   // Once, before the first step.
   absl::Status Begin() {
-    if (absl::Status status = PullAll(&store_); !status.ok()) return status;
-    const uint64_t behind = progress_.Begin();
+    const absl::StatusOr<std::vector<AppliedSteps>> applied = store_.PullApplied();
+    if (!applied.ok()) return applied.status();
+    uint64_t behind = progress_.Begin();
+    const std::string lacking = progress_.TakeUnequal(*applied);
+    if (options_.resume && !lacking.empty()) {
+      if (!options_.resume_anyhow) {
+        return absl::FailedPreconditionError(
+            "--resume: " + lacking +
+            "; restore an earlier checkpoint, or give --resume auto, "
+            "which takes the step as made");
+      }
+      if (Warns()) hooks_.warn("warning: --resume: " + lacking + "; training goes on after it");
+    }
+    behind = progress_.at_start();
     if (elastic()) Divide();
     if (options_.resume || progress_.joined()) {
       if (absl::Status same = progress_.CheckResumed(); !same.ok()) return same;
       const std::string difference = progress_.DataDifference();
-      if (!difference.empty() && options_.rank == 0 && hooks_.warn) {
+      if (!difference.empty() && Warns()) {
         hooks_.warn("warning: --resume: " + difference +
                     "; training goes on with other examples than that run would have");
       }
@@ -139,7 +151,7 @@ class Loop {
     }
     if (elastic()) first_ = progress_.steps();
     next_ = totals_.steps = first_;
-    if (first_ >= options_.steps && (options_.may_be_over || elastic())) return absl::OkStatus();
+    if (first_ >= options_.steps && (options_.resume_anyhow || elastic())) return absl::OkStatus();
     if (options_.resume && first_ >= options_.steps) {
       return absl::FailedPreconditionError(absl::StrCat("nothing to resume: the tables have ",
                                                         first_, " steps behind them, and ",
@@ -175,7 +187,10 @@ class Loop {
       return Diverged(absl::StrCat("the loss of step ", step, " is ", *loss));
     }
     const size_t tensors = store_.layout().size();
-    for (size_t i = 0; i < tensors; ++i) store_.Push(i);
+    // The counts first: a worker that is killed here leaves no step that would be made twice.
+    const size_t own = model_.layout().size();
+    for (size_t i = own; i < tensors; ++i) store_.Push(i);
+    for (size_t i = 0; i < own; ++i) store_.Push(i);
     for (size_t t = 0; t < tables_; ++t) rows_.Push(t, now.batch.keys[t]);
     store_.EndStep();
     if (more && !options_.prefetch) BeginLookup();
@@ -193,7 +208,9 @@ class Loop {
   // Whether this worker has made its last step, or all have.
   bool Drained() const { return leaves_ || (options_.drain_together && progress_.drained()); }
   // Whether it validates and writes settings: one of the step's workers, if they have parts in it.
-  bool Leads() const { return elastic() ? division_.batch && division_.number == 0 : options_.rank == 0; }
+  bool Leads() const {
+    return elastic() ? division_.batch && division_.number == 0 : options_.rank == 0;
+  }
 
   // After a step, by the worker that leads.
   absl::Status Validate(const float* parameters) {
@@ -225,6 +242,7 @@ class Loop {
 
  private:
   bool elastic() const { return options_.max_workers > 0; }
+  bool Warns() const { return options_.rank == 0 && hooks_.warn; }
 
   // By the parameters of the last pull.
   void Divide() {
@@ -249,8 +267,8 @@ class Loop {
     next.batch_size = share.batch;
     next.division = division_;
     if (elastic()) {
-      next.batch.penalty = static_cast<double>(next.batch.ids.size()) /
-                           static_cast<double>(next.batch_size);
+      next.batch.penalty =
+          static_cast<double>(next.batch.ids.size()) / static_cast<double>(next.batch_size);
     }
     return model_.Prepare(&next.batch);
   }
@@ -291,8 +309,8 @@ class Loop {
     }
     // The tables take the mean over the workers, so each scales by how many there are: the mean is
     // then the batch's, however unevenly it was split. Those of an elastic job take the sum.
-    const double scale = static_cast<double>(elastic() ? 1 : options_.workers) /
-                         static_cast<double>(now.batch_size);
+    const double scale =
+        static_cast<double>(elastic() ? 1 : options_.workers) / static_cast<double>(now.batch_size);
     const absl::StatusOr<double> loss = model_.Gradient(
         now.batch, scale, {store_.parameters(), now.rows, store_.device_parameters()},
         {store_.gradient(), absl::MakeSpan(now.row_gradients), store_.device_gradients()});
@@ -316,7 +334,7 @@ class Loop {
   Division division_;  // of the next step
   uint64_t first_ = 0, next_ = 0;
   Prepared prepared_[2];
-  uint64_t turn_ = 0;  // steps of this worker: which of prepared_, and slot, is the next step's
+  uint64_t turn_ = 0;      // steps of this worker: which of prepared_, and slot, is the next step's
   size_t looking_up_ = 0;  // the slot whose rows were requested last
   bool leaves_ = false;
   RecentLoss recent_;
@@ -350,6 +368,11 @@ absl::Status CheckTraining(const Model& model, const ParameterStore& store,
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<AppliedSteps>> ParameterStore::PullApplied() {
+  if (absl::Status status = PullAll(this); !status.ok()) return status;
+  return std::vector<AppliedSteps>();
+}
 
 absl::Status PullAll(ParameterStore* store) {
   for (size_t i = 0; i < store->layout().size(); ++i) store->Pull(i);

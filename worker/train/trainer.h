@@ -67,11 +67,12 @@ struct TrainOptions {
   // arithmetic. The previous run may have had another number of workers. In ssp and async all
   // workers begin at the mean of the counts of its workers. The average begins with the current
   // parameters. FAILED_PRECONDITION: there are `steps` or more already, or the previous run had
-  // another batch or seed. Needs count_steps.
+  // another batch or seed, or (together) ended inside a step, which tensors have that others lack.
+  // Needs count_steps.
   bool resume = false;
-  // If there are `steps` or more already, there is nothing to do, and that is no error. So it is in
-  // an elastic job.
-  bool may_be_over = false;
+  // With `resume`: takes a step that tensors lack as made, with a warning, as though a worker had
+  // died in it. If there are `steps` or more already, that is no error. So it is in an elastic job.
+  bool resume_anyhow = false;
   bool drain_together = false;
   // Size of the training files, as in ResumedSettings; 0: not known.
   uint64_t data_bytes = 0;

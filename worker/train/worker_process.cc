@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,6 +41,10 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 // Between two progress messages; a step may take microseconds.
 constexpr double kProgressSeconds = 0.1;
 constexpr int kStopCheckMs = 100;
+constexpr std::string_view kDrainsAtTerminate =
+    "verbena-train: SIGTERM: ends after this step; a second signal ends it at once\n";
+constexpr std::string_view kDrainsAtInterrupt =
+    "verbena-train: SIGINT: ends after this step; a second signal ends it at once\n";
 
 ClusterOptions ClusterOptionsOf(const Options& options) {
   ClusterOptions cluster;
@@ -85,7 +90,7 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.count_steps = !options.job.empty() && !options.drop_tables;
   train.separate_steps = options.consistency != "sync";
   train.resume = options.resume;
-  train.may_be_over = options.resume_auto;
+  train.resume_anyhow = options.resume_auto;
   // Workers that a launcher has started get its signal together, and must end after the same step:
   // a step without one of them lacks its part of the batch.
   train.drain_together = options.channel >= 0 && train.count_steps && !train.separate_steps;
@@ -192,9 +197,8 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   }
   started(train.steps);
   hooks.training = &g_training;
-  absl::StatusOr<TrainResult> result =
-      Train(trained.model.get(), trained.store.get(), train,
-            WithStepLines(options, train.rank, std::move(hooks)));
+  absl::StatusOr<TrainResult> result = Train(trained.model.get(), trained.store.get(), train,
+                                             WithStepLines(options, train.rank, std::move(hooks)));
   g_training.store(false);
   if (!result.ok()) return result.status();
   // A signal in the last step.
@@ -208,7 +212,13 @@ void OnStopSignal(int signal) {
   if (g_drain.load() && !g_launched.load()) _exit(128 + signal);
   g_signal.store(signal);
   g_drain.store(true);
-  if (!g_training.load()) g_stop.store(true);
+  if (!g_training.load()) {
+    g_stop.store(true);
+  } else if (!g_launched.load()) {
+    // The texts are there already: this may run at any point of the program.
+    const std::string_view text = signal == SIGINT ? kDrainsAtInterrupt : kDrainsAtTerminate;
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
 }
 
 // After a signal: what this worker has done. It has left the job.
