@@ -252,6 +252,27 @@ Ticket Client::AssignRows(const Table& table, absl::Span<const uint64_t> keys, c
   return ticket;
 }
 
+namespace {
+
+// Has *done set `versions`, if there are any, to those of the chunks that are pulled. Returns what
+// collects them: `pulled`, or a new one if that is null.
+std::shared_ptr<client::PulledState> Versions(const std::shared_ptr<StateVersions>& versions,
+                                              std::shared_ptr<client::PulledState> pulled,
+                                              ClientCore::Done* done) {
+  if (versions == nullptr) return pulled;
+  if (pulled == nullptr) pulled = std::make_shared<client::PulledState>();
+  *done = [pulled, versions, then = std::move(*done)](absl::Status status) {
+    if (status.ok()) {
+      *versions = {pulled->least_version, pulled->greatest_version, pulled->least_applies,
+                   pulled->greatest_applies};
+    }
+    then(std::move(status));
+  };
+  return pulled;
+}
+
+}  // namespace
+
 Ticket Client::Pull(const Table& table, const Region& destination, const Range& range,
                     const PullOptions& options) {
   Ticket ticket;
@@ -259,8 +280,9 @@ Ticket Client::Pull(const Table& table, const Region& destination, const Range& 
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
         if (!slice.ok()) return slice.status();
+        auto pulled = Versions(options.versions, nullptr, &done);
         return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
-                         std::move(done));
+                         std::move(done), std::move(pulled));
       });
   return ticket;
 }
@@ -269,25 +291,17 @@ Ticket Client::PullState(const Table& table, std::string_view array, const Regio
                          const Range& range, const StateOptions& options) {
   auto pulled = std::make_shared<client::PulledState>();
   Ticket ticket;
-  ticket.state_ = impl_->Launch([&](ClientCore& core,
-                                    ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
-    auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
-    if (!slice.ok()) return slice.status();
-    const auto index = impl_->ArrayOf("pull of state", table, array);
-    if (!index.ok()) return index.status();
-    pulled->array = *index;
-    if (options.versions != nullptr) {
-      done = [pulled, versions = options.versions, then = std::move(done)](absl::Status status) {
-        if (status.ok()) {
-          *versions = {pulled->least_version, pulled->greatest_version, pulled->least_applies,
-                       pulled->greatest_applies};
-        }
-        then(std::move(status));
-      };
-    }
-    return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
-                     std::move(done), pulled);
-  });
+  ticket.state_ = impl_->Launch(
+      [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
+        auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
+        if (!slice.ok()) return slice.status();
+        const auto index = impl_->ArrayOf("pull of state", table, array);
+        if (!index.ok()) return index.status();
+        pulled->array = *index;
+        auto collected = Versions(options.versions, pulled, &done);
+        return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
+                         std::move(done), std::move(collected));
+      });
   return ticket;
 }
 

@@ -90,7 +90,7 @@ struct Answer {
                         // in MiB, or kPartitionIsFull (proto/wire/record.h); 0: a
                         // group names more rows than may be in memory together (cold tier)
   uint64_t version = 0;
-  uint64_t applies = 0;  // pull of state: of the chunk
+  uint64_t applies = 0;  // pull: of the chunk
 };
 
 // A chunk's parameters or an array of its state, or rows gathered for a lookup or a scan; pinned

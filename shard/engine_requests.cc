@@ -99,7 +99,7 @@ PullOutcome Engine::Pull(const PullRequest& request) {
     outcome.kind = PullOutcome::Kind::kDeferred;
     return outcome;
   }
-  if (request.array != 0) outcome.answer.applies = dense.table->chunk(chunk).applies;
+  outcome.answer.applies = dense.table->chunk(chunk).applies;
   if (!dense.table->PinToPull(chunk, request.array, &outcome.view)) {
     outcome.answer = {ReplyStatus::kResourceExhausted, 0, 0};
     e.CountAnswer(outcome.answer.status);

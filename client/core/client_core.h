@@ -98,7 +98,7 @@ struct AssignedState {
 // A pull of an array of the optimizer's state, and the versions and counts of applies of the chunks
 // that were read.
 struct PulledState {
-  uint8_t array = 0;  // 1 + its index
+  uint8_t array = 0;  // 1 + its index; 0: parameters
   uint64_t least_version = UINT64_MAX, greatest_version = 0;
   uint64_t least_applies = UINT64_MAX, greatest_applies = 0;
 
@@ -180,8 +180,8 @@ class ClientCore {
   absl::StatusOr<OperationId> Push(uint32_t table, const Slice& slice, int64_t deadline_ns,
                                    Done done, std::unique_ptr<PushEncoding> encoded = nullptr,
                                    Write write = {}, const AssignedState& state = {});
-  // `state`: pulls its array of the optimizer's state, and adds the chunks' versions to it; null:
-  // pulls parameters.
+  // `state`: pulls its array of the optimizer's state, or parameters if that is 0, and adds the
+  // chunks' versions to it; null: pulls parameters.
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
                                    Done done, std::shared_ptr<PulledState> state = nullptr);

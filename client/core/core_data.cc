@@ -234,10 +234,10 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
                                              int64_t deadline_ns, Done done,
                                              std::shared_ptr<PulledState> state) {
   Impl& c = *impl_;
-  PullRequests& requests =
-      state != nullptr ? c.tracker.requests.pull_state : c.tracker.requests.pull;
+  const bool of_state = state != nullptr && state->array != 0;
+  PullRequests& requests = of_state ? c.tracker.requests.pull_state : c.tracker.requests.pull;
   auto target = c.Check(requests.name(), table, slice,
-                        state != nullptr ? Impl::Data::kPulledState : Impl::Data::kPulled);
+                        of_state ? Impl::Data::kPulledState : Impl::Data::kPulled);
   if (!target.ok()) return target.status();
   auto operation = c.Start(requests.name(), target->table, deadline_ns, std::move(done));
   if (!operation.ok()) return operation.status();

@@ -182,7 +182,7 @@ struct Operation {
   float* sums = nullptr;                         // destination of its sums, in blocks[1]
   std::shared_ptr<ScanResult> scan;              // for a scan
   std::shared_ptr<OptimizerUpdate> change;       // for a change of the optimizer
-  std::shared_ptr<PulledState> pulled;           // for a pull of state
+  std::shared_ptr<PulledState> pulled;           // for a pull that wants it
   PendingRequestList entries;
   Links<Operation> timer_links, finished_links;
 };

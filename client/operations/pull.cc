@@ -108,7 +108,9 @@ void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
     ++tracker_.counters.pulls;
     tracker_.counters.bytes_pulled += bytes;
     if (entry->staging != nullptr) tracker_.turn_bytes += uint64_t{entry->elements} * sizeof(float);
-    if (live && traits_.state) entry->operation->pulled->Add(reply.version, reply.applies);
+    if (live && entry->operation->pulled != nullptr) {
+      entry->operation->pulled->Add(reply.version, reply.applies);
+    }
     if (live && Decodes(*table)) {
       const TracedBlock traced("decode", bytes);
       codec::Decode(shard::BestIsa(), table->pull_type, entry->staging, 0,

@@ -350,7 +350,7 @@ struct Reply {
                      // push: the chunk's version afterwards. rows: the lowest version of the
                      // groups. scan: the cursor after the written rows. replicate, beacon: this
                      // server's memory limit in bytes
-  uint64_t applies;  // pull of state: the chunk's count of applies. Others: 0
+  uint64_t applies;  // pull: the chunk's count of applies. Others: 0
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[32];
 };

@@ -212,6 +212,11 @@ TEST_CASE("state: acknowledged state survives a failover, and is that of one ste
     CHECK(versions->least_applies == 1'000'000'000'000);
     CHECK(versions->greatest_applies == 1'000'000'000'000);
   }
+  *versions = {};
+  REQUIRE(f.client->Pull(table, f.region, {}, {.versions = versions}).Wait().ok());
+  CHECK(versions->least_version == 1);
+  CHECK(versions->least_applies == 1'000'000'000'000);
+  CHECK(versions->greatest_applies == 1'000'000'000'000);
 }
 
 // The state of a chunk is twice as large as its parameters and gradients.

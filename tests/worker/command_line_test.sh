@@ -31,7 +31,7 @@ expect 0 "--consistency" --help
 for option in cluster format model data test workers validate-every validate-examples early-stop \
   embedding hidden ngrams staleness dtype gradient-dtype push-codec pull-codec \
   optimizer rate schedule warmup-steps weight-decay clip-global-norm min-count max-rows hot-bytes row-dtype table-option predictions json epochs batch steps \
-  seed transport job rank timeout checksum log log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
+  seed transport job rank max-workers resume timeout checksum log log-steps config holdout input-memory spool-bytes count-models rdma-device rdma-address \
   device rdma-gpu-direct rdma-gid-index rdma-traffic-class rdma-service-level rdma-mtu rdma-timeout rdma-retries; do
   grep -q -- "--$option" "$work/out" || fail "--help does not explain --$option"
 done
@@ -58,6 +58,16 @@ expect 2 "--optimizer: adma is none of adagrad, adam" "${base[@]}" --optimizer a
 expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
+elastic=("${base[@]}" --workers 2 --max-workers 4 --job j)
+expect 2 "--max-workers: 1 is not allowed; allowed with --workers 2: 2 to 1024, or 0" \
+  "${base[@]}" --workers 2 --max-workers 1 --job j
+expect 2 "--max-workers needs --job" "${base[@]}" --max-workers 4
+expect 2 "--max-workers: workers get their ranks from the job; leave --rank out" "${elastic[@]}" --rank 0
+expect 2 "--max-workers is for --consistency sync" "${elastic[@]}" --consistency ssp
+expect 2 "--local has one worker" "${base[@]}" --local --max-workers 2
+expect 2 "--resume: 'maybe' is not allowed; allowed: yes, no, auto" "${base[@]}" --job j --resume maybe
+expect 2 "--resume needs --job" "${base[@]}" --resume
+expect 2 "--resume needs --job" "${base[@]}" --resume auto
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
 expect 2 "in brackets" --format libsvm --data "$work/data" --cluster ::1:7000
 expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0

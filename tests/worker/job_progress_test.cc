@@ -78,7 +78,7 @@ struct Counting {
   }
   void Step(uint64_t times = 1) {
     for (uint64_t i = 0; i < times; ++i) {
-      progress.Push(false);
+      progress.Push({});
       store.Push(0);
       store.Pull(0);
     }
@@ -327,6 +327,131 @@ TEST_CASE("a run whose loss is no number ends before it is pushed") {
       std::string(diverged.message()),
       Catch::Matchers::Contains("training has diverged: the loss of step 0 is nan; a lower"));
   CHECK(store.pushes == 0);
+}
+
+// A worker of an elastic job of up to four, which begins with two.
+struct Seat {
+  Seat(Tables* tables, uint64_t run, uint64_t rank, bool resume = false)
+      : store(tables, run),
+        progress(&store, {.workers = 4,
+                          .rank = rank,
+                          .run = run,
+                          .begins_with = 2,
+                          .resume = resume,
+                          .steps_tensor = 0}) {
+    store.Pull(0);
+    progress.Begin();
+  }
+  std::vector<uint64_t> members() {
+    store.Pull(0);
+    return progress.members();
+  }
+  AsyncStore store;
+  JobProgress progress;
+};
+
+// A step of these workers, of which one may leave after it.
+void StepOf(const std::vector<Seat*>& workers, const Seat* leaves = nullptr) {
+  for (Seat* worker : workers) worker->store.Pull(0);
+  for (Seat* worker : workers) worker->progress.Push({.leaves = worker == leaves});
+  for (Seat* worker : workers) worker->store.Push(0);
+}
+
+using Ranks = std::vector<uint64_t>;
+
+TEST_CASE("elastic: a step is divided among those that had a part in the last one and stayed") {
+  Tables tables = StepsOfWorkers(4);
+  Seat a(&tables, 7, 0), b(&tables, 7, 1);
+  CHECK(a.members() == Ranks{0, 1});
+  CHECK_FALSE(b.progress.joined());
+  StepOf({&a, &b});
+  Seat c(&tables, 7, 2);
+  CHECK(c.progress.joined());
+  CHECK(c.members() == Ranks{0, 1});
+  CHECK(c.progress.steps() == 1);
+  StepOf({&a, &b, &c});
+  for (Seat* worker : {&a, &b, &c}) CHECK(worker->members() == Ranks{0, 1, 2});
+  StepOf({&a, &b, &c}, &b);
+  CHECK(a.members() == Ranks{0, 2});
+  StepOf({&a});  // c was killed
+  CHECK(a.members() == Ranks{0});
+  Seat again(&tables, 7, 1);  // the rank of b
+  CHECK(again.members() == Ranks{0});
+  CHECK(again.progress.steps() == 4);
+  StepOf({&a, &again}, &a);
+  CHECK(again.members() == Ranks{1});
+  CHECK(again.progress.steps() == 5);
+}
+
+TEST_CASE("elastic: where all have left, those that join make a step without a batch") {
+  Tables tables = StepsOfWorkers(4);
+  Seat a(&tables, 7, 0);
+  StepOf({&a}, &a);
+  Seat c(&tables, 7, 2), d(&tables, 7, 3);
+  CHECK(c.members().empty());
+  CHECK(c.progress.steps() == 1);
+  StepOf({&c, &d});
+  CHECK(c.members() == Ranks{2, 3});
+  CHECK(d.progress.steps() == 1);
+  StepOf({&c, &d});
+  CHECK(d.members() == Ranks{2, 3});
+  CHECK(d.progress.steps() == 2);
+}
+
+TEST_CASE(
+    "elastic: a run that resumes goes on after the steps of all runs, and so do joining workers") {
+  Tables tables = StepsOfWorkers(4);
+  for (const uint64_t run : {7, 8, 9}) {
+    const bool resume = run != 8;
+    Seat a(&tables, run, 0, resume), b(&tables, run, 1, resume);
+    CHECK(a.progress.steps() == (run == 9 ? 6 : 0));
+    CHECK(a.members() == Ranks{0, 1});
+    for (int i = 0; i < 3; ++i) StepOf({&a, &b});
+    Seat c(&tables, run, 3, !resume);  // that of the run counts
+    CHECK(c.progress.steps() == (run == 9 ? 9 : 3));
+  }
+}
+
+TEST_CASE("a step that some tensors lack is counted, once, and the tensors are named") {
+  const Layout layout({{"weights", {4}}, {"bias", {1}}, JobProgress::StepsTensor(1)});
+  Tables tables(layout);
+  const auto begin = [&](uint64_t run, std::vector<AppliedSteps> applied, std::string* lacking) {
+    AsyncStore store(&tables, run);
+    JobProgress progress(&store, {.run = run, .steps_tensor = 2});
+    store.Pull(2);
+    progress.Begin();
+    *lacking = progress.TakeUnequal(applied);
+    const uint64_t at_start = progress.at_start();
+    progress.Push({});
+    store.Push(2);
+    return at_start;
+  };
+  std::string lacking;
+  // The first parameters were assigned, which counts as a step.
+  CHECK(begin(1, {{1, 1}, {1, 1}, {0, 0}}, &lacking) == 0);
+  CHECK(lacking.empty());
+  CHECK(begin(2, {{2, 2}, {2, 2}, {1, 1}}, &lacking) == 1);
+  CHECK(lacking.empty());
+  SECTION("the counts lack it") {
+    CHECK(begin(3, {{4, 4}, {3, 4}, {2, 2}}, &lacking) == 3);
+    CHECK(lacking == "the run before ended inside step 3, which tables bias, steps lack");
+    CHECK(begin(4, {{5, 5}, {4, 5}, {3, 3}}, &lacking) == 4);
+    CHECK(lacking.empty());
+    CHECK(begin(5, {{7, 7}, {6, 7}, {4, 4}}, &lacking) == 6);
+    CHECK(lacking == "the run before ended inside step 6, which tables bias, steps lack");
+  }
+  SECTION("a tensor lacks it") {
+    CHECK(begin(3, {{3, 3}, {2, 2}, {2, 2}}, &lacking) == 2);
+    CHECK(lacking == "the run before ended inside step 2, which table bias lacks");
+    CHECK(begin(4, {{4, 4}, {3, 3}, {3, 3}}, &lacking) == 3);
+    CHECK(lacking.empty());
+    CHECK(begin(5, {{4, 4}, {3, 3}, {4, 4}}, &lacking) == 4);
+    CHECK(lacking == "the run before ended inside step 4, which tables weights, bias lack");
+  }
+  SECTION("a part that was reset is not one that lacks a step") {
+    CHECK(begin(3, {{0, 100}, {100, 100}, {99, 99}}, &lacking) == 2);
+    CHECK(lacking.empty());
+  }
 }
 
 }  // namespace

@@ -62,10 +62,11 @@ absl::StatusOr<Inputs> FindInputs(const Options& options, const std::atomic<bool
   index.parse = ModelOf(options) == "logistic";
   index.block_bytes = BlockBytesFor(options.input_memory);
   index.progress = PassProgress(stop);
-  if (options.rank >= 0 && options.workers > 1) {
-    index.refuse_pipes = absl::StrCat("of which each of ", options.workers,
-                                      " workers that are launched one by one would read another "
-                                      "part; give a file");
+  if ((options.rank >= 0 && options.workers > 1) || options.max_workers > 1) {
+    index.refuse_pipes =
+        absl::StrCat("of which each of ", std::max(options.workers, options.max_workers),
+                     " workers that are launched one by one would read another "
+                     "part; give a file");
   }
   Spool spool(options.spool_bytes);
   Inputs inputs;

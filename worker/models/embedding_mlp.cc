@@ -144,7 +144,7 @@ void EmbeddingMlp::Backward(const Batch& batch, const Parameters& parameters,
   }
   gradients.dense[layout().offset(kOutputBias)] += static_cast<float>(output_bias);
   AddOuter(x_.data(), dh_.data(), examples, width_, hidden_, weights_out);
-  const auto l2_weight = static_cast<float>(l2());
+  const auto l2_weight = static_cast<float>(l2() * batch.penalty);
   for (size_t i = 0; i < width_ * hidden_; ++i) weights_out[i] += l2_weight * weights[i];
   for (size_t j = 0; j < hidden_; ++j) output_out[j] += l2_weight * output[j];
 

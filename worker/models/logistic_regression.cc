@@ -69,8 +69,9 @@ absl::StatusOr<double> LogisticRegression::Gradient(const Batch& batch, double s
   }
   const float* weights = parameters.dense + layout_.offset(kWeights);
   float* out = gradients.dense + layout_.offset(kWeights);
+  const double l2 = l2_ * batch.penalty;
   for (size_t i = 0; i < sums_.size(); ++i) {
-    out[i] = static_cast<float>(scale * sums_[i] + l2_ * static_cast<double>(weights[i]));
+    out[i] = static_cast<float>(scale * sums_[i] + l2 * static_cast<double>(weights[i]));
   }
   gradients.dense[layout_.offset(kBias)] = static_cast<float>(scale * bias);
   return loss;

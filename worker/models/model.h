@@ -35,6 +35,8 @@ struct Quality {
 // One worker's examples of a step. Its producer sets the ids; Model::Prepare() does the rest.
 struct Batch {
   std::vector<uint64_t> ids;
+  // Factor of the terms that do not depend on examples. Also set by the producer.
+  double penalty = 1;
   // By table: the distinct keys of the rows that these examples use.
   std::vector<std::vector<uint64_t>> keys;
 
@@ -98,8 +100,9 @@ class Model {
   virtual absl::Span<const std::shared_ptr<rdma::Device>> devices() const { return {}; }
 
   // Overwrites the gradients with scale times the sum, over the examples of a prepared batch, of
-  // the loss's gradient, plus once the gradient of terms that do not depend on examples (such as L2
-  // on dense weights). Returns the sum of the losses in nats. UNAVAILABLE: its GPU is lost.
+  // the loss's gradient, plus batch.penalty times the gradient of terms that do not depend on
+  // examples (such as L2 on dense weights); on GPUs once that. Returns the sum of the losses in
+  // nats. UNAVAILABLE: its GPU is lost.
   virtual absl::StatusOr<double> Gradient(const Batch& batch, double scale,
                                           const Parameters& parameters,
                                           const Gradients& gradients) = 0;

@@ -153,7 +153,7 @@ absl::StatusOr<double> TextModel::Gradient(const Batch& batch, double scale,
     std::fill_n(gradients.rows[0], batch.keys[0].size() * kTextClasses, 0.0f);
   }
   if (options_.l2 > 0) {
-    const auto l2 = static_cast<float>(options_.l2);
+    const auto l2 = static_cast<float>(options_.l2 * batch.penalty);
     for (const size_t tensor : Penalised()) {
       const uint64_t first = layout_.offset(tensor);
       const uint64_t last = first + layout_[tensor].elements();

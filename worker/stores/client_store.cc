@@ -62,7 +62,7 @@ v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double 
   table.set_gradient_dtype(v1::DTYPE_F32);
   table.set_consistency(ConsistencyOf(spec.consistency));
   table.set_staleness(spec.staleness);
-  table.set_reduction(v1::REDUCTION_MEAN);
+  table.set_reduction(spec.sum ? v1::REDUCTION_SUM : v1::REDUCTION_MEAN);
   table.set_non_finite(v1::NON_FINITE_REJECT);
   v1::Initializer* initializer = table.mutable_initializer();
   switch (initial) {
@@ -127,7 +127,8 @@ absl::StatusOr<std::unique_ptr<ClientStore>> ClientStore::Connect(
   client_options.cluster = options.cluster;
   client_options.job = options.job;
   client_options.expected_workers = options.workers;
-  client_options.rank = options.rank;
+  client_options.max_workers = options.max_workers;
+  client_options.rank = options.max_workers > 0 ? -1 : options.rank;
   client_options.transport = options.transport;
   client_options.rdma = options.rdma;
   client_options.fabric = options.fabric;
@@ -184,13 +185,14 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
     // Its shape is by the number of ranks. Another difference has another reason.
     if (layout_[i].counter && absl::IsAlreadyExists(table.status()) &&
         absl::StrContains(table.status().message(), ": shape is ")) {
-      const uint64_t ranks = JobProgress::Ranks(options_.workers);
+      const bool elastic = options_.max_workers > 0;
+      const uint32_t workers = elastic ? options_.max_workers : options_.workers;
+      const char* const option = elastic ? "--max-workers" : "--workers";
       return absl::AlreadyExistsError(absl::StrCat(
-          table.status().message(), ". With --workers ", options_.workers,
-          " steps are counted for ", ranks,
-          " ranks (64, or the next power of two), and those of job '", options_.job,
-          "' were counted for another number of ranks: go on with --workers that need as many, or "
-          "begin with another --job"));
+          table.status().message(), ". With ", option, " ", workers, " steps are counted for ",
+          JobProgress::Ranks(workers), " ranks (64, or the next power of two), and those of job '",
+          options_.job, "' were counted for another number of ranks: go on with ", option,
+          " that need as many, or begin with another --job"));
     }
     if (!table.ok()) return AdviseOnResume(table.status(), i, spec);
     tables_.push_back(*std::move(table));
@@ -262,7 +264,20 @@ void ClientStore::Push(size_t tensor) {
   tickets_.push_back(client_->Push(table, *narrow_gradient_, range));
 }
 
+bool ClientStore::MayLeave() const {
+  const absl::StatusOr<Membership> membership = client_->membership(tables_[0]);
+  if (!membership.ok()) return true;
+  const uint64_t next = membership->first_step + steps_ + 1;
+  bool others = false, later = false;
+  for (const Member& member : membership->members) {
+    if (member.rank == client_->rank()) continue;
+    (member.first_step > next ? later : others) = true;
+  }
+  return others || !later;
+}
+
 void ClientStore::EndStep() {
+  ++steps_;
   for (const Table& table : tables_) tickets_.push_back(client_->EndStep(table));
   rows_->EndStep();
 }
@@ -273,7 +288,30 @@ void ClientStore::Pull(size_t tensor) {
   const bool narrow = table.dtype() != v1::DTYPE_F32;
   if (narrow) narrow_pulls_.push_back(tensor);
   tickets_.push_back(client_->Pull(table, narrow ? *narrow_parameters_ : *parameters_,
-                                   RangeOf(tensor, table.element_bytes())));
+                                   RangeOf(tensor, table.element_bytes()), PullOptionsFor(tensor)));
+}
+
+PullOptions ClientStore::PullOptionsFor(size_t tensor) {
+  PullOptions options;
+  if (notes_versions_) {
+    options.versions = std::make_shared<StateVersions>();
+    versions_.emplace_back(tensor, options.versions);
+  }
+  return options;
+}
+
+absl::StatusOr<std::vector<AppliedSteps>> ClientStore::PullApplied() {
+  notes_versions_ = true;
+  versions_.clear();
+  for (size_t i = 0; i < layout_.size(); ++i) Pull(i);
+  notes_versions_ = false;
+  if (absl::Status status = Wait(); !status.ok()) return status;
+  std::vector<AppliedSteps> applied(layout_.size(), {UINT64_MAX, 0});
+  for (const auto& [tensor, versions] : versions_) {
+    applied[tensor].least = std::min(applied[tensor].least, versions->least_applies);
+    applied[tensor].greatest = std::max(applied[tensor].greatest, versions->greatest_applies);
+  }
+  return applied;
 }
 
 void ClientStore::Widen(size_t tensor) {
@@ -345,8 +383,8 @@ void ClientStore::PushSlices(size_t tensor) {
 
 void ClientStore::PullSlices(size_t tensor) {
   for (const GpuGroup::Slice& slice : SlicesOf(tensor)) {
-    tickets_.push_back(
-        client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu], RangeOf(tensor, slice)));
+    tickets_.push_back(client_->Pull(tables_[tensor], gpu_parameters_.regions[slice.gpu],
+                                     RangeOf(tensor, slice), PullOptionsFor(tensor)));
     pulled_to_devices_.push_back(slice);
   }
 }

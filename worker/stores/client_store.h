@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +34,7 @@ struct ClusterOptions {
   std::string token_file;
   int rank = 0;
   uint32_t workers = 1;
+  uint32_t max_workers = 0;  // not 0: the job is elastic; then `rank` is not used
   std::vector<std::shared_ptr<rdma::Device>> devices;  // that have the model's arenas
   bool resume = false;  // the tables have to be there: FAILED_PRECONDITION names one that is not
   absl::Duration timeout = absl::Seconds(30);
@@ -49,6 +51,9 @@ class ClientStore : public ParameterStore {
 
   const Layout& layout() const override { return layout_; }
   uint64_t run() const override { return client_->run().id; }
+  int rank() const { return client_->rank(); }
+  // Elastic: whether another worker makes the next step, or no other one has joined the run.
+  bool MayLeave() const;
   float* gradient() override { return gradient_->floats(); }
   float* parameters() override { return parameters_->floats(); }
   absl::Span<float* const> device_gradients() const override { return gpu_gradients_.arenas; }
@@ -56,6 +61,7 @@ class ClientStore : public ParameterStore {
   void Push(size_t tensor) override;
   void EndStep() override;
   void Pull(size_t tensor) override;
+  absl::StatusOr<std::vector<AppliedSteps>> PullApplied() override;
   absl::Status Wait() override;
   ClientRows* rows() override { return rows_.get(); }
   StoreStatistics statistics() const override;
@@ -76,6 +82,8 @@ class ClientStore : public ParameterStore {
   absl::Status AdviseOnResume(const absl::Status& status, size_t index,
                               const TrainingSpec& spec) const;
   absl::Status AllocateRegions(const TrainingSpec& spec);
+  // Notes the versions of the pull that it is for, during PullApplied().
+  PullOptions PullOptionsFor(size_t tensor);
   // Where a tensor lies in an arena, or region, of such elements.
   Range RangeOf(size_t tensor, size_t element_bytes) const;
   bool on_device() const { return !options_.devices.empty(); }
@@ -97,6 +105,9 @@ class ClientStore : public ParameterStore {
   // Before the regions and tickets: users of the client are destroyed first.
   std::unique_ptr<Client> client_;
   std::vector<Table> tables_;
+  uint64_t steps_ = 0;  // that this worker has ended
+  bool notes_versions_ = false;
+  std::vector<std::pair<size_t, std::shared_ptr<StateVersions>>> versions_;  // by tensor
   std::optional<Region> gradient_, parameters_;
   GpuArenas gpu_gradients_, gpu_parameters_;
   std::unique_ptr<GpuGroup> group_;                 // of several GPUs

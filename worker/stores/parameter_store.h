@@ -42,6 +42,7 @@ struct TrainingSpec {
   uint64_t warmup_applies = 0;  // to a chunk, over which the rate rises; 0: none
   uint64_t cosine_applies = 0;  // over which it falls to 0; 0: it is constant
   uint64_t seed = 1;            // of the initial parameters
+  bool sum = false;             // workers' gradients are summed, not averaged
   // Options of the tables, names and values as on a command line (proto/spec/table_options.h). One
   // is set in the tables that may have this value: {"push_codec", "sign"} in dense ones.
   std::vector<std::pair<std::string, std::string>> table_options = {};
@@ -53,6 +54,11 @@ struct StoreStatistics {
   uint64_t ssp_pulls = 0;     // pull requests to ssp tables
   uint64_t steps_behind = 0;  // of the slowest worker, summed over these requests
   std::string transport;      // the transport in use
+};
+
+// Steps that a tensor's parts have taken since it was initialised.
+struct AppliedSteps {
+  uint64_t least = 0, greatest = 0;
 };
 
 class ParameterStore {
@@ -75,6 +81,8 @@ class ParameterStore {
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table
   virtual void Pull(size_t tensor) = 0;
+  // Pulls every tensor and waits. Returns the steps that each has taken; none: they are not kept.
+  virtual absl::StatusOr<std::vector<AppliedSteps>> PullApplied();
   // The first error of the operations started since the last Wait().
   virtual absl::Status Wait() = 0;
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace verbena::worker {
 namespace {
@@ -48,18 +49,24 @@ JobProgress::Row JobProgress::RowOf(const Counts& counts) {
   Write(counts.made, &row[0]);
   Write(counts.at_start, &row[3]);
   Write(counts.run, &row[6]);
-  Write(counts.number, &row[9], 2);
-  Write(counts.workers, &row[11], 1);
+  Write(counts.number, &row[9], 1);
+  Write(counts.unequal.lacks, &row[10], 1);
+  const auto ahead = static_cast<uint64_t>(counts.unequal.ahead) & kAheadMask;
+  Write(counts.workers | counts.flags | ahead << kAheadShift, &row[11], 1);
   return row;
 }
 
 JobProgress::Counts JobProgress::CountsOf(uint64_t rank) const {
   const float* row = PulledRow(rank);
+  const auto ahead = static_cast<int64_t>(Read(row + 11, 1) >> kAheadShift);
   return {.made = Read(row),
           .at_start = Read(row + 3),
           .run = Read(row + 6),
-          .number = Read(row + 9, 2),
-          .workers = Read(row + 11, 1)};
+          .number = Read(row + 9, 1),
+          .workers = Read(row + 11, 1) & kWorkersMask,
+          .flags = Read(row + 11, 1) & kFlagsMask,
+          .unequal = {.ahead = ahead > kMostAhead ? ahead - (kMostAhead + 1) * 2 : ahead,
+                      .lacks = Read(row + 10, 1)}};
 }
 
 JobProgress::Row JobProgress::RowOf(const ResumedSettings& settings) {
@@ -105,6 +112,44 @@ uint64_t JobProgress::StepsOf(const Counts& run) const {
   return run.at_start + (options_.together ? most : shares + rest / run.workers);
 }
 
+template <typename F>
+void JobProgress::ForRun(F&& use) const {
+  for (uint64_t rank = 0; rank < Ranks(options_.workers); ++rank) {
+    const Counts counts = CountsOf(rank);
+    if (counts.number == counted_.number && counts.run == counted_.run) use(rank, counts);
+  }
+}
+
+uint64_t JobProgress::Made() const {
+  uint64_t most = 0;
+  ForRun([&](uint64_t, const Counts& counts) { most = std::max(most, counts.made); });
+  return most;
+}
+
+uint64_t JobProgress::steps() const {
+  return ((counted_.flags & kResumes) != 0 ? counted_.at_start : 0) + Made();
+}
+
+std::vector<uint64_t> JobProgress::members() const {
+  std::vector<uint64_t> members;
+  bool any = false;
+  const uint64_t most = Made();
+  ForRun([&](uint64_t rank, const Counts& counts) {
+    any = true;
+    if (counts.made == most && (counts.flags & kLeaves) == 0) members.push_back(rank);
+  });
+  if (any) return members;
+  for (uint64_t rank = 0; rank < options_.begins_with; ++rank) members.push_back(rank);
+  return members;
+}
+
+bool JobProgress::drained() const {
+  bool drained = false;
+  if (!options_.steps_tensor) return false;
+  ForRun([&](uint64_t, const Counts& counts) { drained |= (counts.flags & kDrains) != 0; });
+  return drained;
+}
+
 uint64_t JobProgress::Begin() {
   if (options_.stop_tensor) {
     std::copy_n(Pulled(*options_.stop_tensor), kDigits, stop_at_start_.begin());
@@ -124,18 +169,59 @@ uint64_t JobProgress::Begin() {
     const Counts own = CountsOf(options_.rank);
     counted_ = newest;
     counted_.made = own.number == newest.number ? own.made : 0;
+    counted_.flags = newest.flags & kResumes;
+    joined_ = options_.begins_with > 0;
   } else {
+    begins_ = true;
     counted_ = {.at_start = newest.number == 0 ? 0 : StepsOf(newest),
                 .run = options_.run,
                 .number = newest.number + 1,
-                .workers = options_.workers};
+                .workers = options_.workers,
+                .flags = options_.resume && options_.begins_with > 0 ? kResumes : 0,
+                .unequal = newest.unequal};
   }
   return counted_.at_start;
 }
 
+std::string JobProgress::TakeUnequal(absl::Span<const AppliedSteps> applied) {
+  if (!options_.steps_tensor || !options_.together || applied.empty() || !begins_) return "";
+  const size_t counter = *options_.steps_tensor;
+  uint64_t most = 0;
+  for (size_t i = 0; i < counter; ++i) most = std::max(most, applied[i].greatest);
+  // A part that was lost and reset has taken far fewer, and lacks no step of a run.
+  const auto lack = [most](uint64_t steps) { return most - steps <= kMostLack ? most - steps : 0; };
+  const Unequal before = counted_.unequal;
+  const auto ahead = static_cast<int64_t>(most) - static_cast<int64_t>(applied[counter].greatest);
+  counted_.unequal = {.ahead = std::clamp(ahead, -kMostAhead - 1, kMostAhead)};
+  std::vector<std::string> lacking;
+  for (size_t i = 0; i < counter; ++i) {
+    const uint64_t lacks = lack(applied[i].least) + lack(applied[i].greatest);
+    counted_.unequal.lacks = std::min(counted_.unequal.lacks + lacks, kMostLacks);
+    if (lacks > 0 || counted_.unequal.ahead + 1 == before.ahead) {
+      lacking.push_back(store_.layout()[i].name);
+    }
+  }
+  // Before the first run parameters may have been assigned.
+  if (counted_.number == 1 || counted_.unequal == before) return "";
+  if (counted_.unequal.ahead == before.ahead + 1) {
+    ++counted_.at_start;
+    lacking.push_back(store_.layout()[counter].name);
+  } else if (counted_.unequal.lacks == before.lacks && counted_.unequal.ahead + 1 != before.ahead) {
+    return "";  // an operator has assigned tables since
+  }
+  return absl::StrCat("the run before ended inside step ", counted_.at_start, ", which ",
+                      lacking.size() == 1 ? "table " : "tables ", absl::StrJoin(lacking, ", "),
+                      lacking.size() == 1 ? " lacks" : " lack");
+}
+
 absl::Status JobProgress::CheckResumed() const {
   if (!resumed_) return absl::OkStatus();
-  const auto differs = [](const char* option, uint64_t kept, uint64_t given) {
+  const auto differs = [this](const char* option, uint64_t kept, uint64_t given) {
+    if (joined_) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "--max-workers: ", option, " is ", given, ", and the run that this worker joins has ",
+          kept, "; give all workers of a job the same options"));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         "--resume: ", option, " is ", given, ", and the run that is resumed had ", kept,
         ", so its examples would not go on where it was; give ", option, " ", kept,
@@ -166,7 +252,7 @@ std::string JobProgress::DataDifference() const {
       absl::Hex(resumed_->data_hash, absl::kZeroPad16), ")");
 }
 
-void JobProgress::Push(bool stop) {
+void JobProgress::Push(const Marks& marks) {
   if (options_.steps_tensor) {
     float* gradient = Gradient(*options_.steps_tensor);
     std::fill_n(gradient, (Ranks(options_.workers) + 1) * kRow, 0.0f);
@@ -174,16 +260,23 @@ void JobProgress::Push(bool stop) {
       for (size_t i = 0; i < kRow; ++i) gradient[row * kRow + i] = (*pushed)[i] - next[i];
       *pushed = next;
     };
-    ++counted_.made;
-    push(options_.rank, RowOf(counted_), &row_);
-    if (options_.rank == 0 && options_.settings.batch != 0) {
+    const bool elastic = options_.begins_with > 0;
+    // Without a batch: see members().
+    counted_.made = !elastic ? counted_.made + 1 : Made() + (members().empty() ? 0 : 1);
+    Counts marked = counted_;
+    marked.flags |= (marks.leaves ? kLeaves : 0) | (marks.drains ? kDrains : 0);
+    push(options_.rank, RowOf(marked), &row_);
+    const bool settles = elastic ? marks.settles : options_.rank == 0;
+    if (settles && options_.settings.batch != 0) {
+      // Of an elastic job, another worker has perhaps written it.
+      if (elastic) std::copy_n(PulledRow(Ranks(options_.workers)), kRow, settings_row_.begin());
       push(Ranks(options_.workers), RowOf(options_.settings), &settings_row_);
     }
   }
   if (!options_.stop_tensor) return;
   float* gradient = Gradient(*options_.stop_tensor);
   std::fill_n(gradient, kDigits, 0.0f);
-  if (!stop || asked_) return;
+  if (!marks.stop || asked_) return;
   asked_ = true;
   std::array<float, kDigits> word;
   Write(stops_run_, word.data());

@@ -11,6 +11,11 @@
 //
 // "stop" has the run in which a worker requested the end of training.
 //
+// Elastic jobs: the rows also give the workers of each step. All workers of a step pull the same
+// rows before it, so they agree on who has which part of its batch, though they hear of members at
+// different times. A worker that joins has no part in its first step, which makes it known; one
+// that leaves marks its last step; the part of one that was killed is missing in one step.
+//
 // **Thread safety**: one thread.
 //
 // Invariants:
@@ -25,8 +30,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "worker/models/layout.h"
 #include "worker/stores/parameter_store.h"
 
@@ -48,6 +55,10 @@ struct JobProgressOptions {
   // the workers begin together, so that none sees later pushes of another one.
   uint64_t run = 0;
   bool together = true;  // all workers make the same steps (sync)
+  // Not 0: the job is elastic and together, `workers` is the greatest number of its workers, and a
+  // run begins with so many.
+  uint64_t begins_with = 0;
+  bool resume = false;  // elastic: the run goes on after the steps of the ones before
   ResumedSettings settings = {};
   // Places in the store's layout; none: not kept.
   std::optional<size_t> steps_tensor = std::nullopt;
@@ -67,6 +78,19 @@ class JobProgress {
   // had when the run began: the same for all of its workers. If workers make different numbers of
   // steps, it is the mean, so that the total of steps equals that of a run without a break.
   uint64_t Begin();
+  uint64_t at_start() const { return counted_.at_start; }
+  // Call after Begin(), together, with the steps that each tensor has taken. A run whose workers
+  // were all killed inside a step has left it in some tensors alone. It then counts as made, so
+  // that it is not trained twice. Returns which tensors lack it; empty: none.
+  std::string TakeUnequal(absl::Span<const AppliedSteps> applied);
+  // Elastic: whether this worker has joined a run that others have begun to train.
+  bool joined() const { return joined_; }
+  // Elastic: the steps that are over, by the last pull; the same for all workers of a step.
+  uint64_t steps() const;
+  // Elastic: the ranks of the workers among which the next step's batch is divided, by the last
+  // pull. None: all have left, and workers that have joined are not known yet; then a step is made
+  // without a batch.
+  std::vector<uint64_t> members() const;
 
   // Call after Begin(). The settings of the previous run; none: it has left none.
   const std::optional<ResumedSettings>& resumed() const { return resumed_; }
@@ -75,21 +99,46 @@ class JobProgress {
   // Not empty where the data is another one: names both.
   std::string DataDifference() const;
 
-  // Fills the store's gradients: one more step; `stop`: requests the end of training.
-  void Push(bool stop);
+  struct Marks {
+    bool stop = false;     // requests the end of training: early stop
+    bool leaves = false;   // elastic: this is the worker's last step
+    bool drains = false;   // together: all workers end after this step, as a signal wants
+    bool settles = false;  // elastic: this worker writes the settings
+  };
+  // Fills the store's gradients: one more step.
+  void Push(const Marks& marks);
   // Whether a worker has requested the end in this run, according to the last pull.
   bool stopped() const;
+  // Whether a worker of this run drains it, according to the last pull.
+  bool drained() const;
 
  private:
   static constexpr size_t kDigits = 3;
   static constexpr size_t kRow = 12;
+  // In one digit with the number of workers, which is at most 1024.
+  static constexpr uint64_t kWorkersMask = 0xfff;
+  static constexpr uint64_t kLeaves = 1 << 12, kDrains = 1 << 13, kResumes = 1 << 14;
+  static constexpr uint64_t kFlagsMask = kLeaves | kDrains | kResumes;
+  static constexpr int kAheadShift = 15;
+  static constexpr uint64_t kAheadMask = 63;  // two's complement
+  static constexpr int64_t kMostAhead = 31;
+  // Of a tensor, and of all.
+  static constexpr uint64_t kMostLack = 63, kMostLacks = (1 << 21) - 1;
   using Row = std::array<float, kRow>;
+  // How the numbers of steps that the tensors have taken differ.
+  struct Unequal {
+    int64_t ahead = 0;   // the model's tensors of this one
+    uint64_t lacks = 0;  // the sum of what the model's tensors lack
+    bool operator==(const Unequal&) const = default;
+  };
   struct Counts {
     uint64_t made = 0;      // steps since the run began
     uint64_t at_start = 0;  // steps of the job when the run began
     uint64_t run = 0;
     uint64_t number = 0;  // of the run, from 1; 0: no worker has written this row
     uint64_t workers = 0;
+    uint64_t flags = 0;  // kLeaves, ...
+    Unequal unequal;     // when the run began
   };
 
   static void Write(uint64_t number, float* digits, size_t count = kDigits);
@@ -101,6 +150,10 @@ class JobProgress {
   std::optional<ResumedSettings> SettingsKept() const;
   // The steps of a run, from the rows that its workers have written.
   uint64_t StepsOf(const Counts& run) const;
+  // Rows of this run that were pushed.
+  template <typename F>
+  void ForRun(F&& use) const;
+  uint64_t Made() const;  // elastic: steps of this run, by the last pull
   const float* Pulled(size_t tensor) const;
   float* Gradient(size_t tensor) const;
 
@@ -113,6 +166,8 @@ class JobProgress {
   std::optional<ResumedSettings> resumed_;
   std::array<float, kDigits> stop_at_start_ = {};
   bool asked_ = false;
+  bool joined_ = false;
+  bool begins_ = false;  // none of this run had pushed before
 };
 
 }  // namespace verbena::worker

@@ -113,11 +113,7 @@ class Launcher {
     }
     while (!finished_) {
       WaitForEvents();
-      if (const int signal = signals_.Take(); signal != 0) {
-        progress_.Note(absl::StrCat("SIG", sigabbrev_np(signal), ": ending the workers"));
-        EndAll(SIGTERM);
-        return 128 + signal;
-      }
+      if (const int signal = signals_.Take(); signal != 0) return Drain(signal);
       for (size_t rank = 0; rank < workers_.size(); ++rank) Serve(rank);
       Decide();
     }
@@ -133,6 +129,7 @@ class Launcher {
   void Lose(size_t rank, const std::string& how);
   void Decide();
   void DropStragglers();
+  int Drain(int signal);
   Totals Sum() const;
   void EndAll(int signal);
   int Conclude();
@@ -339,6 +336,42 @@ void Launcher::EndAll(int signal) {
     poll(&waiting, 1, kTickMs);
     signals_.Take();
   }
+}
+
+// The workers end after a step, all after the same one in sync. A second signal ends them at once;
+// so does a step that takes longer than its calls may.
+int Launcher::Drain(int signal) {
+  const std::string name = absl::StrCat("SIG", sigabbrev_np(signal));
+  progress_.Note(name + ": the workers end after this step; a second signal ends them at once");
+  for (WorkerState& worker : workers_) worker.child.Signal(SIGTERM);
+  const auto deadline = SteadyClock::now() + kEndSeconds + 2 * Seconds(options_.timeout);
+  const auto running = [](const WorkerState& worker) { return worker.child.running(); };
+  while (std::any_of(workers_.begin(), workers_.end(), running)) {
+    WaitForEvents();
+    for (WorkerState& worker : workers_) {
+      worker.child.Reap();
+      while (std::optional<ChannelMessage> message = worker.child.Poll()) {
+        if (message->totals.steps > 0) worker.totals = message->totals;
+        if (message->kind == ChannelMessage::Kind::kFailed) progress_.Note(message->text);
+      }
+      // Not in a step any more.
+      if (worker.phase == Phase::kTrained) worker.child.Send(ChannelMessage::Kind::kExit);
+    }
+    if (signals_.Take() == 0 && SteadyClock::now() < deadline) continue;
+    progress_.Note(name + ": ended the workers");
+    for (WorkerState& worker : workers_) worker.child.Signal(SIGKILL);
+    EndAll(0);
+    return 128 + signal;
+  }
+  const uint64_t steps = Sum().steps;
+  if (steps == 0) return 128 + signal;
+  std::string note = absl::StrCat(name, ": ended after step ", steps);
+  if (!options_.job.empty()) {
+    absl::StrAppend(&note, "; the tables of job '", options_.job,
+                    "' are kept, and --resume goes on from them");
+  }
+  progress_.Note(note);
+  return 128 + signal;
 }
 
 int Launcher::Conclude() {

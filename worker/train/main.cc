@@ -68,6 +68,8 @@ int main(int argc, char** argv) {
   const Options& options = *parsed.options;
   if (options.count_models) return PrintCountModels(options);
   if (options.channel >= 0) return RunLaunchedWorker(options);
-  if (options.local || options.rank >= 0) return RunSeparateWorker(options);
+  if (options.local || options.rank >= 0 || options.max_workers > 0) {
+    return RunSeparateWorker(options);
+  }
   return Launch(options, argc, argv);
 }

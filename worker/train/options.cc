@@ -131,6 +131,19 @@ CLI::Validator JobName() {
       "");
 }
 
+// Without a value the option has the text "true", as in configuration files.
+CLI::Validator ResumeWord() {
+  return CLI::Validator(
+      [](std::string& word) -> std::string {
+        if (word == "true" || word.empty()) word = "yes";
+        if (word == "false") word = "no";
+        if (word == "yes" || word == "no" || word == "auto") return "";
+        return absl::StrCat("'", absl::CHexEscape(word),
+                            "' is not allowed; allowed: yes, no, auto");
+      },
+      "");
+}
+
 CLI::Validator ConsistencyName() {
   return CLI::Validator(
       [](std::string& name) -> std::string {
@@ -149,7 +162,15 @@ CLI::Validator WordOf(const char* option) {
 void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--cluster", o->cluster, "Address of the coordinator, or of several")
       ->type_name("HOST:PORT[,...]");
-  app->add_option("--workers", o->workers, "Worker processes of the job, 1 to 1024")
+  app->add_option("--workers", o->workers,
+                  "Worker processes of the job, 1 to 1024. With --max-workers: the number with "
+                  "which a run begins")
+      ->capture_default_str();
+  app->add_option(
+         "--max-workers", o->max_workers,
+         "The job is elastic, with up to so many workers, --workers to 1024: each process is one "
+         "worker, joins the run of --job or begins it, and may leave it. Batches are those of any "
+         "number of workers. For --consistency sync and --device cpu. 0: not elastic")
       ->capture_default_str();
   app->add_option(
          "--consistency", o->consistency,
@@ -225,10 +246,19 @@ void AddCluster(CLI::App* app, Options* o) {
          "new name, and the tables are dropped")
       ->type_name("NAME")
       ->check(JobName());
-  app->add_flag(
-      "--resume", o->resume,
-      "Continue after the last step of the tables of --job, which were kept or restored from "
-      "a checkpoint. The tables must exist");
+  app->add_option_function<std::string>(
+         "--resume",
+         [o](const std::string& word) {
+           o->resume = word != "no";
+           o->resume_auto = word == "auto";
+         },
+         "Continue after the last step of the tables of --job, which were kept or restored from a "
+         "checkpoint. yes (or no value): the tables must exist; auto: begin if there are none, and "
+         "end with status 0 if all steps are made, so that the same command may be run again")
+      ->type_name("yes|no|auto")
+      ->expected(0, 1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->transform(ResumeWord());
   app->add_option(
          "--rank", o->rank,
          "Run only this worker of --workers; Slurm or you start the others. Needs --job. -1: all "

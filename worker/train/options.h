@@ -31,6 +31,7 @@ struct Options {
   uint64_t input_memory = uint64_t{96} << 20;  // bytes of examples that a worker keeps
   uint64_t spool_bytes = uint64_t{64} << 30;   // of copies of pipes and compressed files
   uint32_t workers = 1;
+  uint32_t max_workers = 0;  // not 0: an elastic job, of which this process is one worker
   std::string consistency = "sync";
   std::optional<uint32_t> staleness;  // ssp
   std::string dtype = "f32";
@@ -70,6 +71,7 @@ struct Options {
   bool log_steps = false;
   bool keep_tables = false;
   bool resume = false;
+  bool resume_auto = false;  // with `resume`: if there is something to resume
   bool local = false;
   bool count_models = false;
   uint64_t validate_every = 0;

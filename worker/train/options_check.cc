@@ -190,10 +190,25 @@ std::string CheckRanges(const Options& o) {
   return "";
 }
 
+std::string CheckElastic(const Options& o) {
+  if (o.max_workers == 0) return "";
+  if (o.max_workers < o.workers || o.max_workers > 1024) {
+    return absl::StrCat("--max-workers: ", o.max_workers,
+                        " is not allowed; allowed with --workers ", o.workers, ": ", o.workers,
+                        " to 1024, or 0");
+  }
+  if (o.job.empty()) return "--max-workers needs --job, a name that all workers of the job share";
+  if (o.rank >= 0) return "--max-workers: workers get their ranks from the job; leave --rank out";
+  if (o.consistency != "sync") return "--max-workers is for --consistency sync";
+  if (o.device != "cpu") return "--max-workers is for --device cpu";
+  return "";
+}
+
 std::string CheckLocal(const Options& o) {
   if (o.rank != -1) return "--local trains in one process: --rank does not go with it";
   if (o.resume) return "--local keeps no tables: --resume does not go with it";
   if (o.workers != 1) return "--local trains in one process: --workers does not go with it";
+  if (o.max_workers != 0) return "--local has one worker: --max-workers does not go with it";
   if (o.schedule != "constant" || o.warmup_steps != 0) {
     return "--local has a constant rate: --schedule and --warmup-steps do not go with it";
   }
@@ -218,6 +233,7 @@ std::string CheckCluster(const Options& o) {
   if (!o.tls.cert.empty() && o.tls.ca.empty()) {
     return "--tls-cert needs --tls-ca, which verifies servers";
   }
+  if (const std::string problem = CheckElastic(o); !problem.empty()) return problem;
   if (const std::string problem = CheckStepNorms(o); !problem.empty()) return problem;
   if (const std::string problem = CheckMinCount(o); !problem.empty()) return problem;
   if (const std::string problem = CheckRows(o); !problem.empty()) return problem;

@@ -149,6 +149,7 @@ TrainingSpec TrainingSpecOf(const Options& options, uint64_t steps) {
   spec.warmup_applies = options.warmup_steps * applies;
   if (options.schedule == "cosine") spec.cosine_applies = steps * applies;
   spec.seed = options.seed;
+  spec.sum = options.max_workers > 0;  // the number of a step's workers is not known before
   spec.table_options = TableOptionsOf(options);
   return spec;
 }

@@ -1,7 +1,8 @@
 // Which examples belong to which step and rank.
 //
 // Every epoch visits all examples once, in an order of its own, cut into global batches; a batch is
-// split evenly by rank. So the global batches are the same for any number of workers.
+// split evenly by rank. So the global batches are the same for any number of workers, also if that
+// changes between two steps.
 //
 // Where a window holds all examples (2^32 at most), an epoch is a shuffle of them. Else the
 // examples are cut into streams, every batch takes from each stream in turn (so that a rank reads
@@ -26,6 +27,13 @@ class Schedule {
   // examples, batch and workers > 0.
   Schedule(uint64_t examples, uint64_t batch, uint64_t workers, uint64_t rank, uint64_t seed,
            const InputOrder& order = {});
+
+  // From the next Step() on, batches are divided among so many workers, of which this is number
+  // `rank`. workers > 0.
+  void Divide(uint64_t workers, uint64_t rank) {
+    workers_ = workers;
+    rank_ = rank;
+  }
 
   uint64_t steps_per_epoch() const { return full_batches_ + (last_batch_ > 0 ? 1 : 0); }
   // Whether it goes by windows, so that the next examples lie close together.

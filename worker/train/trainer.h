@@ -14,6 +14,15 @@
 //
 // Steps are counted in another such tensor where a job may be resumed (job_progress.h).
 //
+// Elastic jobs (sync): before each step the worker learns from that tensor among which workers the
+// step's batch is divided. The batch of the next step is prepared for those of the present one, and
+// again if they have changed. Gradients are summed, not averaged, because the number of a step's
+// workers is known only when it is over.
+//
+// Drain: when a signal asks for the end, a worker of an elastic job makes one more step and marks
+// it as its last. With `drain_together` such a step is the last one of all workers of the run.
+// Otherwise the worker stops before its next step.
+//
 // A loss that is not finite ends training with FAILED_PRECONDITION before the first push of that
 // step.
 //
@@ -35,8 +44,9 @@
 namespace verbena::worker {
 
 struct TrainOptions {
-  uint64_t workers = 1;
+  uint64_t workers = 1;  // elastic: with which a run begins
   uint64_t rank = 0;
+  uint64_t max_workers = 0;  // not 0: the job is elastic. Needs count_steps, and together (sync)
   uint64_t steps = 0;
   uint64_t batch = 1024;  // examples a step, of all workers together
   uint64_t seed = 1;      // of the order of examples
@@ -57,8 +67,13 @@ struct TrainOptions {
   // arithmetic. The previous run may have had another number of workers. In ssp and async all
   // workers begin at the mean of the counts of its workers. The average begins with the current
   // parameters. FAILED_PRECONDITION: there are `steps` or more already, or the previous run had
-  // another batch or seed. Needs count_steps.
+  // another batch or seed, or (together) ended inside a step, which tensors have that others lack.
+  // Needs count_steps.
   bool resume = false;
+  // With `resume`: takes a step that tensors lack as made, with a warning, as though a worker had
+  // died in it. If there are `steps` or more already, that is no error. So it is in an elastic job.
+  bool resume_anyhow = false;
+  bool drain_together = false;
   // Size of the training files, as in ResumedSettings; 0: not known.
   uint64_t data_bytes = 0;
   uint64_t data_hash = 0;
@@ -67,6 +82,10 @@ struct TrainOptions {
 // This worker's progress so far.
 struct Totals {
   uint64_t steps = 0;  // with those before a resume
+  // Elastic: the workers among which the last step's batch was divided, and this one's number among
+  // them, from 1; 0: it had no part.
+  uint64_t parts = 0;
+  uint64_t part = 0;
   uint64_t samples = 0;
   double seconds = 0;  // since the first step began
   double loss = 0;     // mean a sample in nats, over the last twentieth of the steps
@@ -83,7 +102,13 @@ struct TrainHooks {
   std::function<void(const Validation&)> validated;
   // Rank 0: training continues, but not as the options promise. May be empty.
   std::function<void(const std::string&)> warn;
-  const std::atomic<bool>* stop = nullptr;  // ends the loop with CANCELLED at a step's boundary
+  // Drains: ends the loop with CANCELLED at a step's boundary.
+  const std::atomic<bool>* stop = nullptr;
+  // Set when the first step begins. May be null.
+  std::atomic<bool>* training = nullptr;
+  // Elastic: whether this worker may leave after this step. False while only others that join are
+  // left, which await the steps before their first one. May be empty.
+  std::function<bool()> may_leave;
 };
 
 struct TrainResult {

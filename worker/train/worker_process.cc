@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,13 +31,20 @@ namespace verbena::worker {
 namespace {
 
 // Written by a signal handler: lock-free, as [support.signal] demands.
-std::atomic<bool> g_stop = false;
+std::atomic<bool> g_drain = false;     // end after the step
+std::atomic<bool> g_training = false;  // in a step, or between two
+std::atomic<bool> g_stop = false;      // end every wait
+std::atomic<bool> g_launched = false;  // a launcher ends this process
 std::atomic<int> g_signal = 0;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 // Between two progress messages; a step may take microseconds.
 constexpr double kProgressSeconds = 0.1;
 constexpr int kStopCheckMs = 100;
+constexpr std::string_view kDrainsAtTerminate =
+    "verbena-train: SIGTERM: ends after this step; a second signal ends it at once\n";
+constexpr std::string_view kDrainsAtInterrupt =
+    "verbena-train: SIGINT: ends after this step; a second signal ends it at once\n";
 
 ClusterOptions ClusterOptionsOf(const Options& options) {
   ClusterOptions cluster;
@@ -51,8 +59,9 @@ ClusterOptions ClusterOptionsOf(const Options& options) {
   cluster.tls = options.tls;
   cluster.token_file = options.token_file;
   cluster.rank = options.rank;
-  cluster.resume = options.resume;
+  cluster.resume = options.resume && !options.resume_auto;
   cluster.workers = options.workers;
+  cluster.max_workers = options.max_workers;
   cluster.timeout = absl::Seconds(options.timeout);
   cluster.stop = &g_stop;
   return cluster;
@@ -67,6 +76,7 @@ uint64_t HashOf(const DataIdentity& data, const InputOrder& order, uint64_t exam
 TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   TrainOptions train;
   train.workers = options.workers;
+  train.max_workers = options.max_workers;
   train.rank = static_cast<uint64_t>(std::max(options.rank, 0));
   train.steps = StepsOf(options, model.examples());
   train.batch = BatchOf(options);
@@ -80,6 +90,10 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   train.count_steps = !options.job.empty() && !options.drop_tables;
   train.separate_steps = options.consistency != "sync";
   train.resume = options.resume;
+  train.resume_anyhow = options.resume_auto;
+  // Workers that a launcher has started get its signal together, and must end after the same step:
+  // a step without one of them lacks its part of the batch.
+  train.drain_together = options.channel >= 0 && train.count_steps && !train.separate_steps;
   if (train.count_steps && train.rank == 0) {
     const DataIdentity data = IdentityOf(options.data);
     train.data_bytes = data.bytes;
@@ -88,19 +102,24 @@ TrainOptions TrainOptionsOf(const Options& options, const Model& model) {
   return train;
 }
 
-void Say(const Options& options, const std::string& what) {
+void Say(uint64_t rank, const std::string& what) {
   // One write, so that lines of several workers do not mix.
-  const std::string line =
-      absl::StrFormat("worker %d (pid %d) %s\n", std::max(options.rank, 0), getpid(), what);
+  const std::string line = absl::StrFormat("worker %d (pid %d) %s\n", rank, getpid(), what);
   WriteUnlessFull(STDERR_FILENO, line, absl::Milliseconds(100));
 }
 
+// "", or which part of the step's batch an elastic job's worker had.
+std::string PartText(const Totals& totals) {
+  if (totals.part == 0) return "";
+  return absl::StrCat(" part ", totals.part, " of ", totals.parts);
+}
+
 // `hooks` with the lines of --log-steps.
-TrainHooks WithStepLines(const Options& options, TrainHooks hooks) {
-  hooks.stop = &g_stop;
-  hooks.after_step = [&options, next = std::move(hooks.after_step)](const Totals& totals) {
+TrainHooks WithStepLines(const Options& options, uint64_t rank, TrainHooks hooks) {
+  hooks.stop = &g_drain;
+  hooks.after_step = [&options, rank, next = std::move(hooks.after_step)](const Totals& totals) {
+    if (options.log_steps) Say(rank, absl::StrCat("step ", totals.steps, PartText(totals)));
     next(totals);
-    if (options.log_steps) Say(options, absl::StrCat("step ", totals.steps));
   };
   return hooks;
 }
@@ -167,21 +186,49 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(options, &g_stop);
   if (!model.ok()) return model.status();
   trained.model = *std::move(model);
-  const TrainOptions train = TrainOptionsOf(options, *trained.model);
+  TrainOptions train = TrainOptionsOf(options, *trained.model);
   absl::StatusOr<std::unique_ptr<ParameterStore>> store = OpenStore(options, *trained.model, train);
   if (!store.ok()) return store.status();
   trained.store = *std::move(store);
+  if (auto* cluster = dynamic_cast<ClientStore*>(trained.store.get());
+      cluster != nullptr && options.max_workers > 0) {
+    train.rank = static_cast<uint64_t>(cluster->rank());
+    hooks.may_leave = [cluster] { return cluster->MayLeave(); };
+  }
   started(train.steps);
+  hooks.training = &g_training;
   absl::StatusOr<TrainResult> result = Train(trained.model.get(), trained.store.get(), train,
-                                             WithStepLines(options, std::move(hooks)));
+                                             WithStepLines(options, train.rank, std::move(hooks)));
+  g_training.store(false);
   if (!result.ok()) return result.status();
+  // A signal in the last step.
+  if (g_drain.load()) return absl::CancelledError("stopped by a signal");
   trained.result = *std::move(result);
   return trained;
 }
 
 void OnStopSignal(int signal) {
+  // A terminal's Ctrl-C is followed by the launcher's own signal.
+  if (g_drain.load() && !g_launched.load()) _exit(128 + signal);
   g_signal.store(signal);
-  g_stop.store(true);
+  g_drain.store(true);
+  if (!g_training.load()) {
+    g_stop.store(true);
+  } else if (!g_launched.load()) {
+    // The texts are there already: this may run at any point of the program.
+    const std::string_view text = signal == SIGINT ? kDrainsAtInterrupt : kDrainsAtTerminate;
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+  }
+}
+
+// After a signal: what this worker has done. It has left the job.
+std::string DrainedText(const Options& options, const Totals& totals, uint64_t steps) {
+  const std::string signal = absl::StrCat("SIG", sigabbrev_np(StopSignal()));
+  if (totals.steps == 0) return absl::StrCat(signal, ": ended before the first step");
+  std::string text = absl::StrCat(signal, ": ended after step ", totals.steps, " of ", steps);
+  if (options.job.empty() || options.drop_tables) return text;
+  return absl::StrCat(text, "; the tables of job '", options.job,
+                      "' are kept, and --resume goes on from them");
 }
 
 std::string Describe(const absl::Status& status) { return std::string(status.message()); }
@@ -227,18 +274,21 @@ const std::atomic<bool>* InstallStopHandler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  return &g_stop;
+  return &g_drain;
 }
 
 int StopSignal() { return g_signal.load(); }
 
 int RunLaunchedWorker(const Options& options,
                       const std::function<void(uint64_t steps)>& after_step) {
+  g_launched.store(true);
   InstallStopHandler();
   ChannelMessage progress;
   double sent_at = 0;
+  Totals last;
   TrainHooks hooks;
   hooks.after_step = [&](const Totals& totals) {
+    last = totals;
     if (after_step) after_step(totals.steps);
     if (totals.seconds - sent_at < kProgressSeconds) return;
     sent_at = totals.seconds;
@@ -263,7 +313,11 @@ int RunLaunchedWorker(const Options& options,
     (void)SendMessage(options.channel, progress);
   };
   absl::StatusOr<Trained> trained = TrainOnce(options, started, std::move(hooks));
-  if (StopSignal() != 0) return 128 + StopSignal();
+  if (StopSignal() != 0 && (trained.ok() || absl::IsCancelled(trained.status()))) {
+    progress.totals = last;
+    (void)SendMessage(options.channel, progress);
+    return 128 + StopSignal();
+  }
   ChannelMessage message;
   message.planned_steps = progress.planned_steps;
   if (!trained.ok()) {
@@ -284,7 +338,8 @@ int RunLaunchedWorker(const Options& options,
   return message.kind == ChannelMessage::Kind::kQuality ? kExitOk : kExitFailure;
 }
 
-int RunSeparateWorker(const Options& options) {
+int RunSeparateWorker(const Options& options,
+                      const std::function<void(uint64_t steps)>& after_step) {
   InstallStopHandler();
   std::optional<Progress> progress(std::in_place, stderr, isatty(STDERR_FILENO) == 1, 0);
   const auto note = [&](const std::string& line) { progress->Note(line); };
@@ -294,7 +349,11 @@ int RunSeparateWorker(const Options& options) {
     return kExitFailure;
   }
   TrainHooks hooks;
+  Totals last;
+  uint64_t planned = 0;
   hooks.after_step = [&](const Totals& totals) {
+    last = totals;
+    if (after_step) after_step(totals.steps);
     progress->Update(totals);
     log->Progress(totals);
   };
@@ -304,6 +363,7 @@ int RunSeparateWorker(const Options& options) {
   };
   hooks.warn = note;
   const auto started = [&](uint64_t steps) {
+    planned = steps;
     progress->set_steps(steps);
     log->Begin(steps);
   };
@@ -325,7 +385,10 @@ int RunSeparateWorker(const Options& options) {
     if (quality.ok()) report.quality = *quality;
   }
   progress.reset();  // ends a live line
-  if (StopSignal() != 0) return 128 + StopSignal();
+  if (StopSignal() != 0 && (status.ok() || absl::IsCancelled(status))) {
+    std::fprintf(stderr, "verbena-train: %s\n", DrainedText(options, last, planned).c_str());
+    return 128 + StopSignal();
+  }
   if (!status.ok()) {
     std::fprintf(stderr, "verbena-train: %s\n", Describe(status).c_str());
     return kExitFailure;

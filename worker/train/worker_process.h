@@ -12,8 +12,9 @@
 
 namespace verbena::worker {
 
-// Set by SIGINT and SIGTERM once InstallStopHandler() was called, with the signal's number in
-// *StopSignal().
+// Set by the first SIGINT or SIGTERM once InstallStopHandler() was called, with the signal's number
+// in StopSignal(). A worker that trains then ends after a step; another one gives up what it waits
+// for. A second signal ends the process, but not one that a launcher has started.
 const std::atomic<bool>* InstallStopHandler();
 int StopSignal();
 
@@ -22,8 +23,9 @@ int StopSignal();
 int RunLaunchedWorker(const Options& options,
                       const std::function<void(uint64_t steps)>& after_step = {});
 
-// A worker on its own (--rank, --local): progress on stderr, the result on stdout.
-int RunSeparateWorker(const Options& options);
+// A worker on its own (--rank, --max-workers, --local): progress on stderr, the result on stdout.
+int RunSeparateWorker(const Options& options,
+                      const std::function<void(uint64_t steps)>& after_step = {});
 
 }  // namespace verbena::worker
 

@@ -138,6 +138,14 @@ struct PushOptions {
   std::optional<size_t> destination_offset = {};
 };
 
+// The chunks that Pull() or PullState() has read.
+struct StateVersions {
+  uint64_t least_version = 0, greatest_version = 0;  // of parameters and state
+  // Counts of applies since initialisation, by which schedules and bias corrections go: the `step`
+  // of torch.optim.
+  uint64_t least_applies = 0, greatest_applies = 0;
+};
+
 // Options of Pull().
 struct PullOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
@@ -147,6 +155,8 @@ struct PullOptions {
   std::optional<uint64_t> min_version = {};
   // As PushOptions::stream, with the work that still reads the region.
   void* stream = nullptr;
+  // Set when the ticket is done without an error.
+  std::shared_ptr<StateVersions> versions = nullptr;
 };
 
 // Options of PushRows().
@@ -206,14 +216,6 @@ struct OptimizerOptions {
   // Set when the ticket is done without an error: the steps from which the values are in force,
   // over all partitions; 0 to 0 for async and ssp: at once.
   std::shared_ptr<StepRange> in_force = nullptr;
-};
-
-// The chunks that PullState() has read.
-struct StateVersions {
-  uint64_t least_version = 0, greatest_version = 0;  // of parameters and state
-  // Counts of applies since initialisation, by which schedules and bias corrections go: the `step`
-  // of torch.optim.
-  uint64_t least_applies = 0, greatest_applies = 0;
 };
 
 // Options of PullState().

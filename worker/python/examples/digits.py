@@ -5,7 +5,8 @@
     python3 digits.py --log run.jsonl && verbena-plot run.jsonl -o run.png
 
 Each worker computes the gradients of its share of each batch; the servers have the parameters and
-AdamW. The last line has the accuracy on pictures that were held out.
+AdamW. The last line has the accuracy on pictures that were held out. SIGTERM or Ctrl-C ends a worker
+after a step.
 """
 import argparse
 import contextlib
@@ -36,6 +37,7 @@ def train(cluster, workers, rank, path=None):
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     steps = EPOCHS * (len(labels) // BATCH)
     with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(verbena.StopSignals())
         client = stack.enter_context(
             verbena.connect(cluster, job="digits", rank=rank, expected_workers=workers))
         log = None
@@ -50,6 +52,9 @@ def train(cluster, workers, rank, path=None):
             # The same order on all workers; each takes its share of a batch.
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))
             for batch in order[:len(order) // BATCH * BATCH].split(BATCH):
+                if stop.requested:
+                    print(f"worker {rank} leaves after {optimizer.steps} steps", flush=True)
+                    raise SystemExit(stop.exit_status)
                 mine = batch[rank::workers]
                 optimizer.zero_grad()
                 loss = torch.nn.functional.cross_entropy(model(pictures[mine]), labels[mine])

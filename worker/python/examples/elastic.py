@@ -2,7 +2,7 @@
 
     python3 elastic.py
 
-The job is elastic: workers join the run, one leaves after a step, and one is killed. Each draws its
+The job is elastic: workers join the run, one leaves after a step at SIGTERM, and one is killed. Each draws its
 own examples of a step; the servers have the parameters and AdamW, and divide each step's gradients by
 the number of its workers. The last lines have the workers of the steps, and the accuracy on pictures
 that were held out.
@@ -11,6 +11,7 @@ import argparse
 import multiprocessing
 import os
 import signal
+import sys
 
 import torch
 
@@ -23,12 +24,13 @@ STEPS = 200  # at least, with each number of workers
 MOST_WORKERS = 5
 
 
-def train(cluster, number, progress, leave):
-    """number: of this process, from 0; the first two begin the run. leave: an event: it leaves then."""
+def train(cluster, number, progress):
+    """number: of this process, from 0; the first two begin the run. It leaves after a step at SIGTERM."""
     torch.set_num_threads(1)
     pictures, labels, held_out, truth = read_digits()
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    with verbena.connect(cluster, job="elastic", expected_workers=2, max_workers=MOST_WORKERS) as client:
+    with verbena.StopSignals() as stop, \
+            verbena.connect(cluster, job="elastic", expected_workers=2, max_workers=MOST_WORKERS) as client:
         optimizer = verbena.torch.DistributedOptimizer(
             model.named_parameters(), torch.optim.AdamW(model.parameters(), lr=0.003),
             client=client, name="digits")
@@ -36,7 +38,7 @@ def train(cluster, number, progress, leave):
         if number > 1:
             print(f"process {number} begins with step {optimizer.steps}", flush=True)
         sizes = []
-        while not leave.is_set():
+        while not stop.requested:
             step = optimizer.steps
             generator = torch.Generator().manual_seed(step * MOST_WORKERS + number)
             mine = torch.randint(len(labels), (BATCH,), generator=generator)
@@ -53,6 +55,7 @@ def train(cluster, number, progress, leave):
                 accuracy = (model(held_out).argmax(1) == truth).float().mean().item()
             print("workers of the steps: " + ", ".join(map(str, sizes)))
             print(f"accuracy {accuracy:.4f} on {len(truth)} held-out digits", flush=True)
+    sys.exit(stop.exit_status)
 
 
 class Run:
@@ -63,16 +66,14 @@ class Run:
         self.spawn = multiprocessing.get_context("spawn")
         self.progress = self.spawn.Array("q", 2 * MOST_WORKERS)  # by process: steps that it has made
         self.processes = []
-        self.leave = []
         self.start(2)
 
     def start(self, count):
         """Waits until the processes have made a step of the run."""
         for _ in range(count):
             number = len(self.processes)
-            self.leave.append(self.spawn.Event())
             self.processes.append(self.spawn.Process(
-                target=train, args=(self.cluster, number, self.progress, self.leave[number])))
+                target=train, args=(self.cluster, number, self.progress)))
             self.processes[number].start()
         self.wait(lambda: all(self.progress[len(self.processes) - 1 - i] > 0 for i in range(count)))
 
@@ -89,7 +90,7 @@ class Run:
     def end(self, *numbers):
         """These processes leave the run."""
         for number in numbers:
-            self.leave[number].set()
+            self.processes[number].terminate()  # SIGTERM
         for number in numbers:
             self.processes[number].join()
 
@@ -111,7 +112,8 @@ def main():
         run.go_on()
         run.end(5, 4, 1)
         run.end(0)
-    if any(process.exitcode for number, process in enumerate(run.processes) if number != 3):
+    expected = [-signal.SIGKILL if number == 3 else 128 + signal.SIGTERM for number in range(6)]
+    if [process.exitcode for process in run.processes] != expected:
         raise SystemExit("a worker failed")
 
 

@@ -23,6 +23,7 @@ from ._errors import (AbortedError, AlreadyExistsError, CancelledError, DataLoss
                       ResourceExhaustedError, UnauthenticatedError, UnavailableError,
                       UnimplementedError)
 from ._run_log import RunLog
+from ._stop import StopSignals
 
 __version__ = _version()
 
@@ -30,7 +31,7 @@ __all__ = [
     "AbortedError", "AlreadyExistsError", "CancelledError", "Client", "DataLossError",
     "DeadlineExceededError", "Error", "FailedPreconditionError", "Handle", "InternalError",
     "InvalidArgumentError", "LocalCluster", "NotFoundError", "OutOfRangeError",
-    "PermissionDeniedError", "ResourceExhaustedError", "RunLog", "Table", "UnauthenticatedError",
+    "PermissionDeniedError", "ResourceExhaustedError", "RunLog", "StopSignals", "Table", "UnauthenticatedError",
     "UnavailableError", "UnimplementedError", "connect", "find_verbenad", "local_cluster",
     "table_options",
 ]
