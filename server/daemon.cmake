@@ -50,7 +50,7 @@ verbena_module(verbena_server server
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
     free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_limits.cc node_state.cc
     node_transports.cc
-  LINK verbena_cold verbena_checkpoint_tasks verbena_etcd_options verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
+  LINK verbena_cold verbena_balance verbena_checkpoint_tasks verbena_etcd_options verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
     verbena_toml
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)
 
@@ -70,12 +70,13 @@ verbena_module(verbena_cli server
     cli/verbena/cluster_reader.cc cli/verbena/command_line.cc cli/verbena/coordinator_call.cc
     cli/verbena/coordinator_command.cc
     cli/verbena/health.cc cli/verbena/json_fields.cc cli/verbena/json_report.cc cli/verbena/limits.cc
-    cli/verbena/move_command.cc cli/verbena/move_leader.cc cli/verbena/option_reference.cc cli/verbena/partition_report.cc cli/verbena/protocol_report.cc
-    cli/verbena/repair_command.cc cli/verbena/rolling_restart.cc cli/verbena/scale_hint.cc cli/verbena/seen_coordinator.cc
+    cli/verbena/move_command.cc cli/verbena/move_leader.cc cli/verbena/move_progress.cc cli/verbena/option_reference.cc
+    cli/verbena/partition_report.cc cli/verbena/protocol_report.cc cli/verbena/rebalance_command.cc cli/verbena/repair_command.cc
+    cli/verbena/rolling_restart.cc cli/verbena/scale_hint.cc cli/verbena/seen_coordinator.cc
     cli/verbena/shard_load.cc cli/verbena/spec_report.cc cli/verbena/table_command.cc cli/verbena/table_set.cc
     cli/verbena/table_tensor.cc cli/verbena/text_report.cc cli/verbena/text_table.cc cli/verbena/token_command.cc
     cli/verbena/format.cc
-  LINK verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_etcd_options verbena_server_store verbena_shard
+  LINK verbena_balance verbena_checkpoint_tasks verbena_checkpoint verbena_client verbena_etcd_options verbena_server_store verbena_shard
        verbena_proto verbena_proto_grpc verbena_json verbena_toml absl::str_format absl::time)
 target_compile_definitions(verbena_cli PRIVATE VERBENA_VERSION="${PROJECT_VERSION}")
 

@@ -30,6 +30,7 @@
 #include "server/control/cluster_service.h"
 #include "server/control/grpc_server.h"
 #include "server/control/membership_task.h"
+#include "server/control/rebalance_task.h"
 #include "server/control/shard_service.h"
 #include "server/coordinator/watched_store.h"
 #include "server/executor/inbox_task.h"
@@ -81,6 +82,7 @@ struct VerbenaNode::Impl {
   absl::Status StartShards();
   absl::Status StartMembership();
   absl::Status StartCheckpoints();
+  absl::Status StartRebalancing();
   bool FinishCheckpoints();
   absl::Status OpenOutputs();
   absl::Status ServeMetrics();
@@ -122,6 +124,8 @@ struct VerbenaNode::Impl {
   std::unique_ptr<Driver> membership_driver;
   std::unique_ptr<CheckpointsTask> saves;  // of a coordinator that makes checkpoints by itself
   std::unique_ptr<Driver> checkpoints_driver;
+  std::unique_ptr<RebalanceTask> rebalance;  // of a coordinator with --rebalance
+  std::unique_ptr<Driver> rebalance_driver;
   std::unique_ptr<HttpServer> http;
 };
 
@@ -153,6 +157,8 @@ absl::Status VerbenaNode::Impl::StartCoordinator() {
   coordinator_options.expected_servers = options.expected_servers;
   coordinator_options.replicas = options.replicas;
   coordinator_options.min_replicas = options.min_replicas;
+  coordinator_options.move_rate = options.move_rate;
+  coordinator_options.log = Bounded([](const std::string& text) { spdlog::warn("{}", text); });
   coordinator_options.check_optimizer = shard::CheckTableOptimizer;
   coordinator_options.changeable_values = shard::ChangeableValues;
   coordinator_options.state_arrays = checkpoint::StateArrays;
@@ -391,6 +397,31 @@ absl::Status VerbenaNode::Impl::StartCheckpoints() {
   return checkpoints_driver->Start();
 }
 
+absl::Status VerbenaNode::Impl::StartRebalancing() {
+  if (!options.rebalance) return absl::OkStatus();
+  RebalancerOptions wanted;
+  wanted.coordinator = tls == nullptr ? grpc->address() : address;
+  wanted.every_ns = int64_t{options.rebalance_every_s} * 1'000'000'000;
+  wanted.above = options.rebalance_above / 100.0;
+  if (coordinator->office() != nullptr) {
+    wanted.active = [machine = coordinator.get()] { return machine->leads(); };
+  }
+  const auto failures =
+      Bounded([](const std::string& text) { spdlog::warn("rebalance: {}", text); });
+  const auto successes =
+      Bounded([](const std::string& text) { spdlog::info("rebalance: {}", text); });
+  wanted.log = [failures, successes](bool failed, const std::string& text) {
+    (failed ? failures : successes)(text);
+  };
+  // Moves are an operator's calls.
+  absl::StatusOr<std::shared_ptr<TokenFile>> token = TokenFile::Open(options.operator_token_file);
+  if (!token.ok()) return token.status();
+  rebalance = std::make_unique<RebalanceTask>(std::move(wanted), &clock, tls, *std::move(token));
+  rebalance_driver =
+      std::make_unique<Driver>(DriverOptions{.name = "vb-rebalance"}, &clock, rebalance.get());
+  return rebalance_driver->Start();
+}
+
 // Before this process is a member: a taken port or an unusable directory must not make it join and
 // leave again.
 absl::Status VerbenaNode::Impl::OpenOutputs() {
@@ -438,6 +469,9 @@ NodeMetrics VerbenaNode::Impl::Gather() {
       said.age_seconds = static_cast<double>(clock.NowNanos() - made.at_ns) / 1e9;
     }
   }
+  if (rebalance != nullptr && rebalance->statistics().known) {
+    metrics.imbalance = rebalance->statistics().imbalance;
+  }
   if (coordinator != nullptr && coordinator->office() != nullptr) {
     const ElectedOffice& office = *coordinator->office();
     metrics.election = {office.Leads(), office.times_elected(), office.etcd_failures()};
@@ -448,7 +482,9 @@ NodeMetrics VerbenaNode::Impl::Gather() {
     coordinator_metrics = promise->get_future();
     coordinator->inbox().Post([machine = coordinator.get(), promise] {
       if (machine->coordinator() != nullptr) {
-        promise->set_value(Summarise(machine->coordinator()->view()));
+        CoordinatorMetrics summary = Summarise(machine->coordinator()->view());
+        summary.moves = machine->coordinator()->moves();
+        promise->set_value(summary);
       }
     });
   }
@@ -520,6 +556,7 @@ bool VerbenaNode::Impl::FinishCheckpoints() {
 absl::Status VerbenaNode::Impl::Stop() {
   if (std::exchange(stopped, true)) return absl::OkStatus();
   http.reset();
+  if (rebalance_driver != nullptr) rebalance_driver->Stop();
   const bool saved_all = FinishCheckpoints();
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
@@ -563,9 +600,10 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   if (absl::Status s = CheckLimits(options); !s.ok()) return s;
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
-  for (const auto step : {&Impl::OpenAccess, &Impl::OpenOutputs, &Impl::StartCoordinator,
-                          &Impl::CreateShards, &Impl::StartControl, &Impl::StartShards,
-                          &Impl::StartMembership, &Impl::StartCheckpoints, &Impl::ServeMetrics}) {
+  for (const auto step :
+       {&Impl::OpenAccess, &Impl::OpenOutputs, &Impl::StartCoordinator, &Impl::CreateShards,
+        &Impl::StartControl, &Impl::StartShards, &Impl::StartMembership, &Impl::StartCheckpoints,
+        &Impl::StartRebalancing, &Impl::ServeMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;

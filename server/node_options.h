@@ -57,7 +57,13 @@ struct NodeOptions {
   uint32_t expected_servers = 0;
   uint32_t replicas = 0;      // replicas of each partition, counting the primary
   uint32_t min_replicas = 0;  // with fewer, pushes wait
-  std::string zone;           // replicas are kept in different ones; empty: one of its own
+  uint64_t move_rate = 0;     // bytes a second of planned moves, of each server; 0: no limit
+  // Coordinator: spreads the bytes over the servers by itself, where they differ by more percent of
+  // the average.
+  bool rebalance = false;
+  uint32_t rebalance_above = 20;
+  uint32_t rebalance_every_s = 10;
+  std::string zone;  // replicas are kept in different ones; empty: one of its own
   rdma::LaneConfig lane;
   rdma::TransportSettings transports;  // of every shard, each with its own endpoints
   uint64_t lane_memory_limit = ShardExecutorOptions().lane_memory_limit;  // of each shard

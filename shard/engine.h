@@ -264,6 +264,12 @@ struct ReplicaRecord {
 };
 
 // State of a partition's replica.
+// Contents of a partition, as a learner is sent.
+struct PartitionContents {
+  uint64_t bytes = 0;
+  uint64_t rows = 0;  // of embedding tables
+};
+
 struct CopyStatus {
   uint32_t partition = 0;
   CopyId copy;  // of which this shard is the primary; server 0: it is the replica itself

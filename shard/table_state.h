@@ -30,6 +30,7 @@ struct PartitionInfo {
   uint64_t since = 0;  // which it is since that configuration
   CopyId primary;
   bool enough = true;  // there are as many replicas as a push has to have
+  bool moves = false;  // its learner is of a planned move
   // By the view being applied:
   bool epoch_changed = false;
   bool promoted = false;  // from a copy to the primary

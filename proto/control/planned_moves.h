@@ -18,6 +18,13 @@ bool IsDraining(uint64_t server, const v1::ClusterView& view);
 // Whether the primary is to give up its place: the partition is moved, or its server is drained.
 bool PrimaryLeaves(const v1::Partition& partition, const v1::ClusterView& view);
 
+// The target of a move, where it is no follower yet; 0: none.
+uint64_t MissingTarget(const v1::Partition& partition);
+
+// Whether the partition has a learner although it has all of its replicas: nothing is at risk while
+// it catches up.
+bool LearnerOfMove(const v1::Partition& partition, const v1::ClusterView& view);
+
 // The number of replicas that stay when it has: on servers that are not drained, whether these are
 // alive or not, and without learners.
 uint32_t StayingReplicas(const v1::Partition& partition, const v1::ClusterView& view);
@@ -26,8 +33,8 @@ uint32_t StayingReplicas(const v1::Partition& partition, const v1::ClusterView& 
 // replicas would be left than the cluster wants and has servers for.
 const v1::Replica* PlannedHeir(const v1::Partition& partition, const v1::ClusterView& view);
 
-// A follower that the primary is to drop: its server is drained, or it was made for a move that has
-// ended without effect, and enough replicas stay. Null: none.
+// A follower that the primary is to drop: its server is drained, it was made for a move that has
+// ended without effect, or a move has replaced it, and enough replicas stay. Null: none.
 const v1::Replica* SurplusFollower(const v1::Partition& partition, const v1::ClusterView& view);
 
 // Whether as many replicas on servers that are alive and not drained are left without the others as

@@ -50,8 +50,9 @@ bool Same(const RepeatedPtrField<v1::Replica>& a, const RepeatedPtrField<v1::Rep
 bool Same(const v1::Partition& a, const v1::Partition& b) {
   return a.id() == b.id() && a.configuration() == b.configuration() && a.epoch() == b.epoch() &&
          a.renewed_epoch() == b.renewed_epoch() && a.released_epoch() == b.released_epoch() &&
-         a.move_to() == b.move_to() && a.last_move() == b.last_move() &&
-         a.unwanted() == b.unwanted() && a.primary() == b.primary() && a.shard() == b.shard() &&
+         a.move_to() == b.move_to() && a.move_from() == b.move_from() &&
+         a.last_move() == b.last_move() && a.unwanted() == b.unwanted() &&
+         a.primary() == b.primary() && a.shard() == b.shard() &&
          Same(a.followers(), b.followers()) && Same(a.learners(), b.learners());
 }
 
@@ -235,7 +236,8 @@ bool SameSettings(const v1::ClusterView& a, const v1::ClusterView& b) {
          a.cluster_id() == b.cluster_id() && a.lease_ms() == b.lease_ms() &&
          a.expected_servers() == b.expected_servers() && a.replicas() == b.replicas() &&
          a.min_replicas() == b.min_replicas() && a.protocol() == b.protocol() &&
-         a.terms_size() == b.terms_size() && a.partitions_size() == b.partitions_size();
+         a.move_rate() == b.move_rate() && a.terms_size() == b.terms_size() &&
+         a.partitions_size() == b.partitions_size();
 }
 
 }  // namespace

@@ -131,6 +131,31 @@ void AddClusterOptions(CLI::App* app, NodeOptions* node) {
       ->check(InRange<uint32_t>(1, 3));
 }
 
+void AddMoveOptions(CLI::App* app, NodeOptions* node) {
+  app->add_flag("--rebalance", node->rebalance,
+                "Move replicas by itself from servers with more bytes than their share to others, "
+                "as 'verbena rebalance --apply' does");
+  app->add_option(
+         "--rebalance-above", node->rebalance_above,
+         "With --rebalance: begin when the servers' bytes differ by more than this part of "
+         "their average at three looks in a row, in percent. Moves end at 10 percent")
+      ->type_name("PERCENT")
+      ->check(InRange<uint32_t>(11, 1000))
+      ->capture_default_str();
+  app->add_option("--rebalance-every", node->rebalance_every_s,
+                  "With --rebalance: interval of the looks, in seconds")
+      ->type_name("SECONDS")
+      ->check(InRange<uint32_t>(1, 86'400))
+      ->capture_default_str();
+  app->add_option("--move-rate", node->move_rate,
+                  "Limit of the bytes per second that each server sends to copy partitions for "
+                  "planned moves (rebalance, migrate, drain). Replicas that are missing are copied "
+                  "without a limit. 0: no limit")
+      ->type_name("BYTES")
+      ->transform(ByteSize(0, uint64_t{1} << 50))
+      ->capture_default_str();
+}
+
 void AddCheckpointOptions(CLI::App* app, NodeOptions* node) {
   app->add_option("--checkpoint-dir", node->checkpoint_dir,
                   "Write checkpoints of every job below this directory: an absolute path that the "
@@ -252,6 +277,7 @@ void AddOptions(CLI::App* app, DaemonOptions* options) {
       "this one, also when that process is killed");
   app->option_defaults()->group(kClusterGroup);
   AddClusterOptions(app, &node);
+  AddMoveOptions(app, &node);
   app->option_defaults()->group(kCheckpointGroup);
   AddCheckpointOptions(app, &node);
   app->option_defaults()->group("Shards");
@@ -333,6 +359,10 @@ std::string CheckEffect(const CLI::App& app, const NodeOptions& node) {
     }
     if (group == kCheckpointGroup && node.checkpoint_dir.empty()) {
       return absl::StrCat(option->get_name(), " needs --checkpoint-dir");
+    }
+    const bool of_rebalance = option->get_name().starts_with("--rebalance-");
+    if (of_rebalance && !node.rebalance) {
+      return absl::StrCat(option->get_name(), " needs --rebalance");
     }
   }
   return "";

@@ -33,6 +33,7 @@ void Fill(const ShardSnapshot& snapshot, v1::ShardStatistics* out) {
   out->set_lanes_refused(snapshot.lanes_refused);
   out->set_cold_unwritten(snapshot.cold_unwritten);
   for (const v1::ReplicaStatistics& copy : snapshot.replicas) *out->add_replicas() = copy;
+  for (const v1::PartitionStatistics& part : snapshot.partitions) *out->add_partitions() = part;
   out->set_memory_limit_bytes(snapshot.memory_limit);
   out->set_memory_reserved_bytes(snapshot.memory_reserved);
   out->set_memory_full(snapshot.memory_full);
@@ -237,7 +238,9 @@ void ShardService::GetStatistics(ControlCall* call, const v1::GetStatisticsReque
   unary->SetDeadline(kStatisticsTimeout, absl::StrCat("not every shard answered within ",
                                                       absl::FormatDuration(kStatisticsTimeout)));
   auto answer = std::make_shared<Answerer<v1::GetStatisticsResponse>>(unary);
-  Inbox::Closure closure = [this, answer] { Gather(answer); };
+  Inbox::Closure closure = [this, partitions = request->partitions(), answer] {
+    Gather(partitions, answer);
+  };
   const auto refuse = [unary](const absl::Status& status) { unary->Finish(status); };
   if (const absl::Status posted = statistics_.Post(QueueOf(call->caller()), closure, refuse);
       !posted.ok()) {
@@ -255,8 +258,9 @@ void ShardService::GatherNext() {
   }
 }
 
-void ShardService::Gather(const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer) {
-  RequestSnapshots(*set_, [this, set = set_, answer](const Snapshots& snapshots) {
+void ShardService::Gather(bool partitions,
+                          const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer) {
+  RequestSnapshots(*set_, partitions, [this, set = set_, answer](const Snapshots& snapshots) {
     v1::GetStatisticsResponse result;
     result.set_incarnation(set->incarnation.load(std::memory_order_acquire));
     for (size_t i = 0; i < snapshots.size(); ++i) {

@@ -70,7 +70,7 @@ class ShardService final : public ControlService {
   // Statistics of all shards: one at a time, the callers in turn, so that requests for them take a
   // bounded share of the shards' time.
   void GatherNext();
-  void Gather(const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer);
+  void Gather(bool partitions, const std::shared_ptr<Answerer<v1::GetStatisticsResponse>>& answer);
 
   const ShardSet* const set_;
   const AccessState* const access_;

@@ -16,14 +16,15 @@ struct Gathering {
 };
 
 // `done` runs without the lock: all answers are there, so no other thread writes.
-void Ask(const ShardSet& set, const std::shared_ptr<Gathering>& gathering,
+void Ask(const ShardSet& set, bool partitions, const std::shared_ptr<Gathering>& gathering,
          const std::function<void(const Snapshots&)>& done) {
   gathering->snapshots.resize(set.shards.size());
   gathering->missing = set.shards.size();
   for (size_t i = 0; i < set.shards.size(); ++i) {
     ShardExecutor* executor = &set.shards[i].machine->executor();
-    executor->inbox().Post([gathering, executor, i, done] {
+    executor->inbox().Post([gathering, executor, partitions, i, done] {
       ShardSnapshot snapshot = executor->Snapshot();
+      if (partitions) snapshot.partitions = executor->PartitionContents();
       {
         const std::lock_guard<std::mutex> lock(gathering->mutex);
         gathering->snapshots[i] = std::move(snapshot);
@@ -37,14 +38,15 @@ void Ask(const ShardSet& set, const std::shared_ptr<Gathering>& gathering,
 
 }  // namespace
 
-void RequestSnapshots(const ShardSet& set, std::function<void(const Snapshots&)> done) {
+void RequestSnapshots(const ShardSet& set, bool partitions,
+                      std::function<void(const Snapshots&)> done) {
   if (set.shards.empty()) return done({});
-  Ask(set, std::make_shared<Gathering>(), done);
+  Ask(set, partitions, std::make_shared<Gathering>(), done);
 }
 
 Snapshots WaitForSnapshots(const ShardSet& set, absl::Duration timeout) {
   auto gathering = std::make_shared<Gathering>();
-  Ask(set, gathering, {});
+  Ask(set, /*partitions=*/false, gathering, {});
   std::unique_lock<std::mutex> lock(gathering->mutex);
   gathering->all_in.wait_for(lock, std::chrono::microseconds(absl::ToInt64Microseconds(timeout)),
                              [&] { return gathering->missing == 0; });

@@ -50,8 +50,10 @@ struct ShardSet {
 using Snapshots = std::vector<std::optional<ShardSnapshot>>;
 
 // Asks every shard. `done` runs once, on the thread of the last shard to answer; at once when there
-// is no shard; never when a shard stops first. Any thread.
-void RequestSnapshots(const ShardSet& set, std::function<void(const Snapshots&)> done);
+// is no shard; never when a shard stops first. `partitions`: ShardSnapshot::partitions is wanted.
+// Any thread.
+void RequestSnapshots(const ShardSet& set, bool partitions,
+                      std::function<void(const Snapshots&)> done);
 
 // Waits until all have answered, at most `timeout`. Any thread but a shard's.
 Snapshots WaitForSnapshots(const ShardSet& set, absl::Duration timeout);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/control/planned_moves.h"
 #include "proto/wire/table_partitions.h"
+#include "server/coordinator/configuration_moves.h"
 #include "server/coordinator/placement.h"
 
 namespace verbena::server {
@@ -20,10 +21,6 @@ const v1::Replica* FindReplica(const Replicas& replicas, uint64_t server) {
   const auto it = std::find_if(replicas.begin(), replicas.end(),
                                [&](const v1::Replica& r) { return r.server() == server; });
   return it == replicas.end() ? nullptr : &*it;
-}
-
-void Grow(v1::Partition* partition) {
-  partition->set_configuration(partition->configuration() + 1);
 }
 
 // New replicas came with the current configuration.
@@ -41,9 +38,11 @@ void MakePrimary(uint64_t server, uint32_t shard, v1::Partition* partition) {
   partition->clear_followers();
   partition->clear_learners();
   // A move that was under way has succeeded, or its primary is gone.
-  const bool ended = partition->move_to() != 0 && partition->move_to() != server;
+  const bool ended =
+      partition->move_to() != 0 && (partition->move_to() != server || partition->move_from() != 0);
   partition->set_last_move(ended ? v1::MOVE_END_SOURCE_GONE : v1::MOVE_END_UNSPECIFIED);
   partition->clear_move_to();
+  partition->clear_move_from();
   partition->clear_unwanted();
   Grow(partition);
 }
@@ -176,20 +175,29 @@ absl::Status Admit(const v1::ConfigurationChange& change, v1::Partition* partiti
   *partition->add_followers() = *learner;
   DropIf([&](const v1::Replica& r) { return r.server() == change.server(); },
          partition->mutable_learners());
+  if (partition->move_from() != 0 && partition->move_to() == change.server()) {
+    if (FindReplica(partition->followers(), partition->move_from()) != nullptr) {
+      partition->set_unwanted(partition->move_from());
+    }
+    partition->clear_move_to();
+    partition->clear_move_from();
+  }
   Grow(partition);
   return absl::OkStatus();
 }
 
-// The target of a move, where it has no replica yet.
-uint64_t MissingTarget(const v1::Partition& partition) {
-  const uint64_t target = partition.move_to();
-  return FindReplica(partition.followers(), target) != nullptr ? 0 : target;
+// A partition has one learner at a time: its primary copies contents to one only. One that is
+// unwanted has to go first where there would be too many.
+bool WantsLearner(const v1::Partition& partition, const v1::ClusterView& view) {
+  return partition.learners().empty() &&
+         partition.followers_size() < static_cast<int>(kMaxReplicas) &&
+         IsAlive(partition.primary(), view) &&
+         (StayingReplicas(partition, view) < view.replicas() || MissingTarget(partition) != 0);
 }
 
-// A partition has one learner at a time: its primary copies contents to one only.
-bool WantsLearner(const v1::Partition& partition, const v1::ClusterView& view) {
-  return partition.learners().empty() && IsAlive(partition.primary(), view) &&
-         (StayingReplicas(partition, view) < view.replicas() || MissingTarget(partition) != 0);
+// Whether its learner is one of kMovesAtOnce.
+bool IsMoved(const v1::Partition& partition, const v1::ClusterView& view) {
+  return PrimaryLeaves(partition, view) || partition.move_to() != 0;
 }
 
 // Those that were refused for memory come last, so that a server whose memory is scarce gets the
@@ -364,13 +372,13 @@ bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
   int moving = 0;
   for (const v1::Partition& partition : now.partitions()) {
     for (const v1::Replica& learner : partition.learners()) learning.insert(learner.server());
-    moving += !partition.learners().empty() && PrimaryLeaves(partition, now) ? 1 : 0;
+    moving += !partition.learners().empty() && IsMoved(partition, now) ? 1 : 0;
   }
   bool added = false;
   for (const uint32_t id : wanting) {
     const v1::Partition& partition = now.partitions(static_cast<int>(id));
-    const bool leaves = PrimaryLeaves(partition, now);
-    if (leaves && moving >= kMovesAtOnce) continue;
+    const bool moved = IsMoved(partition, now);
+    if (moved && moving >= kMovesAtOnce) continue;
     const uint64_t target = MissingTarget(partition);
     const auto learner = loads.ForCopy(partition, [&](uint64_t server) {
       return (target == 0 || server == target) && !bars.Has(id, server, now_ns) &&
@@ -383,7 +391,7 @@ bool AddLearners(const LearnerBars& bars, int64_t now_ns, ViewEditor* view) {
     Date(edited->mutable_learners(), edited->configuration());
     loads.AddCopy(partition.primary(), *learner);
     learning.insert(learner->server());
-    moving += leaves ? 1 : 0;
+    moving += moved ? 1 : 0;
     added = true;
   }
   return added;
@@ -447,53 +455,6 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
     bars->Add(partition->id(), change.server(), now_ns + lease_ns);
   }
   return true;
-}
-
-void BeginMove(uint64_t target, uint32_t partition, ViewEditor* view) {
-  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
-  edited->set_move_to(target);
-  edited->clear_last_move();
-  if (edited->unwanted() == target) edited->clear_unwanted();
-  Grow(edited);
-}
-
-void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view) {
-  const v1::Partition& before = view->view().partitions(static_cast<int>(partition));
-  const uint64_t target = before.move_to();
-  if (target == 0) return;
-  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
-  edited->clear_move_to();
-  edited->set_last_move(why);
-  // A follower is dropped by its primary: that may be gone already, and the follower have all that
-  // is left.
-  const bool surplus = edited->followers_size() >= static_cast<int>(view->view().replicas());
-  if (surplus && FindReplica(edited->followers(), target) != nullptr) {
-    edited->set_unwanted(target);
-  }
-  Grow(edited);
-  if (!edited->learners().empty() && edited->learners(0).server() == target) {
-    edited->clear_learners();
-  }
-}
-
-void MarkNewestUnwanted(uint32_t partition, ViewEditor* view) {
-  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
-  const auto newest = std::max_element(
-      edited->followers().begin(), edited->followers().end(),
-      [](const v1::Replica& a, const v1::Replica& b) { return a.since() < b.since(); });
-  if (newest == edited->followers().end()) return;
-  edited->set_unwanted(newest->server());
-  Grow(edited);
-}
-
-void GrowConfiguration(uint32_t partition, ViewEditor* view) {
-  Grow(view->EditPartition(static_cast<int>(partition)));
-}
-
-void DropLearner(uint32_t partition, ViewEditor* view) {
-  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
-  edited->clear_learners();
-  Grow(edited);
 }
 
 absl::Status CheckConfigurations(const v1::ClusterView& view) {

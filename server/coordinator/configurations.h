@@ -80,15 +80,6 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
                                  int64_t now_ns, int64_t lease_ns, LearnerBars* bars,
                                  ViewEditor* view);
 
-// Begins a move of the partition to that server, or ends one without effect: its learner goes. See
-// moves.h.
-void BeginMove(uint64_t target, uint32_t partition, ViewEditor* view);
-void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view);
-// Its follower that came last is to be dropped by the primary.
-void MarkNewestUnwanted(uint32_t partition, ViewEditor* view);
-void GrowConfiguration(uint32_t partition, ViewEditor* view);
-void DropLearner(uint32_t partition, ViewEditor* view);
-
 // DATA_LOSS when the invariants do not hold.
 absl::Status CheckConfigurations(const v1::ClusterView& view);
 

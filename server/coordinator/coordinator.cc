@@ -263,6 +263,8 @@ absl::Status Coordinator::Impl::TakeOffice() {
   state.view.set_expected_servers(options.expected_servers);
   state.view.set_replicas(options.replicas);
   state.view.set_min_replicas(options.min_replicas);
+  state.view.set_move_rate(options.move_rate);
+  moves.Begin(state.view, options.log);
   if (absl::Status status = EndChange(nullptr, Extent::kWhole); !status.ok()) return status;
   // One that an operator has accepted is known to be old.
   if (state.terms.rbegin()->accepted()) return absl::OkStatus();

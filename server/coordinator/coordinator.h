@@ -63,6 +63,7 @@
 #include "proto/protocol_version.h"
 #include "rdma/base/clock.h"
 #include "server/coordinator/job_limits.h"
+#include "server/coordinator/move_results.h"
 #include "server/coordinator/store.h"
 #include "verbena/v1/cluster.pb.h"
 
@@ -85,6 +86,8 @@ struct CoordinatorOptions {
   // missing replicas are made; surplus ones stay until their server goes.
   uint32_t replicas = 1;
   uint32_t min_replicas = 1;  // with fewer, pushes wait: 1 to replicas
+  // Bytes a second that a server sends at most for learners of planned moves; 0: no limit.
+  uint64_t move_rate = 0;
   // Whether the servers know the table's optimizer and accept its parameters. Empty: not checked.
   std::function<absl::Status(const v1::TableSpec&)> check_optimizer = {};
   // The values of an optimizer that clients may change. Empty: none.
@@ -112,6 +115,8 @@ struct CoordinatorOptions {
   std::function<int64_t()> wall_clock = WallClockSeconds;
   // Uniform 64-bit numbers, different ones at each start. Empty: the system's. For tests.
   std::function<uint64_t()> random = {};
+  // For planned moves that end without effect. Empty: not logged.
+  std::function<void(const std::string&)> log = {};
 };
 
 class Coordinator {
@@ -182,6 +187,8 @@ class Coordinator {
   const absl::Status& status() const;
   // How often the number of waiting calls of GetView() was at its bound.
   uint64_t polls_beyond() const;
+  // Planned moves that have ended in this term.
+  const MoveCounters& moves() const;
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;
 

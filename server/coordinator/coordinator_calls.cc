@@ -430,6 +430,8 @@ const absl::Status& Coordinator::status() const { return impl_->refusal; }
 
 uint64_t Coordinator::polls_beyond() const { return impl_->polls_beyond; }
 
+const MoveCounters& Coordinator::moves() const { return impl_->moves.counters(); }
+
 bool Coordinator::answers_change() const { return impl_->answers_change; }
 
 const v1::ClusterView& Coordinator::view() const { return impl_->state.view; }

@@ -83,6 +83,11 @@ void Coordinator::Impl::OnSaved(const Staged& made) {
   if (made.answered) KeepAnswer(*made.answered);
   if (!made.change.view.removed_tables().empty()) bars.Freed(Now());
   changes.Add(made.change, state.view);
+  if (made.change.described) {
+    moves.Follow(made.change.view.partitions(), state.view);
+  } else {
+    moves.Follow(state.view.partitions(), state.view);
+  }
   ViewEditor::Concern concern = made.change.concern;
   concern.everyone |= !made.change.described || made.access;
   polls.Changed(concern);

@@ -20,6 +20,7 @@
 #include "server/coordinator/configurations.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/leases.h"
+#include "server/coordinator/move_results.h"
 #include "server/coordinator/store.h"
 #include "server/coordinator/turns.h"
 #include "server/coordinator/view_changes.h"
@@ -71,6 +72,7 @@ struct Coordinator::Impl {
   Leases restores;  // of tables that are being restored, by their ids
   Turns turns;
   LearnerBars bars;
+  MoveResults moves;
   std::set<uint64_t> left;            // servers that have announced it; a late heartbeat does not
                                       // revive them
   std::map<uint64_t, int64_t> heard;  // servers, and when the last join or heartbeat was read

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/control/planned_moves.h"
 #include "proto/wire/table_partitions.h"
-#include "server/coordinator/configurations.h"
+#include "server/coordinator/configuration_moves.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/validation.h"
 
@@ -58,6 +58,11 @@ absl::Status CheckTarget(const v1::Server& server) {
                         : "is silent: its lease has ended; start it first"));
 }
 
+// A follower is not moved to a server that has a replica.
+bool AlreadyThere(uint64_t target, uint64_t from, const v1::Partition& partition) {
+  return partition.primary() == target || (from != 0 && HasFollower(partition, target));
+}
+
 // Copies that the drain of a server has made beside its replicas.
 void DropDrainCopies(uint64_t server, ViewEditor* view) {
   const auto replicas = static_cast<int>(view->view().replicas());
@@ -89,6 +94,12 @@ absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, 
     if (absl::Status status = CheckTarget(**server); !status.ok()) return status;
     target = (*server)->incarnation();
   }
+  uint64_t from = 0;
+  if (!request.from().empty()) {
+    const absl::StatusOr<const v1::Server*> server = ServerNamed(request.from(), view->view());
+    if (!server.ok()) return server.status();
+    from = (*server)->incarnation();
+  }
   Effect effect = Effect::kNone;
   for (const uint32_t id : *partitions) {
     const v1::Partition& partition = view->view().partitions(static_cast<int>(id));
@@ -96,11 +107,17 @@ absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, 
       return absl::FailedPreconditionError(absl::StrCat(
           "partition ", id, " is on no server yet; the first table that is created places it"));
     }
-    if (request.cancel() ? partition.move_to() == 0 : partition.primary() == target) continue;
+    if (request.cancel() ? partition.move_to() == 0 : AlreadyThere(target, from, partition))
+      continue;
+    if (from != 0 && !HasFollower(partition, from)) {
+      return absl::FailedPreconditionError(absl::StrCat("partition ", id, " has no follower on '",
+                                                        request.from(),
+                                                        "'; see verbena partition list"));
+    }
     response->add_partitions(id);
-    if (partition.move_to() == target) continue;
+    if (partition.move_to() == target && partition.move_from() == from) continue;
     EndMove(request.cancel() ? v1::MOVE_END_CANCELLED : v1::MOVE_END_UNSPECIFIED, id, view);
-    if (!request.cancel()) BeginMove(target, id, view);
+    if (!request.cancel()) BeginMove(target, from, id, view);
     effect = Effect::kChanged;
   }
   if (response->partitions().empty() && request.cancel()) {

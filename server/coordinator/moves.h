@@ -1,5 +1,6 @@
 // Planned moves of partitions: `verbena migrate` names the server that is to be a partition's
-// primary, `verbena drain` a server that is to keep nothing.
+// primary, `verbena drain` a server that is to keep nothing; rebalancing moves primaries and
+// followers.
 //
 //   partition                          | on                                | to
 //   -----------------------------------+-----------------------------------+-------------------------
@@ -7,8 +8,11 @@
 //   (configurations.h)                 | ADMIT                             | target is a follower
 //   target is a follower, enough stay  | HAND_OVER by the primary, which   | target is primary, the
 //                                      | has stopped and sent everything   | old place is gone
+//   a follower is to be moved          | ADMIT of the target               | target is a follower,
+//                                      |                                   | the old one is
+//                                      unwanted
 //   follower on a server that drains,  | DROP_REPLICA by the primary, when | without it
-//   or one too many after a move       | enough stay                       |
+//   or an unwanted one after a move    | enough stay                       |
 //
 // A move ends without effect when its target or its primary is silent or gone, when the target has
 // no memory for it, or when it is cancelled. Then the old primary goes on. The state of moves is a

@@ -94,6 +94,20 @@ absl::Status CopyRequests::MayCheckpoint(uint64_t server_incarnation, uint64_t r
   return absl::OkStatus();
 }
 
+std::vector<v1::PartitionStatistics> CopyRequests::Contents() const {
+  std::vector<v1::PartitionStatistics> contents;
+  if (core_.engine == nullptr || core_.view == nullptr) return contents;
+  for (const v1::Partition& partition : core_.view->partitions()) {
+    const shard::PartitionContents held = core_.engine->replicas().ContentsOf(partition.id());
+    if (held.bytes == 0) continue;
+    v1::PartitionStatistics& out = contents.emplace_back();
+    out.set_partition(partition.id());
+    out.set_bytes(held.bytes);
+    out.set_rows(held.rows);
+  }
+  return contents;
+}
+
 std::vector<v1::ReplicaStatistics> CopyRequests::Statistics() const {
   std::vector<v1::ReplicaStatistics> statistics;
   if (core_.engine == nullptr) return statistics;

@@ -32,6 +32,8 @@ class CopyRequests {
   // view that the caller has.
   absl::Status MayCheckpoint(uint64_t server_incarnation, uint64_t revision) const;
   std::vector<v1::ReplicaStatistics> Statistics() const;
+  // v1::ShardStatistics::partitions
+  std::vector<v1::PartitionStatistics> Contents() const;
 
  private:
   // Adds this server's free memory to an answer to a primary.

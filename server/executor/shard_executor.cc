@@ -230,6 +230,10 @@ void ShardExecutor::WaitRestore(const v1::WaitRestoreRequest& request, ShardRest
   core_->restores.Wait(request, std::move(reply));
 }
 
+std::vector<v1::PartitionStatistics> ShardExecutor::PartitionContents() const {
+  return core_->copies.Contents();
+}
+
 ShardSnapshot ShardExecutor::Snapshot() const {
   const ShardCore& s = *core_;
   ShardSnapshot snapshot;

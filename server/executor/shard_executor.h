@@ -106,8 +106,9 @@ struct ShardSnapshot {
   std::vector<shard::TableStatistics> tables;  // by id
   std::vector<JobSnapshot> jobs;               // by name
   std::vector<v1::LaneStatistics> lanes;
-  std::vector<rdma::MissingTransport> missing;  // transports
-  std::vector<v1::ReplicaStatistics> replicas;  // by partition
+  std::vector<rdma::MissingTransport> missing;      // transports
+  std::vector<v1::ReplicaStatistics> replicas;      // by partition
+  std::vector<v1::PartitionStatistics> partitions;  // where they were wanted
   // Described at v1::ShardStatistics.
   uint64_t memory_limit = 0, memory_reserved = 0;
   bool memory_full = false;
@@ -199,6 +200,8 @@ class ShardExecutor {
   absl::Status BeginRestore(const v1::BeginRestoreRequest& request);
   void WaitRestore(const v1::WaitRestoreRequest& request, ShardRestores::Reply reply);
   ShardSnapshot Snapshot() const;
+  // v1::ShardStatistics::partitions. Passes over all tables for each partition.
+  std::vector<v1::PartitionStatistics> PartitionContents() const;
   // Result of the last view in the engine: RESOURCE_EXHAUSTED names tables without memory.
   const absl::Status& view_status() const;
   PeerLinks& links();                                // for replication, and tests

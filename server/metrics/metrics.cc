@@ -161,6 +161,20 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
   AddGauge("verbena_coordinator_state_failing",
            "1 while the coordinator cannot save its state (a full disk) and refuses changes.",
            c.checkpoint_failing ? 1 : 0, out);
+  AddGauge("verbena_coordinator_partitions_moving",
+           "Partitions whose planned move (rebalance, migrate) has not ended.",
+           D(c.partitions_moving), out);
+  MetricFamily moves =
+      Family("verbena_coordinator_moves_total",
+             "Planned moves of partitions that ended in this term, by result: moved, cancelled, "
+             "target_gone, primary_gone, no_memory.",
+             kCounter);
+  Add(&moves, D(c.moves.moved), {{"result", "moved"}});
+  Add(&moves, D(c.moves.cancelled), {{"result", "cancelled"}});
+  Add(&moves, D(c.moves.target_gone), {{"result", "target_gone"}});
+  Add(&moves, D(c.moves.primary_gone), {{"result", "primary_gone"}});
+  Add(&moves, D(c.moves.no_memory), {{"result", "no_memory"}});
+  out->push_back(std::move(moves));
   MetricFamily failures =
       Family("verbena_coordinator_state_failures_total",
              "Changes that were refused because the state could not be saved.", kCounter);
@@ -272,6 +286,12 @@ std::vector<MetricFamily> FamiliesOf(const NodeMetrics& node) {
   }
   if (node.coordinator.has_value()) AddCoordinator(*node.coordinator, &families);
   if (node.election.has_value()) AddElection(*node.election, &families);
+  if (node.imbalance.has_value()) {
+    AddGauge("verbena_coordinator_imbalance",
+             "Difference of the largest and the smallest load of a server in bytes, over the "
+             "average. Only with --rebalance.",
+             *node.imbalance, &families);
+  }
   if (node.checkpoints.has_value()) AddCheckpoints(*node.checkpoints, &families);
   return families;
 }
@@ -297,6 +317,7 @@ std::vector<MetricDescription> DescribeMetrics() {
   every_part.coordinator.emplace();
   every_part.election.emplace();
   every_part.checkpoints.emplace().age_seconds = 0;
+  every_part.imbalance = 0;
   std::vector<MetricDescription> descriptions;
   for (const MetricFamily& family : FamiliesOf(every_part)) {
     descriptions.push_back({family.name, TypeName(family.type), family.help});
@@ -317,6 +338,9 @@ CoordinatorMetrics Summarise(const v1::ClusterView& view) {
   for (const v1::Table& table : view.tables()) {
     if (table.restoring()) continue;
     m.lost_partitions += static_cast<uint64_t>(table.lost_partitions_size());
+  }
+  for (const v1::Partition& partition : view.partitions()) {
+    m.partitions_moving += partition.move_to() != 0 ? 1 : 0;
   }
   return m;
 }

@@ -12,6 +12,7 @@
 
 #include "rdma/memory/statistics.h"
 #include "server/access/budget.h"
+#include "server/coordinator/move_results.h"
 #include "server/executor/shard_executor.h"
 #include "verbena/v1/cluster.pb.h"
 
@@ -36,6 +37,8 @@ struct CoordinatorMetrics {
   uint64_t lost_partitions = 0;      // of all tables
   uint64_t checkpoint_failures = 0;  // of the state
   bool checkpoint_failing = false;   // the last one
+  uint64_t partitions_moving = 0;
+  MoveCounters moves = {};  // planned moves that have ended
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 
@@ -70,6 +73,7 @@ struct NodeMetrics {
   std::optional<CoordinatorMetrics> coordinator;
   std::optional<ElectionMetrics> election;  // empty: no coordinator of several
   std::optional<CheckpointMetrics> checkpoints;
+  std::optional<double> imbalance;  // of a coordinator with --rebalance
 };
 
 // The text of a scrape: metrics that have a value.

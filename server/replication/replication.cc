@@ -63,6 +63,7 @@ void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t s
   leases_.Follow(*view_, {self_, options_.shard}, now);
   FollowCopies();
   hand_overs_.Follow(*view_, {self_, options_.shard}, engine_.get());
+  pace_.SetRate(MoveRateOf(*view_, self_), now);
 }
 
 void Replication::FollowCopies() {
@@ -113,10 +114,18 @@ void Replication::FollowCopies() {
 
 // ---- records ------------------------------------------------------------------------------------
 
+bool Replication::TakeRecords() {
+  const int64_t allowed = pace_.Refill(clock_->NowNanos());
+  engine_->replicas().AllowMoves(allowed);
+  const bool any = engine_->replicas().Take(&records_, kTakeAtOnce);
+  pace_.Left(allowed, engine_->replicas().moves_allowed());
+  return any;
+}
+
 bool Replication::Send() {
   if (engine_ == nullptr || !leases_.active()) return false;
   bool worked = false;
-  while (engine_->replicas().Take(&records_, kTakeAtOnce)) {
+  while (TakeRecords()) {
     worked = true;
     for (shard::ReplicaRecord& record : records_) {
       const PeerId id = {record.to.server, record.to.shard};
@@ -367,6 +376,7 @@ bool Replication::RunTimers(int64_t now) {
     next_audit_ns_ = Later(now, options_.audit.interval_ns);
     worked |= engine_->proofs().AuditFollowers(options_.audit.turn_bytes);
   }
+  worked |= engine_->replicas().moves_held_back() && pace_.NextNanos() <= now;
   if (next_ask_ns_ <= now) {
     next_ask_ns_ = now + leases_.lease_ns() / 16;
     Reconfigure(now);
@@ -377,6 +387,7 @@ bool Replication::RunTimers(int64_t now) {
 int64_t Replication::NextTimerNanos() const {
   if (engine_ == nullptr || !leases_.active()) return kNever;
   int64_t next = std::min({leases_.NextTimerNanos(), next_ask_ns_, next_audit_ns_});
+  if (engine_->replicas().moves_held_back()) next = std::min(next, pace_.NextNanos());
   for (uint32_t p = 0; refused_ > 0 && p < parts_.size(); ++p) {
     for (const ReplicaProgress& part : parts_[p]) next = std::min(next, part.retry_at());
   }

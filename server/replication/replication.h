@@ -29,6 +29,7 @@
 #include "rdma/base/clock.h"
 #include "server/replication/configuration_calls.h"
 #include "server/replication/hand_overs.h"
+#include "server/replication/move_pace.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
 #include "server/replication/replica_progress.h"
@@ -131,6 +132,8 @@ class Replication final : public PeerListener {
   void OnRefused(Peer* peer, uint32_t partition, ReplicaProgress* part, ReplyStatus status);
   bool ResendRefused(int64_t now);
   void FollowCopies();
+  // Takes records of the engine, within the limit for learners of planned moves.
+  bool TakeRecords();
   void Reconfigure(int64_t now);
   // Sets waits_since of all partitions. After a time in which this side did not run, it begins
   // anew.
@@ -152,6 +155,7 @@ class Replication final : public PeerListener {
   std::shared_ptr<shard::Engine> engine_;
   ReplicaLeases leases_;
   HandOvers hand_overs_;
+  MovePace pace_;
   std::map<PeerId, Peer> peers_;                     // ordered: a simulation follows from its seed
   std::vector<std::vector<ReplicaProgress>> parts_;  // by partition
   std::vector<uint32_t> learners_;                   // partitions of this shard that have one

@@ -18,12 +18,24 @@ bool CatchUp::ReplicateLearners() {
   core_.log.BeginCatchUp();
   core_.proofs.BeginTurn();
   core_.turn.looked_at = 0;
+  held_back_ = false;
   for (const uint32_t p : core_.replicas.learners()) {
     if (!core_.log.leads(p) || !core_.log.copies(p).learning() || !core_.log.MayCopy(p)) continue;
     core_.turn.in_flight = false;
     bool sent = false;
-    while (core_.log.HasRoomToCatchUp(p) && ReplicateLearner(p)) sent = true;
-    core_.log.Quieten(p, WantsQuiet(p, sent));
+    const CopySet::Cursor& c = core_.log.cursor(p);
+    while (MayMove(p) && core_.log.HasRoomToCatchUp(p)) {
+      const uint64_t before = c.copied_bytes;
+      const bool more = ReplicateLearner(p);
+      if (core_.partitions[p].moves && allowed_ != INT64_MAX) {
+        allowed_ -= static_cast<int64_t>(c.copied_bytes - before);
+      }
+      if (!more) break;
+      sent = true;
+    }
+    const bool waits = !MayMove(p) && !c.complete;
+    held_back_ |= waits;
+    core_.log.Quieten(p, !waits && WantsQuiet(p, sent));
   }
   core_.log.EndCatchUp();
   return core_.turn.full();
@@ -39,6 +51,10 @@ bool CatchUp::WantsQuiet(uint32_t partition, bool sent) {
   // Those in flight end when the followers answer, or are followers no more.
   c.waits = std::min(c.waits + 1, kWaitsForQuiet);
   return c.waits == kWaitsForQuiet && !VERBENA_FAILPOINT(shard, never_quiet);
+}
+
+bool CatchUp::MayMove(uint32_t partition) const {
+  return allowed_ > 0 || !core_.partitions[partition].moves;
 }
 
 bool CatchUp::ReplicateLearner(uint32_t partition) {

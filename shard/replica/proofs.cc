@@ -134,7 +134,7 @@ uint64_t Proofs::ProveLocalPartition(uint32_t partition, const TableState& state
 bool Proofs::ProveAgain(uint32_t partition) {
   if (VERBENA_FAILPOINT(shard, skip_proof) || VERBENA_FAILPOINT(shard, prove_once)) return true;
   // More than a turn allows is not waited for.
-  const uint64_t bytes = core_.replicas.BytesOf(partition);
+  const uint64_t bytes = core_.replicas.ContentsOf(partition).bytes;
   if (bytes <= kBytesOfTurn && bytes > again_bytes_) return false;
   std::vector<std::pair<const TableState*, uint32_t>> slices;
   for (const auto& [id, state] : core_.tables) {

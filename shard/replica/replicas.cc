@@ -44,7 +44,7 @@ void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& wha
     const ReplicaLog::NewCopies added = core_.log.SetCopies(id, copies, core_.highest_table);
     if (copies_changed) KeepNumbers(id);
     if (added.learner) {
-      core_.log.cursor(id).total_bytes = BytesOf(id);
+      core_.log.cursor(id).total_bytes = ContentsOf(id).bytes;
       core_.log.Expect(id, RowMemoryOf(id));
     }
     if (added.kept) ReplicateChanges(id, announced);
@@ -143,19 +143,27 @@ void Replicas::Adopt(TableState* state) {
   }
 }
 
-uint64_t Replicas::BytesOf(uint32_t partition) const {
-  uint64_t bytes = 0;
+void Replicas::AllowMoves(int64_t bytes) { core_.catch_up.Allow(bytes); }
+
+int64_t Replicas::moves_allowed() const { return core_.catch_up.allowed(); }
+
+bool Replicas::moves_held_back() const { return core_.catch_up.held_back(); }
+
+PartitionContents Replicas::ContentsOf(uint32_t partition) const {
+  PartitionContents contents;
   for (const auto& [id, state] : core_.tables) {
     const uint32_t slice = state.ReadySlice(partition);
     if (slice == PartitionedTable::kNone) continue;
     if (const DenseTable* dense = state.dense.table.get()) {
-      bytes += dense->slice(slice).chunks.size() * uint64_t{dense->ContentBytes()};
+      contents.bytes += dense->slice(slice).chunks.size() * uint64_t{dense->ContentBytes()};
     } else {
       const EmbeddingTable& rows = *state.rows.table;
-      bytes += rows.rows_in(slice) * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
+      const uint64_t count = rows.rows_in(slice);
+      contents.bytes += count * (sizeof(uint64_t) + uint64_t{rows.content_bytes()});
+      contents.rows += count;
     }
   }
-  return bytes;
+  return contents;
 }
 
 uint64_t Replicas::RowMemoryOf(uint32_t partition) const {

@@ -53,6 +53,15 @@ class Replicas {
   bool sealed(uint32_t partition) const;
   // Whether all replicas have everything that was applied here, and all of it is applied.
   bool Drained(uint32_t partition) const;
+  // The contents of a partition of this shard, of whatever role; none elsewhere.
+  PartitionContents ContentsOf(uint32_t partition) const;
+  // Learners of planned moves are sent about so many bytes of contents until the next call;
+  // INT64_MAX: no limit. Records of applies count in no limit.
+  void AllowMoves(int64_t bytes);
+  // What is left of it. Less than 0: the last record was larger than the rest.
+  int64_t moves_allowed() const;
+  // Whether such a learner was sent nothing in the last Take() for that limit.
+  bool moves_held_back() const;
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> Status() const;
 
@@ -62,8 +71,6 @@ class Replicas {
                   const std::vector<uint32_t>& followed);
   // The slice has become ready: a replica that has received it starts with the same content.
   void Announce(const TableState& state, uint32_t slice);
-  // Bytes of the partition's contents.
-  uint64_t BytesOf(uint32_t partition) const;
   // Partitions whose replica was a learner when the view came.
   const std::vector<uint32_t>& learners() const { return learners_; }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/planned_moves.h"
 #include "shard/engine_core.h"
 #include "shard/failpoints.h"
 
@@ -52,6 +53,7 @@ void ViewFollower::UpdatePartitions(const v1::ClusterView& view) {
     info.copy = here != nullptr;
     info.since = info.copy ? here->since() : 0;
     info.enough = 1 + static_cast<uint32_t>(p.followers_size()) >= view.min_replicas();
+    info.moves = info.ours && LearnerOfMove(p, view);
     // The shard may have missed the views between, also as the primary before.
     const bool lost = was.epoch > 0 && p.renewed_epoch() > was.epoch;
     info.renewed = info.ours && lost && !(was.copy && VERBENA_FAILPOINT(shard, keep_lost));

@@ -38,6 +38,10 @@ void SwarmMoves::Move() {
   request.set_cancel(Pick(8) == 0);
   if (!request.cancel()) {
     request.set_to(view.servers(static_cast<int>(Pick(view.servers_size()))).name());
+    // Followers in some seeds only: the others draw as they did.
+    if (world_->plan.seed % 11 == 9 && Pick(2) == 0) {
+      request.set_from(view.servers(static_cast<int>(Pick(view.servers_size()))).name());
+    }
   }
   world_->Trace(absl::StrCat("the operator moves partitions: ", request.ShortDebugString()));
   Call<v1::MovePartitionsResponse>("MovePartitions", std::move(request));

@@ -36,11 +36,11 @@
   c.since = 0
 
 // A configuration that is to be handed over: its field `moves`.
-// server/coordinator/configurations.cc: BeginMove
+// server/coordinator/configuration_moves.cc: BeginMove
 // server/coordinator/moves.cc: DrainServer
 #define MAY_MOVE(c) (!c.moves)
 #define MOVE_ON(c) c.moves = 1
-// server/coordinator/configurations.cc: EndMove
+// server/coordinator/configuration_moves.cc: EndMove
 #define MAY_STAY(c) (c.moves)
 #define STAY(c) c.moves = 0
 

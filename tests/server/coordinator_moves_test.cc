@@ -19,8 +19,10 @@ constexpr auto kHandOverChange = v1::ConfigurationChange::HAND_OVER;
 
 absl::StatusOr<v1::MovePartitionsResponse> Move(TestCoordinator* c,
                                                 const std::vector<uint32_t>& partitions,
-                                                const std::string& to, bool cancel = false) {
+                                                const std::string& to, bool cancel = false,
+                                                const std::string& from = "") {
   v1::MovePartitionsRequest request;
+  request.set_from(from);
   request.set_request_id(c->NewId());
   request.mutable_partitions()->Add(partitions.begin(), partitions.end());
   request.set_to(to);
@@ -241,6 +243,128 @@ TEST_CASE("the death of the source ends a move; a follower that has everything t
   CHECK(Words(c.Partition(0)) == "2+3");
   CHECK(c.Partition(0).released_epoch() == 0);
   CHECK_FALSE(Lost(c));
+}
+
+TEST_CASE("a follower is moved: the target is copied before the old one is dropped") {
+  TestCoordinator c(Replicated(1));
+  const uint64_t a = c.JoinServer("a");
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t target = c.JoinServer("c");
+  const uint64_t epoch = c.Partition(0).epoch();
+  REQUIRE(Move(&c, {0}, "c", false, "b")->partitions_size() == 1);
+  CHECK(Words(c.Partition(0)) == "1+2?3");
+  CHECK(PlannedHeir(c.Partition(0), c.view()) == nullptr);
+  CHECK(LearnerOfMove(c.Partition(0), c.view()));
+  c.Restart();
+  CHECK(c.Partition(0).move_from() == b);
+  SECTION("it succeeds") {
+    REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, target)));
+    CHECK(Words(c.Partition(0)) == "1+2+3");
+    CHECK(c.Partition(0).move_to() == 0);
+    CHECK(c.Partition(0).unwanted() == b);
+    REQUIRE(SurplusFollower(c.Partition(0), c.view())->server() == b);
+    Settle(&c);
+    CHECK(Words(c.Partition(0)) == "1+3");
+    CHECK(c.Partition(0).unwanted() == 0);
+    CHECK(c->moves().moved == 1);
+  }
+  SECTION("the target dies after it was admitted: the old one stays") {
+    REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, target)));
+    REQUIRE(Made(&c, a, c.Change(kDropChange, 0, target)));
+    CHECK(Words(c.Partition(0)) == "1+2");
+    CHECK(SurplusFollower(c.Partition(0), c.view()) == nullptr);
+  }
+  SECTION("it is cancelled") {
+    REQUIRE(Move(&c, {0}, "", true).ok());
+    CHECK(Words(c.Partition(0)) == "1+2");
+    CHECK(c.Partition(0).move_from() == 0);
+    CHECK(c->moves().cancelled == 1);
+  }
+  SECTION("the follower becomes the primary meanwhile") {
+    PassLease(&c, {b, target});
+    REQUIRE(Made(&c, b, c.Change(kPromoteChange, 0)));
+    CHECK(c.Partition(0).move_to() == 0);
+    CHECK(c.Partition(0).move_from() == 0);
+    CHECK(c->moves().primary_gone == 1);
+  }
+  CHECK((c.Partition(0).epoch() == epoch) == (c.Partition(0).primary() == a));
+  CHECK_FALSE(Lost(c));
+}
+
+TEST_CASE("a follower is moved only where there is one, and not to a replica") {
+  TestCoordinator c(Replicated(2));
+  c.JoinServer("a");
+  c.JoinServer("b");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  c.JoinServer("c");
+  REQUIRE(Words(c.Partition(0)) == "1+2");
+  REQUIRE_STATUS(Move(&c, {0}, "c", false, "a").status(), kFailedPrecondition,
+                 "partition 0 has no follower on 'a'");
+  REQUIRE_STATUS(Move(&c, {0}, "c", false, "x").status(), kNotFound, "there is no server 'x'");
+  CHECK(Move(&c, {0}, "a", false, "b")->partitions().empty());
+  CHECK(Move(&c, {0}, "b", false, "b")->partitions().empty());
+}
+
+TEST_CASE("regression: a move after one that was cancelled late has room for its learner") {
+  TestCoordinator c({.partitions = 1, .lease_ms = kLeaseMs, .replicas = 3});
+  const uint64_t a = c.JoinServer("a");
+  c.JoinServer("b");
+  c.JoinServer("c");
+  REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
+  const uint64_t d = c.JoinServer("d");
+  c.JoinServer("e");
+  REQUIRE(Move(&c, {0}, "d").ok());
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, d)));
+  REQUIRE(Move(&c, {0}, "", true).ok());
+  CHECK(c.Partition(0).unwanted() == d);
+  REQUIRE(Move(&c, {0}, "e").ok());
+  // Five replicas would be one too many for the coordinator's state.
+  CHECK(Words(c.Partition(0)) == "1+2+3+4");
+  c.Restart();
+  Settle(&c);
+  CHECK(Words(c.Partition(0)) == "5+2+3");
+}
+
+TEST_CASE("moves without effect are counted, and logged in one line") {
+  std::vector<std::string> lines;
+  TestCoordinator c(
+      {.partitions = 4, .log = [&](const std::string& text) { lines.push_back(text); }});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 1 << 20)).ok());
+  const uint64_t b = c.JoinServer("b");
+  REQUIRE(Move(&c, {0, 1, 2}, "b").ok());
+  REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, b)));
+  REQUIRE(Made(&c, a, c.Change(kHandOverChange, 0, b)));
+  CHECK(c->moves().moved == 1);
+  CHECK(lines.empty());
+  // Also where another coordinator began them.
+  c.Restart();
+  v1::ConfigurationChange full = c.Change(kDropChange, 1, b);
+  full.set_no_memory(true);
+  REQUIRE(Made(&c, a, full));
+  CHECK(c->moves().no_memory == 1);
+  REQUIRE(Move(&c, {1, 3}, "b").ok());
+  for (int i = 0; i < 4; ++i) {
+    c.clock.AdvanceMs(c.view().lease_ms() / 4);
+    REQUIRE(c.Heartbeat(a).ok());
+    c->RunOnce();
+  }
+  CHECK(c->moves().target_gone == 3);
+  REQUIRE(lines.size() == 2);
+  CHECK(
+      lines[0] ==
+      "planned move of partitions 1 to server 'b': it has ended without effect (the target has no "
+      "memory for it; raise its --memory-limit)");
+  CHECK(lines[1].find("partitions 1, 2, 3 to server 'b'") != std::string::npos);
+}
+
+TEST_CASE("the limit of moves is in the view, and that of the last start counts") {
+  TestCoordinator c({.partitions = 1, .move_rate = 1000});
+  CHECK(c.view().move_rate() == 1000);
+  c.options().move_rate = 0;
+  c.Restart();
+  CHECK(c.view().move_rate() == 0);
 }
 
 TEST_CASE("few partitions are copied for moves at one time") {

@@ -166,6 +166,11 @@ void ProcessCluster::RestartServer(int index) {
   server.metrics = JsonField(WaitReady(*server.process, ready), "metrics");
 }
 
+void ProcessCluster::AddServer() {
+  servers_.emplace_back();
+  RestartServer(servers() - 1);
+}
+
 void ProcessCluster::KillServer(int index) {
   server(index).Signal(SIGKILL);
   server(index).Wait();

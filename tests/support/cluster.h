@@ -61,6 +61,8 @@ class ProcessCluster {
   void RestartCoordinator();
   // Starts a server under the name of one that was killed: it is new and empty.
   void RestartServer(int index);
+  // Starts one more server, which is empty.
+  void AddServer();
   // SIGKILL; returns once the process is gone.
   void KillServer(int index);
   // Waits until every server answers under its incarnation in the view, and every partition has all

@@ -116,12 +116,14 @@ absl::StatusOr<std::vector<ServerState>> ClusterReader::ReadServers(const v1::Cl
   auto answers = std::make_shared<Answers>();
   answers->servers.resize(view.servers_size());
   answers->missing = answers->servers.size();
+  v1::GetStatisticsRequest request;
+  request.set_partitions(partitions_);
   for (size_t i = 0; i < answers->servers.size(); ++i) {
     const v1::Server& server = view.servers(static_cast<int>(i));
     answers->servers[i].server = server;
     Call<v1::GetStatisticsResponse>(
-        *coordinator_.channel, server.address(), kGetStatistics, v1::GetStatisticsRequest(),
-        timeout, [answers, i, timeout](absl::StatusOr<v1::GetStatisticsResponse> got) {
+        *coordinator_.channel, server.address(), kGetStatistics, request, timeout,
+        [answers, i, timeout](absl::StatusOr<v1::GetStatisticsResponse> got) {
           ServerState& state = answers->servers[i];
           state.statistics = std::move(got);
           if (!state.statistics.ok()) {

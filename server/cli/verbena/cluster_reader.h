@@ -29,6 +29,8 @@ class ClusterReader {
   // does not respond is in the result, with the reason. The error has the coordinator's problem and
   // the fix. With an `earlier` state, that state's view is used instead of the coordinator's.
   absl::StatusOr<ClusterState> Read(bool with_servers, const ClusterState* earlier = nullptr);
+  // Servers report the bytes of their partitions, too.
+  void WantPartitions() { partitions_ = true; }
   // Later calls end by `end`, too.
   void set_end(absl::Time end) { end_ = end; }
   // CANCELLED when interrupted before the time is over.
@@ -43,6 +45,7 @@ class ClusterReader {
 
   const Coordinator coordinator_;
   absl::Time end_ = absl::InfiniteFuture();
+  bool partitions_ = false;
 };
 
 }  // namespace verbena::cli

@@ -89,8 +89,8 @@ constexpr CommandText kCommands[] = {
      "  verbena shards --watch 2"},
     {Command::kScaleHint, "scale-hint",
      "Show load and memory of servers, workers of jobs, and how many servers to run",
-     "For autoscalers, from two readings. A new server gets replicas; primaries stay where they "
-     "are.\nExit status 1 when a server did not answer.\n\n"
+     "For autoscalers, from two readings. A new server gets its share with verbena rebalance or "
+     "verbenad --rebalance.\nExit status 1 when a server did not answer.\n\n"
      "Example:\n"
      "  verbena scale-hint --json --cpu-high 0.6 --max-servers 16 | jq .wanted_servers"},
     {Command::kPartition, "partition", "List partitions with their servers; reset lost ones",
@@ -125,6 +125,16 @@ constexpr CommandText kCommands[] = {
      "Examples:\n"
      "  verbena drain server-3 && ssh server-3 systemctl stop verbenad\n"
      "  verbena drain server-3 --cancel"},
+    {Command::kRebalance, "rebalance", "Spread the data over the servers while it is used",
+     "Moves replicas from servers with more bytes than their share to others, until the servers'\n"
+     "bytes differ by at most 10 % of their average: an empty server that has joined gets its\n"
+     "share. Shares are equal, or as the memory limits are. Zones stay apart. Without --no-wait\n"
+     "--apply waits for the end; when it is interrupted, the moves go on. Exit status 1 when a\n"
+     "replica stayed, or the servers stay further apart.\n\n"
+     "Examples:\n"
+     "  verbena rebalance --plan\n"
+     "  verbena rebalance --apply\n"
+     "  verbena rebalance --cancel"},
     {Command::kRollingRestart, "rolling-restart",
      "Restart the servers one after the other by a command of yours",
      "Before each server it waits until every partition has all of its replicas, then runs the\n"
@@ -210,6 +220,7 @@ struct RawOptions {
   ClusterCheckpointOptions cluster_checkpoint;
   RepairOptions repair;
   MoveOptions move;
+  RebalanceOptions rebalance;
   RollingRestartOptions restart;
   TableAction table;
   std::string job, memory;
@@ -450,6 +461,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     }
     if (text.command == Command::kMigrate) AddMigrate(command, &raw.move);
     if (text.command == Command::kDrain) AddDrain(command, &raw.move);
+    if (text.command == Command::kRebalance) AddRebalance(command, &raw.rebalance);
     if (text.command == Command::kRollingRestart) AddRollingRestart(command, &raw.restart);
     if (text.command == Command::kLimits)
       AddLimitOptions(command, &raw.job, &raw.memory, &raw.limits);
@@ -499,6 +511,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   parsed.options.cluster_checkpoint = raw.cluster_checkpoint;
   parsed.options.repair = raw.repair;
   parsed.options.move = raw.move;
+  parsed.options.rebalance = raw.rebalance;
   parsed.options.restart = raw.restart;
   parsed.options.table = raw.table;
   for (size_t i = 0; i < token_actions.size(); ++i) {

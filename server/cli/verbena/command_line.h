@@ -13,6 +13,7 @@
 #include "server/cli/verbena/coordinator_command.h"
 #include "server/cli/verbena/limits.h"
 #include "server/cli/verbena/move_command.h"
+#include "server/cli/verbena/rebalance_command.h"
 #include "server/cli/verbena/repair_command.h"
 #include "server/cli/verbena/rolling_restart.h"
 #include "server/cli/verbena/scale_hint.h"
@@ -40,6 +41,7 @@ enum class Command {
   kServer,
   kMigrate,
   kDrain,
+  kRebalance,
   kRollingRestart,
   kTable,
   kToken,
@@ -65,6 +67,7 @@ struct Options {
   RepairOptions repair;  // of kServer, kTable, kJob, kPartition; of none: partitions are listed
   TableAction table;     // of kTable; no name: `repair`
   MoveOptions move;      // of kMigrate, kDrain
+  RebalanceOptions rebalance;                   // of kRebalance
   RollingRestartOptions restart;                // of kRollingRestart
   TokenOptions token;                           // of kToken
   CoordinatorAction coordinator;                // of kCoordinator

@@ -102,7 +102,10 @@ class Program {
     if (options_.command == Command::kCoordinator) return RunList();
     if (options_.command == Command::kMoveLeader) return RunMoveLeader();
     if (options_.command == Command::kLimits) return Limits();
-    if (options_.move.action != MoveOptions::Action::kNone) return Move();
+    if (options_.move.action != MoveOptions::Action::kNone ||
+        options_.command == Command::kRebalance) {
+      return Move();
+    }
     if (options_.command == Command::kRollingRestart) return Restart();
     if (options_.command == Command::kCheckpoint) return ClusterCheckpoint();
     if (!options_.table.table.empty()) return RunTable();
@@ -127,7 +130,9 @@ class Program {
 
   int Move() {
     const absl::StatusOr<MoveReport> report =
-        RunMove(options_.move, options_.json, coordinator_, &reader_);
+        options_.command == Command::kRebalance
+            ? RunRebalance(options_.rebalance, options_.json, coordinator_, &reader_)
+            : RunMove(options_.move, options_.json, coordinator_, &reader_);
     if (!report.ok()) return Failed(report.status());
     std::fputs(report->err.c_str(), stderr);
     const int status = report->done ? kExitOk : kExitWrong;
@@ -226,6 +231,7 @@ class Program {
       case Command::kServer:
       case Command::kMigrate:
       case Command::kDrain:
+      case Command::kRebalance:
       case Command::kRollingRestart:
       case Command::kJob:
       case Command::kTable:

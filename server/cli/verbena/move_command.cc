@@ -1,7 +1,6 @@
 #include "server/cli/verbena/move_command.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include "absl/strings/numbers.h"
@@ -11,45 +10,17 @@
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
+#include "server/cli/verbena/move_progress.h"
 #include "server/cli/verbena/text_table.h"
 
 namespace verbena::cli {
 namespace {
-
-constexpr absl::Duration kBetweenReads = absl::Milliseconds(250);
-
-std::string Partitions(size_t count) {
-  return absl::StrCat(count, count == 1 ? " partition" : " partitions");
-}
-
-std::string NameOf(uint64_t server, const v1::ClusterView& view) {
-  for (const v1::Server& s : view.servers()) {
-    if (s.incarnation() == server) return s.name();
-  }
-  return "";
-}
 
 const v1::Server* Named(const std::string& name, const v1::ClusterView& view) {
   for (const v1::Server& s : view.servers()) {
     if (s.name() == name) return &s;
   }
   return nullptr;
-}
-
-std::string Reason(v1::MoveEnd end, const std::string& to) {
-  const std::string target = absl::StrCat("server '", Printable(to), "'");
-  switch (end) {
-    case v1::MOVE_END_TARGET_GONE:
-      return absl::StrCat(target, " is silent, or is being drained");
-    case v1::MOVE_END_SOURCE_GONE:
-      return "its primary is silent, or was lost during the move";
-    case v1::MOVE_END_NO_MEMORY:
-      return absl::StrCat(target, " has no memory for it (--memory-limit)");
-    case v1::MOVE_END_CANCELLED:
-      return "the move was cancelled";
-    default:
-      return "another move took its place";
-  }
 }
 
 // What is left of the moves, and how those ended that had no effect.
@@ -64,14 +35,14 @@ Progress MoveProgress(const std::vector<uint32_t>& partitions, const std::string
   for (const uint32_t id : partitions) {
     if (id >= static_cast<uint32_t>(view.partitions_size())) continue;
     const v1::Partition& p = view.partitions(static_cast<int>(id));
-    if (p.move_to() != 0 && NameOf(p.move_to(), view) == to) {
+    if (p.move_to() != 0 && p.move_from() == 0 && ServerName(p.move_to(), view) == to) {
       ++progress.moving;
       progress.copied += std::any_of(p.followers().begin(), p.followers().end(),
                                      [&](const auto& r) { return r.server() == p.move_to(); });
-    } else if (NameOf(p.primary(), view) == to) {
+    } else if (ServerName(p.primary(), view) == to) {
       ++progress.moved;
     } else {
-      progress.failed[Reason(p.last_move(), to)].push_back(id);
+      progress.failed[MoveEndText(p.last_move(), to)].push_back(id);
     }
   }
   return progress;
@@ -91,27 +62,9 @@ size_t ReplicasOn(const v1::Server& server, const v1::ClusterView& view) {
   return count;
 }
 
-// Prints a line when it has changed.
-class ProgressLine {
- public:
-  void Print(const std::string& text) {
-    if (text != printed_) std::fprintf(stderr, "verbena: %s\n", text.c_str());
-    printed_ = text;
-  }
-
- private:
-  std::string printed_;
-};
-
-// An interrupt ends the wait alone.
-absl::Status Interrupted(const absl::Status& status, const std::string& what) {
-  if (absl::IsCancelled(status)) std::fprintf(stderr, "verbena: %s\n", what.c_str());
-  return status;
-}
-
 std::string MovingLine(const std::string& to, size_t partitions, const Progress& progress) {
   std::string line =
-      absl::StrCat("moving to ", to, ": ", progress.moved, " of ", Partitions(partitions),
+      absl::StrCat("moving to ", to, ": ", progress.moved, " of ", CountOfPartitions(partitions),
                    " moved, ", progress.copied, " copied and handed over next");
   for (const auto& [reason, which] : progress.failed) {
     absl::StrAppend(&line, "; ", which.size(), " stayed: ", reason);
@@ -140,18 +93,6 @@ std::string DrainObstacle(const v1::Server& server, const ClusterState& state) {
   return full;
 }
 
-// The coordinator may restart meanwhile: its state goes on from there.
-absl::StatusOr<ClusterState> ReadOrWait(ClusterReader* reader, ProgressLine* line) {
-  while (true) {
-    absl::StatusOr<ClusterState> state = reader->Read(/*servers=*/false);
-    const bool away =
-        absl::IsUnavailable(state.status()) || absl::IsDeadlineExceeded(state.status());
-    if (!away) return state;
-    line->Print("waiting for the coordinator");
-    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) return slept;
-  }
-}
-
 absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
                                    const Coordinator& coordinator, ClusterReader* reader) {
   v1::MovePartitionsRequest request;
@@ -174,7 +115,7 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
     progress = MoveProgress(partitions, options.server, state->view);
     if (progress.moving == 0 || options.no_wait) break;
     line.Print(MovingLine(to, partitions.size(), progress));
-    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) {
+    if (absl::Status slept = reader->Sleep(kBetweenMoveReads); !slept.ok()) {
       return Interrupted(slept, "the moves go on; --cancel ends them");
     }
   }
@@ -182,7 +123,7 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   size_t failed = 0;
   for (const auto& [reason, which] : progress.failed) {
     failed += which.size();
-    absl::StrAppend(&report.err, "verbena: ", Partitions(which.size()), " (", Ranges(which),
+    absl::StrAppend(&report.err, "verbena: ", CountOfPartitions(which.size()), " (", Ranges(which),
                     ") stayed: ", reason, "\n");
   }
   report.done = failed == 0;
@@ -195,10 +136,11 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   absl::StrAppend(
       &report.err, "verbena: ",
       options.cancel
-          ? absl::StrCat("the moves of ", Partitions(partitions.size()), " are cancelled")
+          ? absl::StrCat("the moves of ", CountOfPartitions(partitions.size()), " are cancelled")
       : partitions.empty() ? absl::StrCat("nothing to move: all of it is at ", to)
-      : options.no_wait    ? absl::StrCat(Partitions(partitions.size()), " will be moved to ", to)
-                           : absl::StrCat(Partitions(progress.moved), " moved to ", to),
+      : options.no_wait
+          ? absl::StrCat(CountOfPartitions(partitions.size()), " will be moved to ", to)
+          : absl::StrCat(CountOfPartitions(progress.moved), " moved to ", to),
       "\n");
   return report;
 }
@@ -237,7 +179,7 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
     line.Print(absl::StrCat("draining ", name, ": ", left,
                             left == 1 ? " replica is" : " replicas are", " left",
                             obstacle.empty() ? "" : "; ", obstacle));
-    if (absl::Status slept = reader->Sleep(kBetweenReads); !slept.ok()) {
+    if (absl::Status slept = reader->Sleep(kBetweenMoveReads); !slept.ok()) {
       return Interrupted(slept, "the drain goes on; verbena drain " + Printable(options.server) +
                                     " --cancel ends it");
     }

@@ -75,7 +75,7 @@ std::string PrimaryWord(const v1::Partition& partition, const Servers& servers) 
   if (partition.primary() == 0) return "-";
   std::string word = CopyWord(PrimaryOf(partition), servers);
   const auto to = servers.find(partition.move_to());
-  if (to != servers.end()) {
+  if (to != servers.end() && partition.move_from() == 0) {
     absl::StrAppend(&word, ", moves to ", Printable(to->second.server->name()));
   }
   return word;
@@ -86,6 +86,15 @@ std::string CopiesWord(const Replicas& copies, const Servers& servers) {
   return absl::StrJoin(copies, ", ", [&](std::string* out, const v1::Replica& copy) {
     out->append(CopyWord(copy, servers));
   });
+}
+
+// A follower that is moved is named with its target.
+std::string FollowersWord(const v1::Partition& partition, const Servers& servers) {
+  std::string word = CopiesWord(partition.followers(), servers);
+  const auto from = servers.find(partition.move_from()), to = servers.find(partition.move_to());
+  if (from == servers.end() || to == servers.end()) return word;
+  return absl::StrCat(word, "; ", Printable(from->second.server->name()), " moves to ",
+                      Printable(to->second.server->name()));
 }
 
 JsonWriter CopyJson(const v1::Replica& copy, const Servers& servers) {
@@ -139,8 +148,7 @@ std::string PartitionsText(const ClusterState& state) {
     const auto by = lost.find(partition.id());
     table.AddRow({absl::StrCat(partition.id()), absl::StrCat(partition.epoch()),
                   absl::StrCat(partition.configuration()), PrimaryWord(partition, servers),
-                  CopiesWord(partition.followers(), servers),
-                  CopiesWord(partition.learners(), servers),
+                  FollowersWord(partition, servers), CopiesWord(partition.learners(), servers),
                   by == lost.end() ? "-" : Printable(absl::StrJoin(by->second, ", "))});
   }
   return absl::StrCat(CopiesText(state), FullServersText(state), "\n", table.ToString());
@@ -164,6 +172,11 @@ std::string PartitionsJson(const ClusterState& state) {
       json.AddNull("moves_to");
     } else {
       json.Add("moves_to", to->second.server->name());
+    }
+    if (const auto from = servers.find(partition.move_from()); from == servers.end()) {
+      json.AddNull("moves_from");
+    } else {
+      json.Add("moves_from", from->second.server->name());
     }
     json.Add("followers", CopiesJson(partition.followers(), servers));
     json.Add("learners", CopiesJson(partition.learners(), servers));

@@ -156,6 +156,30 @@ TEST_CASE("replicas: a learner catches up, is admitted, and serves when it is pr
   CHECK(copies.Pushed(&other, 5, 16) == ReplyStatus::kOk);
 }
 
+TEST_CASE("replicas: a learner of a planned move is sent so many bytes a second at most") {
+  const bool planned = GENERATE(true, false);
+  Copies copies;
+  copies.world.Apply(copies.View({kA, {}, {}}, 1, 0));
+  TestWorker& worker = copies.Worker(copies.a);
+  REQUIRE(copies.Pushed(&worker, 1, 1) == ReplyStatus::kOk);
+  const uint64_t bytes = copies.a.shard->PartitionContents().at(0).bytes();
+  REQUIRE(bytes > 0);
+  auto view = copies.View({kA, {}, {kC}}, 2, 2);
+  view->set_replicas(planned ? 1 : 2);
+  // A record may go beyond the limit; what comes next waits for it.
+  view->set_move_rate(bytes / 4);
+  const int64_t begun = copies.world.now();
+  copies.world.Apply(view);
+  REQUIRE(copies.Until([&] { return !copies.asked.empty(); }));
+  CHECK(Is(copies.asked[0], kA, Change::ADMIT, 2, kC.server));
+  const absl::Duration took = copies.Since(begun, copies.asked[0]);
+  CAPTURE(took, bytes);
+  // Pushes are not limited, whatever is left to copy.
+  CHECK(copies.Pushed(&worker, 2, 2) == ReplyStatus::kOk);
+  // Of the virtual clock.
+  CHECK((took > 3 * kLease) == planned);
+}
+
 TEST_CASE("replicas: a learner that does not answer is given up, and reads go on meanwhile") {
   Copies copies;
   copies.c.paused = true;

@@ -1,0 +1,218 @@
+#include "server/balance/balance_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+
+namespace verbena::server {
+namespace {
+
+bool SameZone(const BalanceServer& a, const BalanceServer& b) {
+  return !a.zone.empty() && a.zone == b.zone;
+}
+
+// The loads of servers while moves are added.
+class Planner {
+ public:
+  Planner(const BalanceInput& input, const BalanceOptions& options)
+      : input_(input), options_(options) {
+    uint64_t bytes = 0;
+    for (const BalancePartition& p : input.partitions) bytes += p.bytes;
+    counts_partitions_ = bytes == 0;
+    for (size_t i = 0; i < input.servers.size(); ++i) {
+      index_[input.servers[i].incarnation] = i;
+      if (input.servers[i].counts) counting_.push_back(i);
+    }
+    FindShares();
+    load_.resize(input.servers.size());
+    leads_.resize(input.servers.size());
+    incoming_.resize(input.servers.size());
+    held_.resize(input.servers.size());
+    for (size_t p = 0; p < input.partitions.size(); ++p) {
+      const BalancePartition& partition = input.partitions[p];
+      Hold(p, partition.primary, &leads_);
+      for (const uint64_t follower : partition.followers) Hold(p, follower, nullptr);
+    }
+    // The largest first, in a fixed order.
+    for (std::vector<size_t>& held : held_) {
+      std::sort(held.begin(), held.end(), [&](size_t a, size_t b) {
+        return Weight(a) != Weight(b) ? Weight(a) > Weight(b) : a < b;
+      });
+    }
+    moved_.resize(input.partitions.size());
+  }
+
+  BalancePlan Run() {
+    BalancePlan plan;
+    plan.before = Imbalance();
+    for (const size_t s : counting_) {
+      plan.servers.push_back(
+          {input_.servers[s].incarnation, Bytes(load_[s]), 0, Bytes(leads_[s]), 0});
+    }
+    while (plan.moves.size() < options_.most_moves && Imbalance() > options_.aim) {
+      const std::optional<BalanceMove> move = Next();
+      if (!move) break;
+      plan.moves.push_back(*move);
+      plan.bytes += move->bytes;
+    }
+    plan.after = Imbalance();
+    for (size_t i = 0; i < counting_.size(); ++i) {
+      plan.servers[i].bytes_after = Bytes(load_[counting_[i]]);
+      plan.servers[i].primary_after = Bytes(leads_[counting_[i]]);
+    }
+    return plan;
+  }
+
+ private:
+  // Without any contents yet, partitions are spread by number.
+  double Weight(size_t partition) const {
+    return counts_partitions_ ? 1 : static_cast<double>(input_.partitions[partition].bytes);
+  }
+  uint64_t Bytes(double weight) const {
+    return counts_partitions_ ? 0 : static_cast<uint64_t>(weight);
+  }
+
+  void FindShares() {
+    shares_.assign(input_.servers.size(), 1);
+    double sum = 0;
+    for (const size_t s : counting_) {
+      if (input_.servers[s].memory_limit == 0) return;
+      sum += static_cast<double>(input_.servers[s].memory_limit);
+    }
+    const double average = sum / static_cast<double>(std::max<size_t>(counting_.size(), 1));
+    for (const size_t s : counting_) {
+      shares_[s] = static_cast<double>(input_.servers[s].memory_limit) / average;
+    }
+  }
+
+  void Hold(size_t partition, uint64_t server, std::vector<double>* leads) {
+    const auto it = index_.find(server);
+    if (it == index_.end()) return;
+    load_[it->second] += Weight(partition);
+    if (leads != nullptr) (*leads)[it->second] += Weight(partition);
+    held_[it->second].push_back(partition);
+  }
+
+  double Load(size_t server) const { return load_[server] / shares_[server]; }
+  double Average(const std::vector<double>& of) const {
+    double sum = 0, shares = 0;
+    for (const size_t s : counting_) {
+      sum += of[s];
+      shares += shares_[s];
+    }
+    return shares > 0 ? sum / shares : 0;
+  }
+
+  double Imbalance() const {
+    if (counting_.size() < 2) return 0;
+    const auto by_load = [&](size_t a, size_t b) { return Load(a) < Load(b); };
+    const auto [least, most] = std::minmax_element(counting_.begin(), counting_.end(), by_load);
+    const double average = Average(load_);
+    return average > 0 ? (Load(*most) - Load(*least)) / average : 0;
+  }
+
+  // From the most to the least loaded server first.
+  std::optional<BalanceMove> Next() {
+    std::vector<size_t> order = counting_;
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return Load(a) > Load(b); });
+    for (size_t i = 0; i < order.size(); ++i) {
+      for (size_t j = order.size() - 1; j > i; --j) {
+        if (const auto move = Between(order[i], order[j])) return move;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<BalanceMove> Between(size_t from, size_t to) {
+    if (!input_.servers[to].accepts || Load(from) <= Load(to)) return std::nullopt;
+    const double average = Average(load_);
+    const double needed =
+        std::min(load_[from] - average * shares_[from], average * shares_[to] - load_[to]);
+    // Of one that is larger, both would pass each other; or stay as far apart.
+    const double most =
+        (Load(from) - Load(to)) / (1 / shares_[from] + 1 / shares_[to]) * (2 - kLeastGain);
+    const bool primary = leads_[from] / shares_[from] > leads_[to] / shares_[to];
+    std::optional<size_t> best;
+    bool best_role = false;
+    for (const size_t p : held_[from]) {
+      const BalancePartition& partition = input_.partitions[p];
+      if (Weight(p) == 0 || Weight(p) > most || !MayMove(p, from, to)) continue;
+      const bool role = (partition.primary == input_.servers[from].incarnation) == primary;
+      if (best && !Better(Weight(p), role, Weight(*best), best_role, needed)) continue;
+      best = p;
+      best_role = role;
+    }
+    if (!best) return std::nullopt;
+    return Move(*best, from, to);
+  }
+
+  // The largest that is needed, else the smallest; the role decides between equal ones and among
+  // those that are at least half as large.
+  static bool Better(double weight, bool role, double best, bool best_role, double needed) {
+    const bool fits = weight <= needed, best_fits = best <= needed;
+    if (fits != best_fits) return fits;
+    if (role != best_role) return role ? 2 * weight >= best : weight > 2 * best;
+    return fits ? weight > best : weight < best;
+  }
+
+  bool MayMove(size_t p, size_t from, size_t to) const {
+    const BalancePartition& partition = input_.partitions[p];
+    const BalanceServer& source = input_.servers[from];
+    const BalanceServer& target = input_.servers[to];
+    if (!partition.movable || moved_[p]) return false;
+    int same_before = 0, same_after = 0;
+    const auto other = [&](uint64_t server) {
+      if (server == target.incarnation) return false;
+      const auto it = index_.find(server);
+      if (server == source.incarnation || it == index_.end()) return true;
+      same_before += SameZone(input_.servers[it->second], source) ? 1 : 0;
+      same_after += SameZone(input_.servers[it->second], target) ? 1 : 0;
+      return true;
+    };
+    const bool free = other(partition.primary) &&
+                      std::all_of(partition.followers.begin(), partition.followers.end(), other);
+    if (!free || same_after > same_before) return false;
+    if (target.memory_limit == 0) return true;
+    const double later =
+        static_cast<double>(target.memory_reserved + incoming_[to] + partition.bytes);
+    return later <= (1 - kMemoryKeptFree) * static_cast<double>(target.memory_limit);
+  }
+
+  BalanceMove Move(size_t p, size_t from, size_t to) {
+    const BalancePartition& partition = input_.partitions[p];
+    const bool primary = partition.primary == input_.servers[from].incarnation;
+    load_[from] -= Weight(p);
+    load_[to] += Weight(p);
+    if (primary) {
+      leads_[from] -= Weight(p);
+      leads_[to] += Weight(p);
+    }
+    incoming_[to] += partition.bytes;
+    moved_[p] = true;
+    return {partition.id, input_.servers[from].incarnation, input_.servers[to].incarnation, primary,
+            partition.bytes};
+  }
+
+  // Part of the difference of two loads that a move takes away at least.
+  static constexpr double kLeastGain = 0.2;
+
+  const BalanceInput& input_;
+  const BalanceOptions options_;
+  bool counts_partitions_ = false;
+  std::map<uint64_t, size_t> index_;  // of servers
+  std::vector<size_t> counting_;      // servers that count
+  std::vector<double> shares_, load_, leads_;
+  std::vector<uint64_t> incoming_;         // bytes of moves
+  std::vector<std::vector<size_t>> held_;  // partitions by server, before all moves
+  std::vector<bool> moved_;
+};
+
+}  // namespace
+
+BalancePlan PlanBalance(const BalanceInput& input, const BalanceOptions& options) {
+  return Planner(input, options).Run();
+}
+
+}  // namespace verbena::server
