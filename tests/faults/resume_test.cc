@@ -229,7 +229,7 @@ TEST_CASE("a worker that was killed is started again at once, and waits for its 
   killed.Signal(SIGKILL);
   REQUIRE(killed.Wait().has_value());
   const Finished again =
-      RunProgram(world.TrainApart(cluster, "sync", 1, 400, {"--rank", "0", "--resume"}));
+      RunProgram(world.TrainApart(cluster, "sync", 1, 400, {"--rank", "0", "--resume", "auto"}));
   INFO(again.err);
   REQUIRE(again.status == 0);
   CHECK(CountOf(again.err, ") step 20\n") == 0);
