@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "proto/control/standby.h"
+#include "proto/control/unproved_state.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -104,6 +105,7 @@ TEST_CASE("regression: a call does not wait long for the next attempt while a le
   CHECK(LongestPause(absl::UnavailableError("nobody listens")) > kSecond / 2);
   CHECK(LongestPause(StandbyError("no coordinator leads", "")) <= kSecond / 5);
   CHECK(LongestPause(StandbyError("the leader is host:2", "host:2")) <= kSecond / 5);
+  CHECK(LongestPause(UnprovedState("loaded 10 ms ago")) <= kSecond / 5);
 }
 
 }  // namespace
