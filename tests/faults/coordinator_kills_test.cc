@@ -28,7 +28,7 @@ TEST_CASE("coordinators are killed at random: no call fails, no lease ends, noth
   INFO("seed " << seed);
   World world({.servers = 2, .lease_s = 2});
   CoordinatorKills kills(&world, seed);
-  for (int i = 0; i < 3; ++i) kills.Kill();
+  for (int i = 0; i < 4; ++i) kills.Kill();
   kills.KillLeader();
   const std::string counts = world.Check();
   WARN(kills.Report() << "; " << counts);
