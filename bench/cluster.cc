@@ -141,6 +141,8 @@ absl::Status Cluster::SpawnCoordinator() {
   };
   add("--lease-ms", options_.lease_ms);
   add("--partitions", options_.partitions);
+  arguments.insert(arguments.end(), options_.coordinator_options.begin(),
+                   options_.coordinator_options.end());
   absl::StatusOr<pid_t> pid = Spawn("coordinator", std::move(arguments), -1);
   if (!pid.ok()) return pid.status();
   pids_.push_back(*pid);
@@ -160,6 +162,7 @@ absl::StatusOr<pid_t> Cluster::SpawnServer(int index) {
   if (options_.cold) {
     arguments.insert(arguments.end(), {"--cold-dir", absl::StrCat(folder_, "/cold-", index)});
   }
+  arguments.insert(arguments.end(), options_.server_options.begin(), options_.server_options.end());
   return Spawn(absl::StrCat("server-", index), std::move(arguments), options_.server_cpu);
 }
 

@@ -31,7 +31,9 @@ struct ClusterOptions {
   int replicas = 1;     // copies of a partition
   int lease_ms = 0;     // 0: the daemon's default
   int partitions = 0;   // 0: the daemon's default
-  bool cold = false;    // servers have a directory for cold rows, in the folder of the cluster
+  std::vector<std::string> coordinator_options = {};  // besides
+  std::vector<std::string> server_options = {};       // the same
+  bool cold = false;  // servers have a directory for cold rows, in the folder of the cluster
 };
 
 class Cluster {

@@ -2,7 +2,7 @@
 # Builds and runs the benchmarks; each prints its configuration, its limit and the spread.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-all=(apply codecs push_pull lane workers embedding partitions all_reduce end_to_end checkpoint failover catch_up coordinator scale input python)
+all=(apply codecs push_pull lane workers embedding partitions all_reduce end_to_end checkpoint failover catch_up migrate coordinator scale input python)
 known=("${all[@]}" gpu)
 
 usage() {
@@ -27,6 +27,7 @@ usage: bash bench/run.sh [NAME...] [--json FILE] [-- OPTIONS OF THE BENCHMARK]
   checkpoint   saves, restores, training beside a save
   failover     SIGKILL of a server; two replicas
   catch_up     servers that come back under full load
+  migrate      planned moves of all partitions under full load
   coordinator  changes of the cluster, by the number of members that watch
   scale        calls of a cluster with many tables, jobs, clients and checkpoints, by their number
   input        looking through and streaming files, beside cat
@@ -48,6 +49,7 @@ quick_options() {
     checkpoint) printf '%s\n' --quick --repeats 3 ;;
     failover) printf '%s\n' --kills 10 --repeats 3 ;;
     catch_up) printf '%s\n' --repeats 1 ;;
+    migrate) printf '%s\n' --repeats 1 --dense-mib 256 --rows 1000000 ;;
     input) printf '%s\n' --mib 128 --repeats 3 ;;
     python) printf '%s\n' --share 0.3 ;;
     coordinator) printf '%s\n' --workers 100,1000 ;;

@@ -28,7 +28,8 @@ set_target_properties(verbena_etcd_messages PROPERTIES UNITY_BUILD OFF)
 target_link_libraries(verbena_etcd_messages PUBLIC verbena_messages gRPC::grpc++)
 verbena_module(verbena_etcd server
   SOURCES coordinator/etcd/elected_office.cc coordinator/etcd/etcd_client.cc coordinator/etcd/etcd_store.cc
-    coordinator/etcd/leader_election.cc coordinator/etcd/stored_entries.cc
+    coordinator/etcd/leader_election.cc coordinator/etcd/lease_watch.cc
+    coordinator/etcd/stored_entries.cc
   LINK verbena_coordinator verbena_etcd_messages verbena_proto_grpc
   PRIVATE_LINK absl::random_random PkgConfig::XXHASH Threads::Threads)
 verbena_module(verbena_etcd_options server SOURCES cli/etcd_options.cc LINK verbena_etcd)

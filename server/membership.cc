@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/control/cluster_history.h"
+#include "proto/control/standby.h"
 #include "proto/control/view_change.h"
 #include "proto/control/view_terms.h"
 #include "proto/control/view_versions.h"
@@ -17,6 +18,9 @@ namespace {
 
 constexpr int64_t kBackoffMs = 100;
 constexpr int64_t kMaxBackoffMs = 1000;
+// While standbys answer. The next leader lets nobody join, and changes no table, before each server
+// has called it, so these wait for the slowest server's pause.
+constexpr int64_t kMaxStandbyBackoffMs = 100;
 constexpr uint32_t kPollMs = 10000;
 // A coordinator that is stopped, not dead, answers nothing: how long one attempt may take.
 constexpr absl::Duration kJoinTimeout = absl::Seconds(5);
@@ -67,7 +71,8 @@ struct Membership::Impl : std::enable_shared_from_this<Impl> {
   std::function<void(absl::Status)> leave_done;
 
   std::string RequestId();
-  int64_t Backoff(Repeated* call);
+  // `why`: the error of the last attempt.
+  int64_t Backoff(Repeated* call, const absl::Status& why = absl::OkStatus());
   template <typename Response, typename Request>
   void Send(const char* method, const Request& request, absl::Duration timeout,
             void (Impl::*done)(absl::StatusOr<Response>));
@@ -109,8 +114,10 @@ std::string Membership::Impl::RequestId() {
 }
 
 // Half of it is random: servers that lost one coordinator must not come back in step.
-int64_t Membership::Impl::Backoff(Repeated* call) {
-  const int64_t full = std::min(kMaxBackoffMs, kBackoffMs << std::min(call->failures, 10));
+int64_t Membership::Impl::Backoff(Repeated* call, const absl::Status& why) {
+  const bool standby = why.GetPayload(kStandbyPayload).has_value();
+  const int64_t full = std::min(standby ? kMaxStandbyBackoffMs : kMaxBackoffMs,
+                                kBackoffMs << std::min(call->failures, 10));
   ++call->failures;
   std::uniform_int_distribution<int64_t> between(full * kNanosPerMilli / 2, full * kNanosPerMilli);
   return between(random);
@@ -234,7 +241,7 @@ void Membership::Impl::OnPoll(absl::StatusOr<v1::GetViewResponse> response) {
   poll.under_way = false;
   if (state != State::kJoined) return;
   if (!response.ok()) {
-    poll.due_ns = clock->NowNanos() + Backoff(&poll);
+    poll.due_ns = clock->NowNanos() + Backoff(&poll, response.status());
     return;
   }
   if (response->changed() && !TakeAnswer(&*response, polled_at)) {

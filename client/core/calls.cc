@@ -4,12 +4,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/standby.h"
+#include "proto/control/unproved_state.h"
 
 namespace verbena::client {
 namespace {
 
 // Limit of one attempt, so that a coordinator that was stopped is reached soon after it continues.
 constexpr int64_t kAttemptTimeout = 5 * kSecond;
+
+// Between attempts while standbys answer, or a leader that waits for its servers: it is a matter of
+// some seconds. More: each change of the leader costs a call that much. Less: a thousand callers
+// load the coordinators.
+constexpr int64_t kElectionWait = 200 * kMillisecond;
 
 // A call with less than twice this time left is over.
 constexpr int64_t kShortestWait = 5 * kMillisecond;
@@ -59,13 +66,15 @@ void Calls::OnAnswer(const std::shared_ptr<Pending>& call, absl::Status status,
   const bool passes = call->passes != nullptr && call->passes(status);
   if (!passes && !Retryable(status)) return End(call, std::move(status), response);
   const int64_t now = clock_->NowNanos();
+  const bool election = status.GetPayload(kStandbyPayload).has_value() || IsUnprovedState(status);
   // An attempt cut short by the deadline has less information than the previous one.
   if (passes || call->last_error.ok() || status.code() == absl::StatusCode::kUnavailable) {
     call->last_error = std::move(status);
   }
   // Shorter pauses near the deadline, to reach a peer that returns just before it.
   const int64_t left = call->deadline_ns - now;
-  const int64_t wait = std::min(call->backoff.Next(*random_), left / 2);
+  const int64_t longest = election ? kElectionWait : Backoff::kLongestNanos;
+  const int64_t wait = std::min(call->backoff.Next(*random_, longest), left / 2);
   if (wait >= kShortestWait) {
     call->retry_at = now + wait;
     return;

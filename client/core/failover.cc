@@ -9,6 +9,13 @@
 #include "client/core/request_tracker.h"
 
 namespace verbena::client {
+namespace {
+
+// More: a server that hangs right after it handed a partition over delays its records so long.
+// Less: one that is busy has not refused them yet.
+constexpr int64_t kHandOverNanos = 500 * kMillisecond;
+
+}  // namespace
 
 // ---- partitions that move -----------------------------------------------------------------------
 
@@ -34,7 +41,14 @@ bool Failover::Route(TableState* table) {
       changed = true;
     }
     if (stays) continue;
-    if (!first) part.stream->peer->pins.Forget(part.partition);
+    const bool handed_over = info.released_epoch() != 0 && info.released_epoch() == info.epoch();
+    part.leave_at = handed_over ? tracker_.now + kHandOverNanos : 0;
+    if (!first) {
+      part.stream->peer->pins.Forget(part.partition);
+      // The refusals there were of this part: others need not wait.
+      part.lane->retry_at = 0;
+      part.lane->backoff.Reset();
+    }
     if (part.out > 0 && !std::exchange(part.away, true)) ++table->away;
     RailMoves::Place(table, &part, peer->rails[peer->pins.Of(part.partition)]);
     peer->pins.Add(part.partition, table->PartBytes(p));
@@ -101,11 +115,16 @@ PendingRequest* Failover::ResendMoved(PendingRequest* entry) {
 }
 
 void Failover::LeaveOldLanes() {
+  leave_at_ = kNever;
   for (size_t i = 0; i < tracker_.lanes->streams().size(); ++i) {
     Stream* stream = tracker_.lanes->streams()[i].get();
     const auto left = [&](const PendingRequest& entry) {
       const auto elsewhere = [&](uint32_t part) {
-        return entry.table->parts[part].stream->peer != stream->peer;
+        const PartState& place = entry.table->parts[part];
+        if (place.stream->peer == stream->peer) return false;
+        if (tracker_.now >= place.leave_at) return true;
+        leave_at_ = std::min(leave_at_, place.leave_at);
+        return false;
       };
       if (entry.table->dropped) return false;
       if (entry.parts.empty()) return elsewhere(entry.part);
@@ -116,6 +135,12 @@ void Failover::LeaveOldLanes() {
     if (entry == nullptr) continue;
     tracker_.lanes->Close(stream, absl::UnavailableError("its partitions have another primary"));
   }
+}
+
+bool Failover::RunTimers(int64_t now) {
+  if (leave_at_ > now) return false;
+  LeaveOldLanes();
+  return true;
 }
 
 // ---- lanes --------------------------------------------------------------------------------------

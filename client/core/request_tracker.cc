@@ -69,6 +69,7 @@ bool RequestTracker::InUse(uint64_t block_id) {
 bool RequestTracker::RunTimers(int64_t now_ns) {
   now = now_ns;
   bool worked = devices.RunDevices(now);
+  worked |= failover.RunTimers(now);
   while (Operation* operation = operations->first_deadline()) {
     if (operation->deadline_ns > now) break;
     settlement.End(operation,
@@ -80,7 +81,7 @@ bool RequestTracker::RunTimers(int64_t now_ns) {
 
 int64_t RequestTracker::NextTimerNanos() const {
   if (queue.touched() || norms.due() || rails.due()) return 0;
-  int64_t next = std::min(queue.timer(), devices.NextTimerNanos());
+  int64_t next = std::min({queue.timer(), devices.NextTimerNanos(), failover.next_ns()});
   if (const Operation* first = operations->first_deadline()) {
     next = std::min(next, first->deadline_ns);
   }

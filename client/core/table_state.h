@@ -63,6 +63,9 @@ struct PartState {
   // All of `out` is on the lane to a server that is no longer the primary. No other record is
   // posted before these are answered or that lane is dead.
   bool away = false;
+  // After a planned move: its records on the lane to the former primary, which answers them, are
+  // awaited until then.
+  int64_t leave_at = 0;
   uint64_t moved = 0;             // revision of the view that last changed its epoch or location
   bool copies = false;            // it has or shall have replicas for a failover
   uint64_t next_sequence = 1;     // async

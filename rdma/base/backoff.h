@@ -18,9 +18,9 @@ class Backoff {
   static constexpr int64_t kLongestNanos = 1'000'000'000;
 
   // The wait before the next attempt; it doubles with each call. Jitter (half to all of it) spreads
-  // clients that lost the same server.
-  int64_t Next(Random& random) {
-    const int64_t whole = std::min(kLongestNanos, kFirstNanos << std::min(failures_, 10));
+  // clients that lost the same server. It is not longer than `longest`.
+  int64_t Next(Random& random, int64_t longest = kLongestNanos) {
+    const int64_t whole = std::min(longest, kFirstNanos << std::min(failures_, 10));
     ++failures_;
     return std::uniform_int_distribution<int64_t>(whole / 2, whole)(random);
   }

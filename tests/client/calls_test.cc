@@ -1,10 +1,14 @@
 // Control calls: repeated until they are answered, and no longer than their deadline.
 #include "client/core/calls.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "proto/control/standby.h"
+#include "proto/control/unproved_state.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -73,6 +77,35 @@ TEST_CASE("a refusal that may pass is waited for until the deadline, and is then
     CHECK(clock.now >= (ever ? passes_at : deadline - kSecond));
     CHECK(clock.now <= deadline);
   }
+}
+
+// The longest pause between two attempts in the course of ten seconds in which all get `answer`.
+int64_t LongestPause(const absl::Status& answer) {
+  ManualClock clock;
+  FakeControl control(&clock);
+  Random random(1);
+  client::Calls calls(&control, &clock, &random);
+  int64_t last = clock.now, longest = 0;
+  control.Serve("Get", [&](const auto&, const auto&, auto*, int64_t) {
+    longest = std::max(longest, clock.now - std::exchange(last, clock.now));
+    return std::optional<absl::Status>(answer);
+  });
+  bool ended = false;
+  calls.Start<v1::GetViewResponse>("host:1,host:2", "Get", v1::GetViewRequest(),
+                                   clock.now + 60 * kSecond, [&](const auto&) { ended = true; });
+  const int64_t end = clock.now + 10 * kSecond;
+  while (clock.now < end) {
+    if (!(control.RunOnce() | calls.RunOnce(clock.now))) clock.now = calls.NextTimerNanos();
+  }
+  CHECK_FALSE(ended);
+  return longest;
+}
+
+TEST_CASE("regression: a call does not wait long for the next attempt while a leader is elected") {
+  CHECK(LongestPause(absl::UnavailableError("nobody listens")) > kSecond / 2);
+  CHECK(LongestPause(StandbyError("no coordinator leads", "")) <= kSecond / 5);
+  CHECK(LongestPause(StandbyError("the leader is host:2", "host:2")) <= kSecond / 5);
+  CHECK(LongestPause(UnprovedState("loaded 10 ms ago")) <= kSecond / 5);
 }
 
 }  // namespace

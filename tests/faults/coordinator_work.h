@@ -45,6 +45,8 @@ class Work {
   int64_t pushes() const { return std::min(trainings_[0].pushes, trainings_[1].pushes); }
   int64_t tables() const { return tables_; }
   int64_t calls() const { return calls_; }
+  // Counts a call of another one, from any thread. If it failed, all work ends.
+  void Note(const char* call, const absl::Status& status);
   // The first call that failed; empty: none.
   std::string failed();
 
@@ -55,7 +57,6 @@ class Work {
     std::atomic<int64_t> pushes = 0;
   };
 
-  void Note(const char* call, const absl::Status& status);
   void Train(size_t i);
   void Tables();
 

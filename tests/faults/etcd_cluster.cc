@@ -188,6 +188,11 @@ int EtcdCluster::EtcdLeader() {
   return -1;
 }
 
+bool EtcdCluster::EtcdAnswers(int index) {
+  return HttpGet(members_[static_cast<size_t>(index)].metrics, "/health").body.find("\"true\"") !=
+         std::string::npos;
+}
+
 int EtcdCluster::WaitEtcdLeader(int except) {
   int leader = -1;
   const bool found = Eventually(

@@ -56,6 +56,8 @@ class EtcdCluster {
   // The member of etcd that leads; -1: none.
   int EtcdLeader();
   int WaitEtcdLeader(int except = -1);
+  // Whether the member runs, knows etcd's leader and has caught up so far.
+  bool EtcdAnswers(int index);
   std::string logs() const;
 
  private:

@@ -39,7 +39,7 @@ class FakeChannel final : public ControlChannel {
        [this, id] { End(id, absl::DeadlineExceededError("late"), ""); });
     calls_.emplace(id, CallState{std::move(response), std::move(done)});
     if (down) {
-      End(id, absl::UnavailableError("connection refused"), "");
+      End(id, no_answer, "");
     } else if (!Lost()) {
       At(clock_->NowNanos() + Delay(), [this, id, name, bytes = request.SerializeAsString()] {
         if (!handler || down) return;
@@ -72,6 +72,7 @@ class FakeChannel final : public ControlChannel {
 
   Handler handler;
   bool down = false;
+  absl::Status no_answer = absl::UnavailableError("connection refused");  // while down
   double loss = 0;
   int64_t max_delay_ms = 1;
   std::map<std::string, int> sent;

@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "proto/control/standby.h"
 #include "server/coordinator/failpoints.h"
 #include "tests/server/membership_fixture.h"
 
@@ -57,6 +58,25 @@ TEST_CASE("a coordinator that was down is found again, and status() has the time
   world.RunFor(2000);
   REQUIRE(world.member->status().ok());
   REQUIRE(world.views.back()->revision() == world.coordinator.view().revision());
+}
+
+TEST_CASE("regression: a server calls the next leader soon after standbys had no leader") {
+  World world;
+  world.Start();
+  REQUIRE(world.RunFor(1000, [&] { return world.Joined(); }));
+  const auto polls_in_outage = [&](const absl::Status& answer) {
+    world.channel.no_answer = answer;
+    world.channel.down = true;
+    world.RunFor(12000);  // a poll is held for 10 s
+    const int before = world.channel.sent["GetView"];
+    world.RunFor(2000);
+    const int polls = world.channel.sent["GetView"] - before;
+    world.channel.down = false;
+    world.RunFor(3000);
+    return polls;
+  };
+  CHECK(polls_in_outage(absl::UnavailableError("connection refused")) <= 4);
+  CHECK(polls_in_outage(StandbyError("no coordinator leads", "")) >= 10);
 }
 
 TEST_CASE("a join that is refused for good ends; one that may succeed later is repeated") {

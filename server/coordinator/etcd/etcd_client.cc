@@ -323,6 +323,21 @@ absl::Status EtcdClient::KeepLease(int64_t lease, absl::Duration timeout) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> EtcdClient::TimeToLive(
+    int64_t lease, absl::Duration timeout) {
+  etcdserverpb::LeaseTimeToLiveRequest request;
+  request.set_id(lease);
+  etcdserverpb::LeaseTimeToLiveResponse response;
+  absl::Status status =
+      impl_->Run(timeout, false, [&](const Impl::Member& member, grpc::ClientContext* context) {
+        response.Clear();
+        return etcdserverpb::Lease::NewStub(member.channel)
+            ->LeaseTimeToLive(context, request, &response);
+      });
+  if (!status.ok()) return status;
+  return response;
+}
+
 absl::Status EtcdClient::RevokeLease(int64_t lease, absl::Duration timeout) {
   etcdserverpb::LeaseRevokeRequest request;
   request.set_id(lease);

@@ -53,6 +53,9 @@ class EtcdClient {
                                                               absl::Duration timeout);
   // NOT_FOUND: the lease has ended.
   absl::Status KeepLease(int64_t lease, absl::Duration timeout);
+  // The time that is left as the member that answers has it, which may be out of date.
+  absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> TimeToLive(int64_t lease,
+                                                                   absl::Duration timeout);
   absl::Status RevokeLease(int64_t lease, absl::Duration timeout);
 
   // Attempts that failed, of all calls.

@@ -159,6 +159,10 @@ absl::Duration LeaderElection::Keep() {
       left > absl::ZeroDuration()
           ? client_->KeepLease(lease_, std::min(left, client_->options().attempt))
           : absl::UnavailableError("etcd has not extended the leader's lease in time");
+  // An answer after the end extends nothing: a standby may have found that the lease has ended.
+  if (kept.ok() && clock_->NowNanos() >= until_ns) {
+    kept = absl::UnavailableError("etcd has extended the leader's lease too late");
+  }
   if (kept.ok()) kept = CheckKey(own.create_revision);
   if (kept.ok()) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -224,7 +228,25 @@ absl::Duration LeaderElection::Campaign() {
     return kLookAfterError;
   }
   Follow(key.value(), absl::OkStatus());
-  return kLook;
+  return Watch(key.lease(), found->header());
+}
+
+absl::Duration LeaderElection::Watch(int64_t lease, const etcdserverpb::ResponseHeader& header) {
+  if (watch_.Ended(lease, header)) {
+    const absl::Status revoked = client_->RevokeLease(lease, client_->options().attempt);
+    // NOT_FOUND: etcd has ended it.
+    return revoked.ok() || absl::IsNotFound(revoked) ? absl::ZeroDuration() : kLookAfterError;
+  }
+  const int64_t sent_ns = clock_->NowNanos();
+  if (!watch_.Due(lease, sent_ns)) return kLook;
+  const absl::StatusOr<etcdserverpb::LeaseTimeToLiveResponse> left =
+      client_->TimeToLive(lease, client_->options().attempt);
+  if (!left.ok()) return kLook;
+  const int64_t now = clock_->NowNanos();
+  watch_.OnAnswer(*left, sent_ns, now);
+  // After the decisive answer the next step confirms it.
+  if (sent_ns >= watch_.DecisiveNanos()) return absl::ZeroDuration();
+  return std::min(kLook, absl::Nanoseconds(watch_.DecisiveNanos() - now));
 }
 
 absl::Duration LeaderElection::Candidate() {

@@ -4,7 +4,8 @@
 //   state     | on                                            | to
 //   ----------+-----------------------------------------------+----------
 //   follows   | no key: it is created with a new lease        | leads
-//             | another's key: looked at every 100 ms         | follows
+//             | another's key: looked at every 100 ms; its    | follows
+//             | lease is revoked when it has ended            |
 //             | etcd does not answer: seat().problem          | follows
 //   leads     | the lease is extended, and the key is there   | leads
 //             | the lease has ended, or could have by our own | follows
@@ -45,6 +46,7 @@
 #include "absl/time/time.h"
 #include "rdma/base/clock.h"
 #include "server/coordinator/etcd/etcd_client.h"
+#include "server/coordinator/etcd/lease_watch.h"
 
 namespace verbena::server {
 
@@ -93,6 +95,8 @@ class LeaderElection {
   absl::Duration Keep();
   absl::Duration Campaign();
   absl::Duration Candidate();
+  // Another one's lease, after a read with that header: revokes it once it has ended.
+  absl::Duration Watch(int64_t lease, const etcdserverpb::ResponseHeader& header);
   void Lead(int64_t create_revision, int64_t sent_ns);
   void Follow(const std::string& leader, const absl::Status& problem);
   // Removes our own key, if it has this create revision. Another coordinator than `successor`, if
@@ -115,6 +119,7 @@ class LeaderElection {
   int64_t lease_s_ = 0;              // its time
   int64_t lease_sent_ns_ = 0;        // when it was requested
   std::set<int64_t> former_leases_;  // of our keys that may still be there
+  LeaseWatch watch_;                 // of the leader's lease
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

@@ -85,6 +85,26 @@ class FakeEtcd::LeaseService final : public etcdserverpb::Lease::Service {
     etcd_->EndLeaseLocked(request->id());
     return answer;
   }
+  Status LeaseTimeToLive(grpc::ServerContext* context,
+                         const etcdserverpb::LeaseTimeToLiveRequest* request,
+                         etcdserverpb::LeaseTimeToLiveResponse* response) override {
+    bool apply = true, late = false;
+    Status answer;
+    if (Status begun = etcd_->Begin("LeaseTimeToLive", context, &apply, &late, &answer);
+        !begun.ok()) {
+      return begun;
+    }
+    const std::lock_guard<std::mutex> lock(etcd_->mutex_);
+    const auto it = etcd_->leases_.find(request->id());
+    if (it == etcd_->leases_.end()) {
+      return {StatusCode::NOT_FOUND, "etcdserver: requested lease not found"};
+    }
+    response->mutable_header()->set_raft_term(etcd_->term_);
+    response->set_id(request->id());
+    response->set_ttl((it->second.until_ns - etcd_->clock_.NowNanos()) / 1'000'000'000);
+    response->set_grantedttl(it->second.seconds);
+    return answer;
+  }
   Status LeaseKeepAlive(
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<etcdserverpb::LeaseKeepAliveResponse,
@@ -102,8 +122,9 @@ class FakeEtcd::LeaseService final : public etcdserverpb::Lease::Service {
       {
         const std::lock_guard<std::mutex> lock(etcd_->mutex_);
         const auto it = etcd_->leases_.find(request.id());
-        if (it != etcd_->leases_.end() && apply) {
-          it->second.until_ns = etcd_->clock_.NowNanos() + it->second.seconds * 1'000'000'000;
+        const int64_t now = etcd_->clock_.NowNanos();
+        if (it != etcd_->leases_.end() && now < it->second.until_ns && apply) {
+          it->second.until_ns = now + it->second.seconds * 1'000'000'000;
           response.set_ttl(it->second.seconds);
         }
       }
@@ -188,6 +209,16 @@ void FakeEtcd::SetNoSpace(bool full) {
   no_space_ = full;
 }
 
+void FakeEtcd::KeepEndedLeases(bool keep) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  keep_ended_leases_ = keep;
+}
+
+void FakeEtcd::NewTerm() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ++term_;
+}
+
 Status FakeEtcd::Begin(const std::string& call, grpc::ServerContext* context, bool* apply,
                        bool* late, Status* answer) {
   std::unique_lock<std::mutex> lock(mutex_);
@@ -264,6 +295,7 @@ Status FakeEtcd::ReadRange(const etcdserverpb::RangeRequest& request,
     return {StatusCode::OUT_OF_RANGE, "etcdserver: mvcc: required revision has been compacted"};
   }
   response->mutable_header()->set_revision(revision_);
+  response->mutable_header()->set_raft_term(term_);
   const std::string end =
       request.range_end().empty() ? request.key() + std::string(1, '\0') : request.range_end();
   for (auto it = keys_.lower_bound(request.key()); it != keys_.end() && it->first < end; ++it) {
@@ -431,6 +463,7 @@ void FakeEtcd::EndLeaseLocked(int64_t lease) {
 }
 
 void FakeEtcd::EndLeases() {
+  if (keep_ended_leases_) return;
   const int64_t now = clock_.NowNanos();
   std::vector<int64_t> due;
   for (const auto& [id, lease] : leases_) {

@@ -65,6 +65,11 @@ class FakeEtcd {
   bool ApplyLate(uint64_t n);
   size_t late() const;
   void EndLease(int64_t lease);
+  // Leases that have ended stay, with their keys, until they are revoked. The actual etcd removes
+  // them within half a second.
+  void KeepEndedLeases(bool keep);
+  // As after an election among etcd's members.
+  void NewTerm();
   std::vector<int64_t> Leases() const;
   int64_t requests(const std::string& call) const;
 
@@ -103,6 +108,8 @@ class FakeEtcd {
   int64_t revision_ = 1;
   int64_t compacted_ = 0;
   bool no_space_ = false;
+  bool keep_ended_leases_ = false;
+  uint64_t term_ = 2;
   std::map<int64_t, Lease> leases_;
   int64_t next_lease_ = 1000;
   std::deque<etcdserverpb::TxnRequest> late_;
