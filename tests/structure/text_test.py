@@ -6,7 +6,7 @@
     text_test.py ROOT example   documents show the files they name as they are compiled
     text_test.py ROOT links     files that the documents name exist, and have the headings that links
                                 name
-    text_test.py ROOT decisions  records of at most 15 lines of text, at most 35 of them, each in the index
+    text_test.py ROOT decisions  records of at most 15 lines of text, at most 30 of them, each in the index
     text_test.py ROOT headers   every header states its purpose and its thread safety, has an
                                 include guard, and comes first in the source of its name
 """
@@ -104,8 +104,8 @@ def decisions(root):
                        re.MULTILINE)
     if index != records:
         yield f"{folder}/README.md: its table differs from the records: {sorted(set(index) ^ set(records))}"
-    if not 20 <= len(records) <= 35:
-        yield f"{folder}: {len(records)} records; 20 to 35 are allowed: join those of one subject"
+    if not 20 <= len(records) <= 30:
+        yield f"{folder}: {len(records)} records; 20 to 30 are allowed: join those of one subject"
     for name in records:
         text = tree.read(root, os.path.join(folder, name))
         lines = sum(1 for line in text.splitlines() if line)
