@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/record.h"
 #include "verbena/v1/cluster.pb.h"
 

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "proto/control/grpc_control_channel.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/record.h"
 #include "tests/server/daemon_fixture.h"
 #include "tests/support/http.h"
