@@ -11,8 +11,8 @@
 #ifndef P
 #define P 1 /* partitions */
 #endif
-#ifndef MAXC
-#define MAXC 5 /* configurations of a partition */
+#ifndef WINDOW
+#define WINDOW 3 /* revisions, from the oldest that a server follows to the newest */
 #endif
 #ifndef W
 #define W 2 /* pushes of the worker */
@@ -56,7 +56,6 @@ typedef Configuration {
 
 /* A partition at a server. */
 typedef Part {
-  byte view;     /* number of the configuration that it follows */
   byte content;  /* NOTHING, LEARNING, COMPLETE */
   byte done;     /* pushes 1..done are applied, or taken as a replica */
   byte wait;     /* as a replica: until the lease that it granted ends; then until it serves */
@@ -66,7 +65,9 @@ typedef Part {
   bit required;  /* the copy has everything, and is waited for */
   bit leased;    /* the copy is a follower, or may be one */
   byte left;     /* of the lease that the copy granted */
+#if LEASE_READ > 1
   byte sent;     /* what is left since the beacon on the way was sent; 0: there is none */
+#endif
 #ifdef MIGRATION
   bit sealed;
 #endif
@@ -81,14 +82,13 @@ typedef Part {
 
 /* A coordinator. */
 typedef Coordinator {
-  byte office;       /* STANDBY, ELECTED, LOADED, LEADS */
-  byte key;          /* create revision of its leader's key */
-  byte term;         /* the one that it has begun or is about to */
-  byte base[P];      /* numbers of the configurations that it has */
-  byte write;        /* the change whose transaction is on the way; 0: none */
-  byte write_key;
-  byte write_base[P];
-  byte server;       /* whom the change is about */
+  byte office;     /* STANDBY, ELECTED, LOADED, LEADS */
+  bit holds;       /* the leader's key in etcd is its own */
+  byte term;       /* the one that it has begun or is about to */
+  byte write;      /* the change whose transaction is on the way; NO_WRITE: none */
+  bit write_holds; /* it names the leader's key that is in etcd, and the newest revision */
+  bit own;         /* it names the key that this coordinator believes to have */
+  byte server;     /* whom the change is about */
   byte partition
 };
 #define STANDBY 0
@@ -104,38 +104,45 @@ typedef Coordinator {
 #define WRITE_TERM 6
 #define WRITE_MOVE 7
 #define WRITE_MIGRATE 8
+#define WRITE_IN_VAIN 9
+#define WRITE_OTHER 10
 
-Configuration at[P * (MAXC + 1)]; /* by partition and number: those that were saved */
-byte newest[P];
-bit lost[P]; /* the newest configuration declares the content lost */
+Configuration at[P * (WINDOW + 1)]; /* by partition and revision */
+byte newest;  /* revision */
+byte view[S]; /* the revision that a server follows; 0: it is down */
+bit lost[P];  /* the newest configuration declares the content lost */
 Part part[P * S];
-bit up[S];
 bit slow[S];
 byte phase;
 #ifndef ONE_STORE
 Coordinator coordinator[2];
-byte leader_key; /* etcd: create revision; 0: there is none */
-byte last_key;
+bit key; /* etcd: there is a leader's key */
 byte saved_term;
 byte last_commit_term; /* of a change of a configuration */
 #endif
 byte acknowledged[P];  /* pushes 1.. that the worker has an answer to */
 byte faults = FAULTS;
-byte i, j, t, who, base; /* scratch, 0 between transitions */
+#ifdef MOST_CHANGES
+byte changes; /* revisions so far */
+#endif
+hidden byte i, j, t, who, last; /* scratch */
+hidden int rank[S];
 /* Claims: spin names the one that is false. */
-bit one_acknowledges, one_reads, reads_newest, nothing_lost, only_admitted, terms_grow, ends_in_time;
+hidden byte one_acknowledges, one_reads, reads_newest, nothing_lost, only_admitted, terms_grow, one_write, ends_in_time;
 #ifdef PROGRESS
 byte ticks; /* since the last fault */
 bit ticked;
 #endif
 
-#define AT(p, n) at[(p) * (MAXC + 1) + (n)]
-#define NOW(p) AT(p, newest[p])
+#define AT(p, n) at[(p) * (WINDOW + 1) + (n)]
+#define NOW(p) AT(p, newest)
 #define HERE(p, s) part[(p) * S + (s)]
-#define SEEN(p, s) AT(p, HERE(p, s).view) /* the configuration that it follows */
+#define UP(s) (view[s] > 0)
+#define SEEN(p, s) AT(p, view[s]) /* the configuration that it follows */
+#define SPECTATES(p, n, s) (AT(p, n).primary != s && AT(p, n).copy != s)
 #define COPY_OF(p, s) HERE(p, SEEN(p, s).copy)
-#define CURRENT(p, s) (HERE(p, s).view == newest[p])
-#define LEADING(p, s) (up[s] && !lost[p] && HERE(p, s).view > 0 && IS_PRIMARY(SEEN(p, s), s))
+#define CURRENT(p, s) (SEEN(p, s).number == NOW(p).number)
+#define LEADING(p, s) (UP(s) && !lost[p] && IS_PRIMARY(SEEN(p, s), s))
 #define HAS_COPY(p, s) (LEADING(p, s) && SEEN(p, s).copy != NOBODY)
 #if defined(MIGRATION) && !defined(SEALED_PRIMARY_ANSWERS)
 #define UNSEALED(p, s) (!HERE(p, s).sealed)
@@ -147,7 +154,7 @@ bit ticked;
 #define CAN_READ(p, s) \
   (SERVES(p, s) && MAY_READ(HERE(p, s).wait, HERE(p, s).leased, HERE(p, s).left))
 #define COPY_TAKES(p, s) \
-  (HAS_COPY(p, s) && up[SEEN(p, s).copy] && COPY_OF(p, s).view > 0 && \
+  (HAS_COPY(p, s) && UP(SEEN(p, s).copy) && \
    MAY_TAKE(SEEN(p, SEEN(p, s).copy), SEEN(p, s).copy, SEEN(p, s), s))
 #ifdef ACKNOWLEDGES_BEFORE_FOLLOWER
 #define REQUIRES(p, s) false
@@ -164,7 +171,7 @@ bit ticked;
 #define ANSWERS_LESS(p, s) \
   ((CAN_READ(p, s) || CAN_ACKNOWLEDGE(p, s)) && HERE(p, s).done < acknowledged[p])
 #define LACKS(p, s) \
-  (up[s] && (HERE(p, s).content != COMPLETE || HERE(p, s).done < acknowledged[p]))
+  (UP(s) && (HERE(p, s).content != COMPLETE || HERE(p, s).done < acknowledged[p]))
 
 inline Check(p) {
   if
@@ -178,40 +185,19 @@ inline Check(p) {
   fi
 }
 
+inline ForgetConfiguration(p, n) {
+  AT(p, n).epoch = 0; AT(p, n).number = 0; AT(p, n).primary = 0; AT(p, n).copy = 0;
+  AT(p, n).follower = 0; AT(p, n).since = 0
+#ifdef MIGRATION
+  ; AT(p, n).moves = 0; AT(p, n).sealed = 0
+#endif
+}
+
 #include "servers.pml"
 #include "coordinators.pml"
+#include "reduction.pml"
 
 /* ---- the model -------------------------------------------------------------------------------- */
-
-/* Configurations that nobody refers to any more make no difference. */
-inline Clean(p) {
-  t = newest[p];
-  for (i : 0 .. S - 1) {
-    if :: up[i] && HERE(p, i).view < t -> t = HERE(p, i).view :: else fi
-  }
-#ifndef ONE_STORE
-  for (i : 0 .. 1) {
-    if :: CO(i).office >= LOADED && CO(i).base[p] < t -> t = CO(i).base[p] :: else fi;
-    if :: CO(i).write != NO_WRITE && CO(i).write_base[p] < t -> t = CO(i).write_base[p] :: else fi
-  }
-#endif
-  for (i : 1 .. t - 1) {
-    AT(p, i).epoch = 0; AT(p, i).number = 0; AT(p, i).primary = 0; AT(p, i).copy = 0;
-    AT(p, i).follower = 0; AT(p, i).since = 0
-#ifdef MIGRATION
-    ; AT(p, i).moves = 0; AT(p, i).sealed = 0
-#endif
-  }
-  t = 0; i = 0
-}
-/* After each transition. */
-inline Finish() {
-  for (j : 0 .. P - 1) {
-    Check(j);
-    Clean(j)
-  };
-  j = 0
-}
 
 #if P == 1
 #define BY_PARTITION(A, s) A(0, s)
@@ -220,11 +206,12 @@ inline Finish() {
 #define BY_PARTITION(A, s) A(0, s) A(1, s)
 #define DECIDE_FOR(A, c, s) A(c, 0, s) A(c, 1, s)
 #endif
+#define SERVERS(A) A(0) A(1) A(2)
 #define ALL(A) BY_PARTITION(A, 0) BY_PARTITION(A, 1) BY_PARTITION(A, 2)
 #define ALL_DECIDE(A, c) DECIDE_FOR(A, c, 0) DECIDE_FOR(A, c, 1) DECIDE_FOR(A, c, 2)
 #define COORDINATORS(A) A(0) A(1)
 /* Environment. */
-#define CRASH(s) :: d_step { faults > 0 && up[s] -> printf("server %d crashes\n", s); Crash(s) }
+#define CRASH(s) :: d_step { faults > 0 && UP(s) -> printf("server %d crashes\n", s); Crash(s) }
 
 #ifdef NO_LEASES
 #define BEACONS
@@ -243,20 +230,25 @@ inline Finish() {
   ALL_DECIDE(RECONFIGURE, 0) ALL_DECIDE(PLACE, 0) ALL_DECIDE(DROP_LEARNER, 0) ALL_DECIDE(MOVE, 0) \
   ALL_DECIDE(RECONFIGURE, 1) ALL_DECIDE(PLACE, 1) ALL_DECIDE(DROP_LEARNER, 1) ALL_DECIDE(MOVE, 1) \
   JOIN(0, 0) JOIN(0, 1) JOIN(0, 2) JOIN(1, 0) JOIN(1, 1) JOIN(1, 2) \
-  COORDINATORS(COMMIT) COORDINATORS(REFUSE) COORDINATORS(ELECT) COORDINATORS(TAKE_OFFICE) \
-  COORDINATORS(RETIRE) KEY_ENDS
+  COORDINATORS(COMMIT) COORDINATORS(DECIDE_IN_VAIN) COORDINATORS(REFUSE) COORDINATORS(ELECT) COORDINATORS(TAKE_OFFICE) \
+  COORDINATORS(RETIRE) COORDINATORS(CHANGE_OTHERS) KEY_ENDS
 #define COORDINATOR_FAULTS COORDINATORS(COORDINATOR_CRASHES) KEY_IS_LOST
 #endif
 #define STEPS \
-  ALL(VIEWS) ALL(PUSH) ALL(BEGIN) ALL(RECORD) ALL(ANSWER) ALL(COMPLETED) ALL(TAKE_COMPLETE) ALL(ADMITTING) \
+  SERVERS(VIEWS) ALL(PUSH) ALL(RECORD) ALL(ANSWER) ALL(COMPLETED) ALL(TAKE_COMPLETE) \
   ALL(SEAL) BEACONS CHANGES
-#define LOSSES ALL(LOSE_ANSWER)
 #ifdef PROGRESS
 /* Environment. */
 #define LINK_FAULTS ALL(LINK_IS_LOST)
 #define LINK_IS_LOST(p, s) :: d_step { faults > 0 && HERE(p, s).answered -> faults--; HERE(p, s).answered = 0 }
 /* A server that is up has everything. Others do not come back. */
-#define HELD (up[NOW(0).primary] || (NOW(0).copy != NOBODY && NOW(0).follower && up[NOW(0).copy]))
+#define HELD(p) (UP(NOW(p).primary) || (NOW(p).copy != NOBODY && NOW(p).follower && UP(NOW(p).copy)))
+#if P == 1
+#define WAITED_FOR (!lost[0] && HELD(0) && acknowledged[0] < W)
+#else
+#define WAITED_FOR \
+  ((!lost[0] && HELD(0) && acknowledged[0] < W) || (!lost[1] && HELD(1) && acknowledged[1] < W))
+#endif
 #else
 #define LINK_FAULTS
 #endif
@@ -264,13 +256,10 @@ inline Finish() {
 
 /* Any partition begins with a follower that has everything. */
 inline Start() {
+  newest = 1;
   for (j : 0 .. P - 1) {
     AT(j, 1).epoch = 1; AT(j, 1).number = 1; AT(j, 1).primary = j; AT(j, 1).copy = j + 1;
     AT(j, 1).follower = 1; AT(j, 1).since = 1;
-    newest[j] = 1;
-    for (i : 0 .. S - 1) {
-      HERE(j, i).view = 1
-    }
     HERE(j, j).content = COMPLETE; HERE(j, j + 1).content = COMPLETE;
     HERE(j, j).leased = 1; HERE(j, j).required = 1
 #ifdef HEARD_TIMES
@@ -278,14 +267,11 @@ inline Start() {
 #endif
   }
   for (i : 0 .. S - 1) {
-    up[i] = 1
+    view[i] = 1
   }
 #ifndef ONE_STORE
-  leader_key = 1; last_key = 1; saved_term = 1; last_commit_term = 1;
-  CO(0).office = LEADS; CO(0).key = 1; CO(0).term = 1;
-  for (j : 0 .. P - 1) {
-    CO(0).base[j] = 1
-  }
+  key = 1; saved_term = 1; last_commit_term = 1;
+  CO(0).office = LEADS; CO(0).holds = 1; CO(0).term = 1;
 #endif
   i = 0; j = 0
 }
@@ -314,7 +300,6 @@ active proctype Cluster() {
   :: atomic {
        if
        STEPS
-       LOSSES
        CRASHES
        TIME
        fi;
@@ -337,7 +322,7 @@ active proctype Cluster() {
            Tick();
            ticked = 1;
            if
-           :: faults == 0 && HELD && acknowledged[0] < W ->
+           :: faults == 0 && WAITED_FOR ->
              ticks++;
              CLAIM(ends_in_time, ticks <= K)
            :: else

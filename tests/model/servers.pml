@@ -8,18 +8,33 @@ inline Acknowledge(p, k) {
 
 inline ForgetCopy(p, s) {
   HERE(p, s).pending = 0; HERE(p, s).answered = 0; HERE(p, s).required = 0;
-  HERE(p, s).leased = 0; HERE(p, s).left = 0; HERE(p, s).sent = 0
+  HERE(p, s).leased = 0; HERE(p, s).left = 0
+#if LEASE_READ > 1
+  ; HERE(p, s).sent = 0
+#endif
 }
 
 inline Forget(p, s) {
   HERE(p, s).content = NOTHING; HERE(p, s).done = 0
 }
 
+inline ForgetPart(p, s) {
+  ForgetCopy(p, s); Forget(p, s);
+#ifdef MIGRATION
+  HERE(p, s).sealed = 0;
+#endif
+#ifdef HEARD_TIMES
+  HERE(p, s).heard = 0;
+#endif
+  HERE(p, s).wait = 0
+}
+
 /* shard/view/view_follower.cc: ViewFollower::UpdatePartitions
  * server/replication/replica_leases.cc: ReplicaLeases::Follow */
 inline Follow(p, s, n) {
   if
-  :: IS_PRIMARY(AT(p, n), s) ->
+  :: lost[p] -> skip
+  :: !lost[p] && IS_PRIMARY(AT(p, n), s) ->
     if
     :: IS_PRIMARY(SEEN(p, s), s) && SEEN(p, s).epoch == AT(p, n).epoch ->
       if
@@ -57,11 +72,11 @@ inline Follow(p, s, n) {
 #endif
       ForgetCopy(p, s)
     fi
-  :: IS_COPY(AT(p, n), s) ->
+  :: !lost[p] && IS_COPY(AT(p, n), s) ->
     if
     :: IS_COPY(SEEN(p, s), s) && SEEN(p, s).since == AT(p, n).since -> skip
     :: else ->
-      Forget(p, s)
+      HERE(p, s).content = LEARNING; HERE(p, s).done = 0
 #ifdef HEARD_TIMES
       ; HERE(p, s).heard = LEASE
 #endif
@@ -72,22 +87,28 @@ inline Follow(p, s, n) {
   fi;
 #ifdef HEARD_TIMES
   if
-  :: IS_PRIMARY(AT(p, n), s) && AT(p, n).copy != NOBODY && (!IS_PRIMARY(SEEN(p, s), s) || SEEN(p, s).since != AT(p, n).since) ->
-    HERE(p, s).heard = LEASE
-  :: else
+  :: lost[p] || SPECTATES(p, n, s) || AT(p, n).copy == NOBODY -> HERE(p, s).heard = 0
+  :: else ->
+    if
+    :: IS_PRIMARY(AT(p, n), s) && (!IS_PRIMARY(SEEN(p, s), s) || SEEN(p, s).since != AT(p, n).since) ->
+      HERE(p, s).heard = LEASE
+    :: else
+    fi
   fi;
 #endif
 #ifdef MIGRATION
   if :: !AT(p, n).moves || !IS_PRIMARY(AT(p, n), s) -> HERE(p, s).sealed = 0 :: else fi;
 #endif
-  HERE(p, s).view = n
+  skip
 }
 
-/* server/membership.cc: Membership::Impl::Continues. A view may miss any number of those before. */
-#define VIEW(p, s, more) \
-  :: d_step { up[s] && !lost[p] && HERE(p, s).view > 0 && HERE(p, s).view + more <= newest[p] -> printf("server %d follows configuration %d of partition %d\n", s, HERE(p, s).view + more, p); \
-       Follow(p, s, HERE(p, s).view + more) }
-#define VIEWS(p, s) VIEW(p, s, 1) VIEW(p, s, 2) VIEW(p, s, 3) VIEW(p, s, 4)
+/* All partitions at once: a view has one revision. It may miss any number of those before.
+ * server/membership.cc: Membership::Impl::Continues */
+#define VIEW(s, more) \
+  :: d_step { UP(s) && view[s] + more <= newest -> printf("server %d follows revision %d of %d\n", s, view[s] + more, newest); \
+       for (j : 0 .. P - 1) { Follow(j, s, view[s] + more) }; \
+       view[s] = view[s] + more; j = 0 }
+#define VIEWS(s) VIEW(s, 1) VIEW(s, 2) VIEW(s, 3) VIEW(s, 4)
 
 /* The worker sends push acknowledged + 1 to any server, again and again; it has any view.
  * shard/replica/log.cc: ReplicaLog::Add */
@@ -101,17 +122,14 @@ inline Follow(p, s, n) {
          acknowledged[p] = acknowledged[p] + 1 \
        fi }
 
-/* The copy makes the partition new. shard/replica/copies.cc: Copies::Begin */
-#define BEGIN(p, s) \
-  :: d_step { COPY_TAKES(p, s) && COPY_OF(p, s).content == NOTHING -> printf("server %d sends its copy on server %d the beginning\n", s, SEEN(p, s).copy); \
-       COPY_OF(p, s).content = LEARNING; COPY_OF(p, s).done = 0 }
-
 #ifdef NEVER_SENDS_AGAIN
 #define SENDS(p, s) (COPY_OF(p, s).done < HERE(p, s).pending)
 #else
 #define SENDS(p, s) true
 #endif
-/* The copy takes the next record. shard/replica/copies.cc: Copies::Replicate */
+/* The copy takes the next record; before the first it makes the partition new.
+ * shard/replica/copies.cc: Copies::Begin
+ * shard/replica/copies.cc: Copies::Replicate */
 #define RECORD(p, s) \
   :: d_step { COPY_TAKES(p, s) && COPY_OF(p, s).content != NOTHING && \
        (COPY_OF(p, s).done < HERE(p, s).done || \
@@ -131,9 +149,6 @@ inline Follow(p, s, n) {
   :: d_step { LEADING(p, s) && HERE(p, s).answered -> printf("server %d has the answer for push %d\n", s, HERE(p, s).pending); \
        HERE(p, s).done = HERE(p, s).pending; Acknowledge(p, HERE(p, s).pending); \
        HERE(p, s).pending = 0; HERE(p, s).answered = 0 }
-
-/* The link is lost. The record is sent again. shard/replica/log.cc: ReplicaLog::Rewind */
-#define LOSE_ANSWER(p, s) :: d_step { HERE(p, s).answered -> printf("an answer to server %d is lost\n", s); HERE(p, s).answered = 0 }
 
 /* The copy has proved that it has everything: from now on it is waited for.
  * shard/replica/catch_up.cc: CatchUp::ReplicateLearner
@@ -180,7 +195,7 @@ inline Follow(p, s, n) {
 /* Also a server that leaves: its follower is promoted whether it has heard it or not.
  * server/coordinator/configurations.cc: HandOver */
 #define ASKS_PROMOTE(p, s) \
-  (up[s] && !lost[p] && HERE(p, s).view > 0 && CURRENT(p, s) && IS_COPY(SEEN(p, s), s) && GIVES_UP(p, s))
+  (UP(s) && !lost[p] && CURRENT(p, s) && IS_COPY(SEEN(p, s), s) && GIVES_UP(p, s))
 
 /* ---- leases ----------------------------------------------------------------------------------- */
 
@@ -189,6 +204,25 @@ inline Follow(p, s, n) {
 #else
 #define HEARD(p, s)
 #endif
+/* A planted fault. Couples partitions: the answer for one renews the lease of each that has the same follower. */
+#ifdef RENEWS_ALL_PARTITIONS
+#define RENEWED(p, s) \
+  if :: HAS_COPY(1 - p, s) && SEEN(1 - p, s).copy == SEEN(p, s).copy -> HERE(1 - p, s).left = LEASE_READ :: else fi;
+#else
+#define RENEWED(p, s)
+#endif
+
+#if LEASE_READ == 1
+/* A beacon that arrives later than the sender's next tick gives nothing: it is sent and answered in one transition.
+ * server/replication/replication.cc: Replication::SendBeacon
+ * server/replication/replica_leases.cc: ReplicaLeases::OnBeacon
+ * server/replication/replica_leases.cc: ReplicaLeases::Acknowledged */
+#define BEACON(p, s) \
+  :: d_step { COPY_TAKES(p, s) && HERE(p, s).left == 0 -> printf("server %d has the answer to its beacon for partition %d from server %d\n", s, p, SEEN(p, s).copy); \
+       COPY_OF(p, s).wait = LEASE HEARD(p, SEEN(p, s).copy); \
+       RENEWED(p, s) HERE(p, s).left = LEASE_READ HEARD(p, s) }
+#define BEACON_ANSWER(p, s)
+#else
 /* One beacon is on the way at a time. A later answer to it would give less of the lease.
  * server/replication/replication.cc: Replication::SendBeacon */
 #define BEACON(p, s) \
@@ -201,6 +235,7 @@ inline Follow(p, s, n) {
        COPY_OF(p, s).wait = LEASE HEARD(p, SEEN(p, s).copy); \
        if :: HERE(p, s).sent > HERE(p, s).left -> HERE(p, s).left = HERE(p, s).sent :: else fi; \
        HERE(p, s).sent = 0 HEARD(p, s) }
+#endif
 
 inline Down(x) {
   if :: x > 0 -> x = x - 1 :: else fi
@@ -214,7 +249,10 @@ inline Tick() {
     :: slow[i] && phase == 0 -> skip
     :: else ->
       for (j : 0 .. P - 1) {
-        Down(HERE(j, i).wait); Down(HERE(j, i).left); Down(HERE(j, i).sent)
+        Down(HERE(j, i).wait); Down(HERE(j, i).left)
+#if LEASE_READ > 1
+        ; Down(HERE(j, i).sent)
+#endif
 #ifdef HEARD_TIMES
         ; Down(HERE(j, i).heard)
 #endif
@@ -229,17 +267,9 @@ inline Tick() {
 
 inline Crash(s) {
   faults--;
-  up[s] = 0;
+  view[s] = 0;
   for (j : 0 .. P - 1) {
-    ForgetCopy(j, s); Forget(j, s);
-    HERE(j, s).view = 0; HERE(j, s).wait = 0;
-#ifdef MIGRATION
-    HERE(j, s).sealed = 0;
-#endif
-#ifdef HEARD_TIMES
-    HERE(j, s).heard = 0;
-#endif
-    skip
+    ForgetPart(j, s)
   };
   j = 0
 }
