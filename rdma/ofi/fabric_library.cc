@@ -26,10 +26,15 @@ void Find(void* library, const char* name, const char* version, Function** funct
 }
 
 // Restores the process's signal actions: constructors of libinfinipath make SIGBUS, SIGINT, SIGTERM
-// and others end the process with a backtrace.
+// and others end the process with a backtrace, unless the variable is set. Signals to this thread
+// wait meanwhile.
 class SignalActions {
  public:
   SignalActions() {
+    (void)setenv("IPATH_NO_BACKTRACE", "1", /*replace=*/0);
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &mask_);
     for (int signal = 1; signal < NSIG; ++signal) {
       struct sigaction action;
       if (sigaction(signal, nullptr, &action) == 0) before_[signal] = action;
@@ -41,10 +46,12 @@ class SignalActions {
     for (int signal = 1; signal < NSIG; ++signal) {
       if (before_[signal].has_value()) (void)sigaction(signal, &*before_[signal], nullptr);
     }
+    pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
   }
 
  private:
   std::array<std::optional<struct sigaction>, NSIG> before_;
+  sigset_t mask_ = {};
 };
 
 void* OpenLibrary(const std::string& path) {

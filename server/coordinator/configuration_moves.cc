@@ -52,6 +52,12 @@ void MarkNewestUnwanted(uint32_t partition, ViewEditor* view) {
   Grow(edited);
 }
 
+void KeepUnwanted(uint32_t partition, ViewEditor* view) {
+  v1::Partition* const edited = view->EditPartition(static_cast<int>(partition));
+  edited->clear_unwanted();
+  Grow(edited);
+}
+
 void GrowConfiguration(uint32_t partition, ViewEditor* view) {
   Grow(view->EditPartition(static_cast<int>(partition)));
 }

@@ -22,6 +22,8 @@ void BeginMove(uint64_t target, uint64_t from, uint32_t partition, ViewEditor* v
 void EndMove(v1::MoveEnd why, uint32_t partition, ViewEditor* view);
 // Its follower that came last is to be dropped by the primary.
 void MarkNewestUnwanted(uint32_t partition, ViewEditor* view);
+// Its unwanted follower is to stay after all.
+void KeepUnwanted(uint32_t partition, ViewEditor* view);
 void GrowConfiguration(uint32_t partition, ViewEditor* view);
 void DropLearner(uint32_t partition, ViewEditor* view);
 

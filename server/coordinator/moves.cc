@@ -169,6 +169,11 @@ void FollowMoves(ViewEditor* view) {
     if (!partition.learners().empty() && IsDraining(partition.learners(0).server(), view->view())) {
       DropLearner(id, view);
     }
+    // Gone with its process, or needed since another follower has gone.
+    const bool surplus =
+        1 + partition.followers_size() > static_cast<int>(view->view().replicas()) &&
+        HasFollower(partition, partition.unwanted());
+    if (partition.unwanted() != 0 && !surplus) KeepUnwanted(id, view);
   }
 }
 

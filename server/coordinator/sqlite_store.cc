@@ -149,6 +149,8 @@ std::string WithoutEntries(const v1::ClusterView& view) {
   rest.set_expected_servers(view.expected_servers());
   rest.set_replicas(view.replicas());
   rest.set_min_replicas(view.min_replicas());
+  rest.set_protocol(view.protocol());
+  rest.set_move_rate(view.move_rate());
   *rest.mutable_servers() = view.servers();
   *rest.mutable_partitions() = view.partitions();
   *rest.mutable_terms() = view.terms();

@@ -296,6 +296,18 @@ TEST_CASE("SIGTERM drains a step of all workers, and the same command goes on to
   CHECK(JsonField(again.out, "parameters_xxh64") == JsonField(whole.out, "parameters_xxh64"));
 }
 
+TEST_CASE("regression: a signal ends a worker that waits for others before its first step") {
+  World w;
+  Process alone(w.Words(TrainPath(), kSteps));  // a run begins with two
+  REQUIRE(Eventually([&] {
+    const Finished workers =
+        RunProgram({CliPath(), "--cluster", w.cluster.address(), "workers", "--json"});
+    return workers.out.find("\"job\": \"job\"") != std::string::npos;
+  }));
+  alone.Signal(SIGTERM);
+  CHECK(alone.Wait(absl::Seconds(15)) == 128 + SIGTERM);
+}
+
 TEST_CASE("a second signal ends a worker that cannot end its step") {
   World w;
   const bool launched = GENERATE(true, false);

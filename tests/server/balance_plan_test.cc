@@ -246,7 +246,8 @@ TEST_CASE("balance: large partitions move only where that brings servers closer"
   CHECK(PlanBalance(input, {}).moves.empty());
 }
 
-TEST_CASE("balance: plans for random clusters keep the rules, converge and do not move back") {
+TEST_CASE(
+    "balance: plans for random clusters keep the rules, and each brings them nearer to balance") {
   int balanced = 0;
   for (uint32_t seed = 1; seed <= 400; ++seed) {
     CAPTURE(seed);
@@ -290,15 +291,8 @@ TEST_CASE("balance: plans for random clusters keep the rules, converge and do no
       REQUIRE(++rounds <= 20);
       BalanceInput after = input;
       REQUIRE(Carry(plan, &after) == "");
+      // So no later plan leads back here.
       REQUIRE(Squares(after) < Squares(input));
-      std::set<std::string> back;
-      for (const BalanceMove& m : plan.moves) {
-        back.insert(Text(BalanceMove{m.partition, m.to, m.from, m.primary, 0}));
-      }
-      for (const BalanceMove& m : PlanBalance(after, {}).moves) {
-        // Of different sizes one that went may fit better where it was; see Squares().
-        if (alike) REQUIRE_FALSE(back.contains(Text(m)));
-      }
       before = plan.after;
       input = std::move(after);
     }

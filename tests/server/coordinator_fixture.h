@@ -70,6 +70,16 @@ class FaultyStore final : public Store {
 template <typename Response>
 using Answer = std::shared_ptr<std::optional<absl::StatusOr<Response>>>;
 
+// The view without its entries.
+inline v1::ClusterView SettingsOf(v1::ClusterView view) {
+  view.clear_servers();
+  view.clear_partitions();
+  view.clear_tables();
+  view.clear_jobs();
+  view.clear_terms();
+  return view;
+}
+
 class TestCoordinator {
  public:
   explicit TestCoordinator(CoordinatorOptions options = {}, Store* store = nullptr,

@@ -274,6 +274,14 @@ TEST_CASE("a follower is moved: the target is copied before the old one is dropp
     REQUIRE(Made(&c, a, c.Change(kDropChange, 0, target)));
     CHECK(Words(c.Partition(0)) == "1+2");
     CHECK(SurplusFollower(c.Partition(0), c.view()) == nullptr);
+    CHECK(c.Partition(0).unwanted() == 0);
+  }
+  SECTION("regression: the old one dies before it is dropped: it is unwanted no more") {
+    REQUIRE(Made(&c, a, c.Change(kAdmitChange, 0, target)));
+    c.JoinServer("b");
+    CHECK(c.Partition(0).unwanted() == 0);
+    CHECK(c.Partition(0).followers_size() == 1);
+    CHECK_THAT(std::string(Move(&c, {0}, "", true).status().message()), Contains("being moved"));
   }
   SECTION("it is cancelled") {
     REQUIRE(Move(&c, {0}, "", true).ok());

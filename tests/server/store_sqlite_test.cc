@@ -15,6 +15,7 @@
 #include <iterator>
 #include <random>
 
+#include "proto/protocol_version.h"
 #include "server/coordinator/sqlite_store.h"
 #include "server/coordinator/state_directory.h"
 #include "server/coordinator/watched_store.h"
@@ -145,6 +146,26 @@ TEST_CASE("saved state is there after a restart") {
   REQUIRE(c.view().SerializeAsString() == before.SerializeAsString());
   REQUIRE(c.Call(&Coordinator::JoinServer, request)->incarnation() == c.Server("z").incarnation());
   REQUIRE(c.view().SerializeAsString() == before.SerializeAsString());
+}
+
+TEST_CASE("regression: the settings of a view are all stored") {
+  TempDirectory dir;
+  v1::ClusterView before;
+  {
+    const auto store = MustOpen(dir.path());
+    CoordinatorOptions options;
+    options.move_rate = 12345;
+    TestCoordinator c(options, store.get());
+    v1::JoinServerRequest request = c.ServerRequest("a");
+    SetProtocols({kOldestProtocolVersion, kProtocolVersion}, request.mutable_protocol());
+    REQUIRE(c.Call(&Coordinator::JoinServer, request).ok());
+    before = SettingsOf(c.view());
+  }
+  REQUIRE(before.protocol() == kProtocolVersion);
+  const auto store = MustOpen(dir.path());
+  const absl::StatusOr<CoordinatorState> state = store->Load();
+  REQUIRE(state.ok());
+  CHECK(SettingsOf(state->view).DebugString() == before.DebugString());
 }
 
 TEST_CASE("a process killed at any moment loses nothing that it had answered") {

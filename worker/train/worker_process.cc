@@ -34,6 +34,7 @@ namespace {
 std::atomic<bool> g_drain = false;     // end after the step
 std::atomic<bool> g_training = false;  // in a step, or between two
 std::atomic<bool> g_stop = false;      // end every wait
+std::atomic<bool> g_stepped = false;   // this worker has made a step
 std::atomic<bool> g_launched = false;  // a launcher ends this process
 std::atomic<int> g_signal = 0;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
@@ -41,6 +42,11 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_alw
 // Between two progress messages; a step may take microseconds.
 constexpr double kProgressSeconds = 0.1;
 constexpr int kStopCheckMs = 100;
+// A signal before the first step waits that long for it: others may never join, and a place may
+// never be free.
+constexpr unsigned kFirstStepSeconds = 2;
+constexpr std::string_view kEndedBefore =
+    "verbena-train: ended by the signal before its first step\n";
 constexpr std::string_view kDrainsAtTerminate =
     "verbena-train: SIGTERM: ends after this step; a second signal ends it at once\n";
 constexpr std::string_view kDrainsAtInterrupt =
@@ -197,6 +203,10 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   }
   started(train.steps);
   hooks.training = &g_training;
+  hooks.after_step = [after_step = std::move(hooks.after_step)](const Totals& totals) {
+    g_stepped.store(true);
+    if (after_step) after_step(totals);
+  };
   absl::StatusOr<TrainResult> result = Train(trained.model.get(), trained.store.get(), train,
                                              WithStepLines(options, train.rank, std::move(hooks)));
   g_training.store(false);
@@ -207,11 +217,19 @@ absl::StatusOr<Trained> TrainOnce(const Options& options,
   return trained;
 }
 
+void OnAlarm(int) {
+  if (g_stepped.load()) return;
+  [[maybe_unused]] const ssize_t written =
+      write(STDERR_FILENO, kEndedBefore.data(), kEndedBefore.size());
+  _exit(128 + g_signal.load());
+}
+
 void OnStopSignal(int signal) {
   // A terminal's Ctrl-C is followed by the launcher's own signal.
   if (g_drain.load() && !g_launched.load()) _exit(128 + signal);
   g_signal.store(signal);
   g_drain.store(true);
+  if (!g_stepped.load() && !g_launched.load()) alarm(kFirstStepSeconds);
   if (!g_training.load()) {
     g_stop.store(true);
   } else if (!g_launched.load()) {
@@ -274,6 +292,8 @@ const std::atomic<bool>* InstallStopHandler() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = &OnAlarm;
+  sigaction(SIGALRM, &action, nullptr);
   return &g_drain;
 }
 
@@ -385,7 +405,10 @@ int RunSeparateWorker(const Options& options,
     if (quality.ok()) report.quality = *quality;
   }
   progress.reset();  // ends a live line
-  if (StopSignal() != 0 && (status.ok() || absl::IsCancelled(status))) {
+  if (StopSignal() != 0) {
+    if (!status.ok() && !absl::IsCancelled(status)) {
+      std::fprintf(stderr, "verbena-train: %s\n", Describe(status).c_str());
+    }
     std::fprintf(stderr, "verbena-train: %s\n", DrainedText(options, last, planned).c_str());
     return 128 + StopSignal();
   }

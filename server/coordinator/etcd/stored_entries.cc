@@ -189,6 +189,8 @@ EntryWrites StoredEntries::Collect(const CoordinatorState& state,
   view->set_expected_servers(state.view.expected_servers());
   view->set_replicas(state.view.replicas());
   view->set_min_replicas(state.view.min_replicas());
+  view->set_protocol(state.view.protocol());
+  view->set_move_rate(state.view.move_rate());
   *view->mutable_terms() = state.view.terms();
   next->set_next_incarnation(state.next_incarnation);
   next->set_next_table(state.next_table);

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 
+#include "proto/protocol_version.h"
 #include "tests/server/coordinator_fixture.h"
 #include "tests/server/etcd/checked_store.h"
 
@@ -95,6 +96,23 @@ TEST_CASE("the next leader goes on from the state that the last one saved") {
   const auto repeated = c.Call(&Coordinator::JoinServer, request);
   REQUIRE(repeated.ok());
   CHECK(repeated->incarnation() == incarnation);
+}
+
+TEST_CASE("regression: the settings of a view are all stored in etcd") {
+  Stored stored;
+  v1::ClusterView before;
+  {
+    EtcdStore store = stored.NewStore();
+    CoordinatorOptions options;
+    options.move_rate = 12345;
+    TestCoordinator c(options, &store);
+    v1::JoinServerRequest request = c.ServerRequest("a");
+    SetProtocols({kOldestProtocolVersion, kProtocolVersion}, request.mutable_protocol());
+    REQUIRE(c.Call(&Coordinator::JoinServer, request).ok());
+    before = SettingsOf(c.view());
+  }
+  REQUIRE(before.protocol() == kProtocolVersion);
+  CHECK(SettingsOf(stored.MustLoad().view).DebugString() == before.DebugString());
 }
 
 TEST_CASE("all answers that are kept outlive a leader") {
