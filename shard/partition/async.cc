@@ -61,7 +61,7 @@ class Async final : public DenseConsistency {
   void Adopt(uint32_t slice, absl::Span<const WorkerMark> marks) override {
     sequences_.Adopt(members_, slice, marks);
   }
-  void Replicated(uint32_t slice, uint64_t sequence) override;
+  void Replicated(uint32_t chunk, uint64_t sequence) override;
 
  private:
   struct Queued {
@@ -175,7 +175,7 @@ Async::Replicating Async::Replicate(Queued* push) {
   auto* const sum = reinterpret_cast<float*>(appended.data.data);
   Accumulate(BestIsa(), {&push->gradient, 1}, sum, push->elements);
   appended.owner = this;
-  appended.local = c.slice;
+  appended.local = push->chunk;
   // A learner is not waited for, but buffers may be.
   appended.waits =
       mode != ReplicaLog::Mode::kForward || !VERBENA_FAILPOINT(shard, answer_unapplied);
@@ -291,7 +291,8 @@ std::vector<WorkerMark> Async::Applied(uint32_t slice) const {
   return marks;
 }
 
-void Async::Replicated(uint32_t slice, uint64_t sequence) {
+void Async::Replicated(uint32_t chunk, uint64_t sequence) {
+  const uint32_t slice = table_.chunk(chunk).slice;
   for (Queued& q : queues_[slice]) {
     if (q.record == sequence) q.acknowledged = true;
   }

@@ -282,10 +282,11 @@ TEST_CASE("failpoint: three replicas: catch-up never makes applies wait") {
   CHECK_FALSE(CatchesUpUnderLoad());
 }
 
-// The learner had the progress of workers by then, with the table.
-TEST_CASE("regression: a push between a table and its chunks reaches a learner as progress") {
+// A learner is copied one record at a time, while a follower has what is pushed to the chunks.
+void LearnUnderPushes(uint32_t chunks) {
   FixtureOptions o;
-  o.workers = o.partitions = o.chunks = 1;
+  o.workers = o.partitions = 1;
+  o.chunks = chunks;
   o.consistency = v1::CONSISTENCY_ASYNC;
   std::map<uint64_t, std::unique_ptr<Fixture>> all;
   for (const uint64_t server : {kServer, kFirst, kSecond}) {
@@ -326,15 +327,30 @@ TEST_CASE("regression: a push between a table and its chunks reaches a learner a
   apply();
   turn();
   uint64_t pushes = 0;
-  primary.Push(0, 0, ++pushes, 1);
-  turn();
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    primary.Push(0, chunk, ++pushes, 1);
+    turn();
+  }
   p->add_learners()->set_server(kSecond);
   p->mutable_learners(0)->set_since(3);
   apply();
   while (!begun) turn();
-  primary.Push(0, 0, ++pushes, 1);
+  for (uint32_t i = 0; i < 3 * chunks; ++i) {
+    primary.Push(0, i % chunks, ++pushes, 1);
+    turn();
+  }
   for (int i = 0; i < 100 && !primary.engine->replicas().CaughtUp(0); ++i) turn();
   CHECK(primary.engine->replicas().CaughtUp(0));
+}
+
+// The learner had the progress of workers by then, with the table.
+TEST_CASE("regression: a push between a table and its chunks reaches a learner as progress") {
+  LearnUnderPushes(1);
+}
+
+TEST_CASE(
+    "regression: async dense pushes reach a learner for the chunks that it has, and no others") {
+  LearnUnderPushes(6);
 }
 
 TEST_CASE("failpoint: three replicas: a replica goes on from another record") {
