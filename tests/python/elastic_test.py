@@ -139,8 +139,8 @@ def test_a_joining_worker_waits_for_a_worker_of_the_run(connect):
     opened = second.open_table("waits")
     assert second.first_step(opened) > 0 and second.rank == 1
     assert [m["rank"] for m in first.members(table)] == [0, 1]
-    with pytest.raises(verbena.FailedPreconditionError, match="max_workers"):
-        connect(expected_workers=1, max_workers=2)
+    with pytest.raises(verbena.AlreadyExistsError, match="max_workers"):
+        connect(expected_workers=1, max_workers=2, timeout=2)
     with pytest.raises(verbena.InvalidArgumentError, match="was started with 2"):
         connect(expected_workers=1, max_workers=3)
 
