@@ -254,8 +254,8 @@ Ticket Client::AssignRows(const Table& table, absl::Span<const uint64_t> keys, c
 
 namespace {
 
-// Has *done set `versions`, if there are any, to those of the chunks that are pulled. Returns what
-// collects them: `pulled`, or a new one if that is null.
+// Makes *done set `versions`, if not null, to the versions of the pulled chunks. Returns the object
+// that collects them: `pulled`, or a new one if that is null.
 std::shared_ptr<client::PulledState> Versions(const std::shared_ptr<StateVersions>& versions,
                                               std::shared_ptr<client::PulledState> pulled,
                                               ClientCore::Done* done) {

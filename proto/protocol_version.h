@@ -5,7 +5,7 @@
 // understand has a new number (CONTRIBUTING.md, "Change a format"). Each program names the range
 // that it speaks when it joins a cluster and when it opens a lane. A lane uses the newest version
 // that both sides speak. The cluster has a version in force (ClusterView.protocol): the newest that
-// the coordinator and all servers speak. What it does not have is not used by anybody.
+// the coordinator and all servers speak. Features of later versions are not used.
 //
 // **Thread safety**: pure functions.
 #ifndef VERBENA_PROTO_PROTOCOL_VERSION_H_

@@ -1,5 +1,5 @@
-// Workers that push ones without a pause to a dense table and an embedding table, and know what
-// each element must be.
+// Workers that constantly push ones to a dense table and an embedding table, and know the expected
+// value of each element.
 //
 // **Thread safety**: one owner thread; each table has a thread that pushes.
 #ifndef VERBENA_BENCH_MIGRATE_LOAD_H_

@@ -59,7 +59,7 @@ struct BalanceOptions {
 };
 // A cluster with at most this imbalance is balanced.
 inline constexpr double kBalanced = 0.1;
-// A move leaves this part of the target's memory limit free, for what grows meanwhile.
+// A move leaves this part of the target's memory limit free for growth during the copy.
 inline constexpr double kMemoryKeptFree = 0.1;
 
 struct BalanceMove {

@@ -17,7 +17,7 @@
 // **Thread safety**: one owner thread; statistics() from any thread.
 //
 // Invariants:
-//  1. It begins moves only while none is in progress, whoever began it, and at most kMovesAtOnce.
+//  1. It begins moves only while no move is in progress, and at most kMovesAtOnce.
 //  2. It begins none while a partition has too few replicas or a server is silent.
 #ifndef VERBENA_SERVER_BALANCE_REBALANCER_H_
 #define VERBENA_SERVER_BALANCE_REBALANCER_H_

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <random>
 #include <regex>
 #include <sstream>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/support/cluster.h"
+#include "tests/support/libsvm_examples.h"
 #include "verbena/client.h"
 #include "worker/models/load_model.h"
 #include "worker/stores/client_store.h"
@@ -32,21 +32,7 @@ constexpr int kSteps = 1'000'000;  // more than are made
 constexpr int kWorkers = 2, kMostWorkers = 5;
 constexpr int kGoOn = 40;  // steps
 
-std::string Examples() {
-  std::mt19937_64 random(3);
-  std::string text;
-  for (int row = 0; row < 3000; ++row) {
-    int score = static_cast<int>(random() % 5) - 2;
-    std::string features;
-    for (int index = 1; index <= 60; ++index) {
-      if (random() % 6 != 0) continue;
-      score += (index % 7) - 3;
-      absl::StrAppend(&features, " ", index, ":1");
-    }
-    absl::StrAppend(&text, score > 0 ? 1 : 0, features, "\n");
-  }
-  return text;
-}
+std::string Examples() { return LibsvmExamples(3000); }
 
 // The part that a worker had in a step's batch.
 struct Part {

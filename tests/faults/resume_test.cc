@@ -4,12 +4,12 @@
 
 #include <catch2/catch.hpp>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/cluster.h"
+#include "tests/support/libsvm_examples.h"
 
 namespace verbena::test {
 namespace resume_test {
@@ -18,21 +18,7 @@ using Catch::Matchers::Contains;
 
 constexpr int kEndless = 1'000'000;  // steps
 
-std::string Examples() {
-  std::mt19937_64 random(3);
-  std::string text;
-  for (int row = 0; row < 4000; ++row) {
-    int score = static_cast<int>(random() % 5) - 2;
-    std::string features;
-    for (int index = 1; index <= 60; ++index) {
-      if (random() % 6 != 0) continue;
-      score += (index % 7) - 3;
-      absl::StrAppend(&features, " ", index, ":1");
-    }
-    absl::StrAppend(&text, score > 0 ? 1 : 0, features, "\n");
-  }
-  return text;
-}
+std::string Examples() { return LibsvmExamples(4000); }
 
 struct World {
   World() { WriteFile(directory.File("train"), Examples()); }

@@ -1,4 +1,4 @@
-// Shared by the commands that move partitions: their progress, and what ended a move.
+// Shared by the commands that move partitions: their progress, and the reason why a move ended.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_MOVE_PROGRESS_H_
