@@ -49,8 +49,8 @@ verbena_module(verbena_server server
     control/address.cc control/cluster_service.cc control/control_port.cc control/grpc_server.cc
     control/membership_task.cc control/shard_service.cc control/shard_set.cc
     metrics/http_server.cc metrics/metrics.cc metrics/shard_metrics.cc
-    free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_limits.cc node_state.cc
-    node_transports.cc
+    free_heap.cc log/line_sink.cc memory_limit.cc node.cc node_access.cc node_coordinator.cc node_limits.cc
+    node_state.cc node_transports.cc
   LINK verbena_cold verbena_balance verbena_checkpoint_tasks verbena_etcd_options verbena_server_core verbena_server_store verbena_driver verbena_proto_grpc verbena_json
     verbena_toml
   PRIVATE_LINK gRPC::grpc++_reflection PkgConfig::SPDLOG prometheus-cpp::core)

@@ -9,9 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/control/grpc_control_channel.h"
 #include "proto/security/grpc_credentials.h"
@@ -21,29 +19,23 @@
 #include "server/access/grpc_log.h"
 #include "server/access/peer_log.h"
 #include "server/checkpoint/files/disk.h"
-#include "server/checkpoint/files/manifest.h"
 #include "server/cli/options.h"
 #include "server/cold/cold_directory.h"
 #include "server/cold/rocks_store.h"
 #include "server/control/address.h"
-#include "server/control/checkpoints_task.h"
 #include "server/control/cluster_service.h"
 #include "server/control/grpc_server.h"
 #include "server/control/membership_task.h"
-#include "server/control/rebalance_task.h"
 #include "server/control/shard_service.h"
-#include "server/coordinator/watched_store.h"
 #include "server/executor/inbox_task.h"
 #include "server/memory_limit.h"
 #include "server/metrics/http_server.h"
 #include "server/metrics/metrics.h"
 #include "server/nanoseconds.h"
 #include "server/node_access.h"
+#include "server/node_coordinator.h"
 #include "server/node_limits.h"
-#include "server/node_state.h"
 #include "server/node_transports.h"
-#include "shard/optimizer/optimizer.h"
-#include "shard/table/dense_table.h"
 
 namespace verbena::server {
 namespace {
@@ -74,16 +66,14 @@ struct VerbenaNode::Impl {
   ~Impl() { SetHandshakeAudit(nullptr); }
 
   absl::Status OpenAccess();
-  absl::Status StartCoordinator();
+  absl::Status OpenCoordinator();
   absl::Status CreateShards();
   // A cold store for a shard, which posts to its inbox.
   absl::Status OpenCold(uint32_t shard, ShardExecutorOptions* options_of_shard);
   absl::Status StartControl();
   absl::Status StartShards();
   absl::Status StartMembership();
-  absl::Status StartCheckpoints();
-  absl::Status StartRebalancing();
-  bool FinishCheckpoints();
+  absl::Status StartCoordinatorTasks();
   absl::Status OpenOutputs();
   absl::Status ServeMetrics();
   void OnView(uint64_t incarnation, const std::shared_ptr<const v1::ClusterView>& view);
@@ -107,25 +97,17 @@ struct VerbenaNode::Impl {
   std::string address;
   std::string metrics_address;
 
-  const WatchedStore* state_store = nullptr;  // the coordinator's; null: it is elected
-  std::unique_ptr<CoordinatorTask> coordinator;
-  std::unique_ptr<Driver> coordinator_driver;
+  std::unique_ptr<NodeCoordinator> coordinator;  // null: without that role
   InboxTask files;  // of checkpoints; made before the shards, which hand it their pieces
   std::unique_ptr<Driver> files_driver;
   std::optional<ColdDirectory> cold_directory;
   std::vector<std::unique_ptr<RocksStore>> cold;  // by shard; of engines, so made before them
   ShardSet set;
-  FailingCheckpoints failing_checkpoints{
-      &clock};  // read by the service, written by the checkpoints
   std::unique_ptr<ClusterService> cluster_service;
   std::unique_ptr<ShardService> shard_service;
   std::unique_ptr<GrpcServer> grpc;
   std::unique_ptr<MembershipTask> membership;
   std::unique_ptr<Driver> membership_driver;
-  std::unique_ptr<CheckpointsTask> saves;  // of a coordinator that makes checkpoints by itself
-  std::unique_ptr<Driver> checkpoints_driver;
-  std::unique_ptr<RebalanceTask> rebalance;  // of a coordinator with --rebalance
-  std::unique_ptr<Driver> rebalance_driver;
   std::unique_ptr<HttpServer> http;
 };
 
@@ -143,48 +125,12 @@ absl::Status VerbenaNode::Impl::OpenAccess() {
   return absl::OkStatus();
 }
 
-absl::Status VerbenaNode::Impl::StartCoordinator() {
+absl::Status VerbenaNode::Impl::OpenCoordinator() {
   if (!options.coordinator) return absl::OkStatus();
-  CoordinatorOptions coordinator_options;
-  coordinator_options.partitions = options.partitions;
-  coordinator_options.lease_ms = options.lease_ms;
-  coordinator_options.find_again_ns =
-      absl::ToInt64Nanoseconds(GrpcControlChannel::kLongestReconnect);
-  if (!options.accept_older_state.empty() &&
-      !absl::SimpleHexAtoi(options.accept_older_state, &coordinator_options.accept_older_state)) {
-    return absl::InvalidArgumentError("--accept-older-state: wanted are 16 hexadecimal digits");
-  }
-  coordinator_options.expected_servers = options.expected_servers;
-  coordinator_options.replicas = options.replicas;
-  coordinator_options.min_replicas = options.min_replicas;
-  coordinator_options.move_rate = options.move_rate;
-  coordinator_options.log = Bounded([](const std::string& text) { spdlog::warn("{}", text); });
-  coordinator_options.check_optimizer = shard::CheckTableOptimizer;
-  coordinator_options.changeable_values = shard::ChangeableValues;
-  coordinator_options.state_arrays = checkpoint::StateArrays;
-  coordinator_options.version = kVersion;
-  coordinator_options.tokens = tokens.operator_token.has_value();
-  coordinator_options.operator_token = tokens.operator_token.value_or(v1::Token());
-  coordinator_options.chunk_memory = shard::DenseTable::MemoryOfChunk;
-  if (!options.etcd.endpoints.empty()) {
-    absl::StatusOr<std::unique_ptr<ElectedOffice>> office = OpenOffice(
-        options, coordinator_options, &clock, [this] { coordinator->inbox().Post([] {}); });
-    if (!office.ok()) return office.status();
-    coordinator = std::make_unique<CoordinatorTask>(
-        *std::move(office), [this](const v1::ClusterView& view) { LogSettings(view, options); });
-  } else {
-    absl::StatusOr<std::unique_ptr<WatchedStore>> opened = OpenStateStore(options);
-    if (!opened.ok()) return opened.status();
-    std::unique_ptr<WatchedStore> watched = *std::move(opened);
-    state_store = watched.get();
-    absl::StatusOr<std::unique_ptr<Coordinator>> created =
-        Coordinator::Create(coordinator_options, &clock, watched.get());
-    if (!created.ok()) return created.status();
-    LogSettings((*created)->view(), options);
-    coordinator = std::make_unique<CoordinatorTask>(std::move(watched), *std::move(created));
-  }
-  coordinator_driver =
-      std::make_unique<Driver>(DriverOptions{.name = "vb-coordinator"}, &clock, coordinator.get());
+  absl::StatusOr<std::unique_ptr<NodeCoordinator>> opened =
+      NodeCoordinator::Open(options, &clock, tokens);
+  if (!opened.ok()) return opened.status();
+  coordinator = *std::move(opened);
   return absl::OkStatus();
 }
 
@@ -263,8 +209,8 @@ absl::Status VerbenaNode::Impl::CreateShards() {
 absl::Status VerbenaNode::Impl::StartControl() {
   std::vector<ControlService*> services;
   if (coordinator != nullptr) {
-    cluster_service =
-        std::make_unique<ClusterService>(coordinator.get(), audit.get(), &failing_checkpoints);
+    cluster_service = std::make_unique<ClusterService>(coordinator->task(), audit.get(),
+                                                       coordinator->failing_checkpoints());
     services.push_back(cluster_service.get());
   }
   if (!set.shards.empty()) {
@@ -297,10 +243,8 @@ absl::Status VerbenaNode::Impl::StartControl() {
 absl::Status VerbenaNode::Impl::StartShards() {
   files_driver = std::make_unique<Driver>(DriverOptions{.name = "vb-files"}, &clock, &files);
   if (absl::Status status = files_driver->Start(); !status.ok()) return status;
-  if (coordinator_driver != nullptr) {
-    if (absl::Status status = coordinator_driver->Start(); !status.ok()) return status;
-    // Callers reach it from now on.
-    if (coordinator->office() != nullptr) coordinator->office()->Start(address);
+  if (coordinator != nullptr) {
+    if (absl::Status status = coordinator->Start(address); !status.ok()) return status;
   }
   for (const std::unique_ptr<RocksStore>& store : cold) {
     if (absl::Status status = store->Start(); !status.ok()) return status;
@@ -364,62 +308,9 @@ absl::Status VerbenaNode::Impl::StartMembership() {
   return membership_driver->Start();
 }
 
-absl::Status VerbenaNode::Impl::StartCheckpoints() {
-  if (options.checkpoint_dir.empty()) return absl::OkStatus();
-  checkpoint::Disk* const disk = checkpoint::PosixDisk();
-  PeriodicCheckpointsOptions wanted;
-  wanted.saver.coordinator = tls == nullptr ? grpc->address() : address;
-  wanted.saver.root = options.checkpoint_dir;
-  wanted.saver.bytes_per_second = options.checkpoint_rate;
-  wanted.saver.full_every = options.checkpoint_full_every;
-  wanted.saver.written_by = absl::StrCat("verbenad ", kVersion);
-  wanted.saver.time = [] {
-    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
-  };
-  wanted.every_ns = int64_t{options.checkpoint_every_s} * 1'000'000'000;
-  wanted.every_steps = options.checkpoint_every_steps;
-  wanted.retention = {.keep_last = options.checkpoint_keep_last,
-                      .keep_every = options.checkpoint_keep_every};
-  wanted.failing = &failing_checkpoints;
-  if (coordinator->office() != nullptr) {
-    wanted.active = [machine = coordinator.get()] { return machine->leads(); };
-  }
-  const auto failures =
-      Bounded([](const std::string& text) { spdlog::warn("checkpoints: {}", text); });
-  const auto successes =
-      Bounded([](const std::string& text) { spdlog::info("checkpoints: {}", text); });
-  wanted.log = [failures, successes](bool failed, const std::string& text) {
-    (failed ? failures : successes)(text);
-  };
-  saves = std::make_unique<CheckpointsTask>(std::move(wanted), &clock, tls, tokens.own, disk);
-  checkpoints_driver =
-      std::make_unique<Driver>(DriverOptions{.name = "vb-saves"}, &clock, saves.get());
-  return checkpoints_driver->Start();
-}
-
-absl::Status VerbenaNode::Impl::StartRebalancing() {
-  if (!options.rebalance) return absl::OkStatus();
-  RebalancerOptions wanted;
-  wanted.coordinator = tls == nullptr ? grpc->address() : address;
-  wanted.every_ns = int64_t{options.rebalance_every_s} * 1'000'000'000;
-  wanted.above = options.rebalance_above / 100.0;
-  if (coordinator->office() != nullptr) {
-    wanted.active = [machine = coordinator.get()] { return machine->leads(); };
-  }
-  const auto failures =
-      Bounded([](const std::string& text) { spdlog::warn("rebalance: {}", text); });
-  const auto successes =
-      Bounded([](const std::string& text) { spdlog::info("rebalance: {}", text); });
-  wanted.log = [failures, successes](bool failed, const std::string& text) {
-    (failed ? failures : successes)(text);
-  };
-  // Moves are an operator's calls.
-  absl::StatusOr<std::shared_ptr<TokenFile>> token = TokenFile::Open(options.operator_token_file);
-  if (!token.ok()) return token.status();
-  rebalance = std::make_unique<RebalanceTask>(std::move(wanted), &clock, tls, *std::move(token));
-  rebalance_driver =
-      std::make_unique<Driver>(DriverOptions{.name = "vb-rebalance"}, &clock, rebalance.get());
-  return rebalance_driver->Start();
+absl::Status VerbenaNode::Impl::StartCoordinatorTasks() {
+  if (coordinator == nullptr) return absl::OkStatus();
+  return coordinator->StartTasks(tls == nullptr ? grpc->address() : address, tls, tokens);
 }
 
 // Before this process is a member: a taken port or an unusable directory must not make it join and
@@ -458,36 +349,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
     metrics.memory_limit = memory_budget->limit();
     metrics.memory_reserved = memory_budget->reserved();
   }
-  if (saves != nullptr) {
-    const PeriodicCheckpointsStatistics made = saves->statistics();
-    CheckpointMetrics& said = metrics.checkpoints.emplace();
-    said.saved = made.saved;
-    said.failed = made.failed;
-    said.bytes = made.bytes;
-    said.duration_seconds = static_cast<double>(made.duration_ns) / 1e9;
-    if (made.saved > 0) {
-      said.age_seconds = static_cast<double>(clock.NowNanos() - made.at_ns) / 1e9;
-    }
-  }
-  if (rebalance != nullptr && rebalance->statistics().known) {
-    metrics.imbalance = rebalance->statistics().imbalance;
-  }
-  if (coordinator != nullptr && coordinator->office() != nullptr) {
-    const ElectedOffice& office = *coordinator->office();
-    metrics.election = {office.Leads(), office.times_elected(), office.etcd_failures()};
-  }
-  std::future<CoordinatorMetrics> coordinator_metrics;
-  if (coordinator != nullptr) {
-    auto promise = std::make_shared<std::promise<CoordinatorMetrics>>();
-    coordinator_metrics = promise->get_future();
-    coordinator->inbox().Post([machine = coordinator.get(), promise] {
-      if (machine->coordinator() != nullptr) {
-        CoordinatorMetrics summary = Summarise(machine->coordinator()->view());
-        summary.moves = machine->coordinator()->moves();
-        promise->set_value(summary);
-      }
-    });
-  }
+  std::future<CoordinatorMetrics> asked;
+  if (coordinator != nullptr) asked = coordinator->AskMetrics();
   Snapshots snapshots = WaitForSnapshots(set, kScrapeTimeout);
   for (size_t i = 0; i < snapshots.size(); ++i) {
     const Driver& driver = *set.shards[i].driver;
@@ -496,19 +359,8 @@ NodeMetrics VerbenaNode::Impl::Gather() {
                               driver.counters().spins.load(std::memory_order_relaxed),
                               driver.counters().fruitless_spins.load(std::memory_order_relaxed)});
   }
-  if (coordinator_metrics.valid() &&
-      coordinator_metrics.wait_for(std::chrono::milliseconds(
-          absl::ToInt64Milliseconds(kScrapeTimeout))) == std::future_status::ready) {
-    try {
-      metrics.coordinator = coordinator_metrics.get();
-      const ElectedOffice* office = coordinator->office();
-      metrics.coordinator->checkpoint_failures =
-          office != nullptr ? office->save_failures() : state_store->failures();
-      metrics.coordinator->checkpoint_failing =
-          office != nullptr ? office->save_failing() : state_store->failing();
-    } catch (const std::future_error&) {
-      // The coordinator has retired, or another one leads: it has no metrics.
-    }
+  if (coordinator != nullptr) {
+    coordinator->AddMetrics(std::move(asked), kScrapeTimeout, &metrics);
   }
   return metrics;
 }
@@ -532,32 +384,14 @@ void VerbenaNode::Impl::Leave() {
   membership_driver->Stop();
 }
 
-bool VerbenaNode::Impl::FinishCheckpoints() {
-  if (checkpoints_driver == nullptr) return true;
-  bool saved_all = true;
-  if (options.checkpoint_on_exit_s > 0) {
-    const uint64_t failed_before = saves->saves().statistics().failed;
-    auto saved = std::make_shared<std::promise<void>>();
-    std::future<void> future = saved->get_future();
-    saves->inbox().Post([this, saved] { saves->saves().Finish([saved] { saved->set_value(); }); });
-    // Once a process life.
-    spdlog::info("checkpoints: the last ones, for at most {} s; a second signal ends at once",
-                 options.checkpoint_on_exit_s);
-    const auto waited = future.wait_for(std::chrono::seconds(options.checkpoint_on_exit_s));
-    // Once a process life.
-    if (waited != std::future_status::ready) spdlog::error("checkpoints: not done in time");
-    saved_all =
-        waited == std::future_status::ready && saves->saves().statistics().failed == failed_before;
-  }
-  checkpoints_driver->Stop();
-  return saved_all;
-}
-
 absl::Status VerbenaNode::Impl::Stop() {
   if (std::exchange(stopped, true)) return absl::OkStatus();
   http.reset();
-  if (rebalance_driver != nullptr) rebalance_driver->Stop();
-  const bool saved_all = FinishCheckpoints();
+  bool saved_all = true;
+  if (coordinator != nullptr) {
+    coordinator->StopRebalancing();
+    saved_all = coordinator->FinishCheckpoints();
+  }
   if (grpc != nullptr) grpc->SetServing(false);
   Leave();
   for (ShardHandle& shard : set.shards) shard.driver->Stop();
@@ -565,15 +399,12 @@ absl::Status VerbenaNode::Impl::Stop() {
   for (const std::unique_ptr<RocksStore>& store : cold) store->Stop();
   // Nothing of a shard's memory is read any more.
   if (files_driver != nullptr) files_driver->Stop();
-  if (coordinator_driver != nullptr) {
-    coordinator_driver->Stop();
-    coordinator->Retire();
-  }
+  if (coordinator != nullptr) coordinator->Retire();
   // The threads are gone, so their inboxes are this thread's: calls that were on their way in must
   // be answered for gRPC to end.
   if (grpc != nullptr) {
     const absl::Status ended = grpc->Stop([this] {
-      if (coordinator != nullptr) coordinator->Drain();
+      if (coordinator != nullptr) coordinator->task()->Drain();
       for (ShardHandle& shard : set.shards) shard.machine->executor().Drain();
     });
     if (!ended.ok()) {
@@ -601,9 +432,9 @@ absl::StatusOr<std::unique_ptr<VerbenaNode>> VerbenaNode::Start(const NodeOption
   std::unique_ptr<VerbenaNode> node(new VerbenaNode(std::make_unique<Impl>(options)));
   Impl& impl = *node->impl_;
   for (const auto step :
-       {&Impl::OpenAccess, &Impl::OpenOutputs, &Impl::StartCoordinator, &Impl::CreateShards,
-        &Impl::StartControl, &Impl::StartShards, &Impl::StartMembership, &Impl::StartCheckpoints,
-        &Impl::StartRebalancing, &Impl::ServeMetrics}) {
+       {&Impl::OpenAccess, &Impl::OpenOutputs, &Impl::OpenCoordinator, &Impl::CreateShards,
+        &Impl::StartControl, &Impl::StartShards, &Impl::StartMembership,
+        &Impl::StartCoordinatorTasks, &Impl::ServeMetrics}) {
     if (absl::Status status = (impl.*step)(); !status.ok()) return status;
   }
   return node;
