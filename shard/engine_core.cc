@@ -158,7 +158,16 @@ ReplyStatus EngineCore::FindKeys(const TableState& state, const Group& group,
 
 // A sync push does not make a record; its step's commit does, and waits for room itself.
 bool EngineCore::LacksRoom(const TableState& state, absl::Span<const Group> groups) {
-  return state.table->spec().consistency() != v1::CONSISTENCY_SYNC && LacksLogRoom(state, groups);
+  return state.table->spec().consistency() != v1::CONSISTENCY_SYNC &&
+         std::any_of(groups.begin(), groups.end(), [&](const Group& g) {
+           return !LeavesOut(state, groups, g.partition) && LacksLogRoom(state, {&g, 1});
+         });
+}
+
+bool EngineCore::LeavesOut(const TableState& state, absl::Span<const Group> groups,
+                           uint32_t partition) const {
+  return groups.size() > 1 && state.table->spec().consistency() != v1::CONSISTENCY_SYNC &&
+         partition < partitions.size() && log.sealed(partition);
 }
 
 bool EngineCore::LacksLogRoom(const TableState& state, absl::Span<const Group> groups) {

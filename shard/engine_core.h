@@ -77,6 +77,9 @@ struct EngineCore {
   }
   // Whether a request that pushes to these groups of an async or ssp table has to wait for room.
   bool LacksRoom(const TableState& state, absl::Span<const Group> groups);
+  // Whether such a request goes on without this one of its groups, which is refused: its partition
+  // is being handed over. With all of its groups it would wait for one partition after another.
+  bool LeavesOut(const TableState& state, absl::Span<const Group> groups, uint32_t partition) const;
   // The same for a request that makes a record in a table of any consistency.
   bool LacksLogRoom(const TableState& state, absl::Span<const Group> groups);
 
@@ -146,6 +149,9 @@ GroupsOutcome ChangeGroups(EngineCore* core, const TableState& state, const Grou
     uint32_t slice = 0;
     ReplyStatus status = core->FindLocalPartition(state, g, &slice);
     if (status == ReplyStatus::kOk) status = core->CheckCopies(g.partition);
+    if (status == ReplyStatus::kOk && core->LeavesOut(state, request.groups, g.partition)) {
+      status = ReplyStatus::kNotReady;
+    }
     if (status == ReplyStatus::kOk && slice != PartitionedTable::kNone) {
       status = change(g, slice, &outcome.answer);
     }

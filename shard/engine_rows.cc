@@ -141,6 +141,9 @@ GroupsOutcome Engine::PushRows(const PushRowsRequest& request) {
     ahead.Take(looked_ahead, guesses);
     push.guesses = {guesses, looked_ahead};
     if (answer.status == ReplyStatus::kOk) answer.status = e.CheckCopies(group.partition);
+    if (answer.status == ReplyStatus::kOk && e.LeavesOut(*state, request.groups, group.partition)) {
+      answer.status = ReplyStatus::kNotReady;
+    }
     if (answer.status == ReplyStatus::kOk) {
       answer = rows.consistency->Push(push, *member, slice);
       outcome.answer.version = std::min(outcome.answer.version, answer.version);

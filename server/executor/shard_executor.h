@@ -22,7 +22,8 @@
 //  9. A push or an end of a step that the log for a replica has no room for waits in its slot, in
 //     the order of arrival with all others of its partitions, for at most kLongestWaitForRoomNanos;
 //     then it is answered kResourceExhausted, and its worker sends it again. Reads and other
-//     partitions do not wait behind it, as long as its lane has slots.
+//     partitions do not wait behind it, as long as its lane has slots. Of several groups those
+//     whose partition is being handed over are refused, and the others do not wait for them.
 //
 // A lane's large slots hold the largest chunk of any table known when it is opened. A lane opened
 // before a table with larger chunks was created must be opened again for it: OpenLaneResponse

@@ -5,6 +5,7 @@
 
 #include "proto/wire/operations.h"
 #include "server/executor/shard_core.h"
+#include "shard/replica/replicas.h"
 
 namespace verbena::server {
 
@@ -29,8 +30,14 @@ void WaitingRequests::Count(const Record& record, int change) {
 bool WaitingRequests::IsBehind(const Record& record) const {
   if (by_partition_.empty() || !wire::OperationOf(record.header.type).replicated) return false;
   const absl::Span<const Group> groups = record.group_span();
-  return std::any_of(groups.begin(), groups.end(),
-                     [&](const Group& group) { return by_partition_.contains(group.partition); });
+  // A group among others is refused where its partition is handed over: it waits for nothing there.
+  const auto waits = [&](uint32_t partition) {
+    return groups.size() == 1 || core_.engine == nullptr ||
+           !core_.engine->replicas().sealed(partition);
+  };
+  return std::any_of(groups.begin(), groups.end(), [&](const Group& group) {
+    return by_partition_.contains(group.partition) && waits(group.partition);
+  });
 }
 
 void WaitingRequests::Add(Lane* lane, const ShardLane::Arrival& record) {

@@ -233,7 +233,9 @@ bool Replicas::Seal(uint32_t partition, bool between_steps) {
 
 void Replicas::Unseal(uint32_t partition) { core_.log.Unseal(partition); }
 
-bool Replicas::sealed(uint32_t partition) const { return core_.log.sealed(partition); }
+bool Replicas::sealed(uint32_t partition) const {
+  return partition < core_.partitions.size() && core_.log.sealed(partition);
+}
 
 bool Replicas::Drained(uint32_t partition) const { return core_.log.Drained(partition); }
 

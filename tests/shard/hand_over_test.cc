@@ -79,6 +79,30 @@ TEST_CASE("hand-over: an async table stops at once") {
   CHECK(f.engine->replicas().Seal(0, true));
 }
 
+TEST_CASE(
+    "regression: hand-over: a push of rows goes on without the groups of a stopped partition") {
+  RowOptions o;
+  o.partitions = 3;
+  o.initializer.set_kind(v1::Initializer::ZEROS);
+  RowFixture f(o);
+  CHECK(f.engine->replicas().Seal(1, false));
+  f.groups.clear();
+  f.keys.clear();
+  for (uint32_t partition = 0; partition < 3; ++partition) {
+    f.groups.push_back(f.GroupOf(partition, 1, 1));
+    f.keys.push_back(f.KeysIn(partition, 1)[0]);
+  }
+  f.values.assign(3 * o.dim, 1);
+  const GroupsOutcome outcome = f.engine->PushRows(f.PushOf(0));
+  CHECK_FALSE(outcome.no_room);
+  CHECK(std::vector<Status>(outcome.group_status.begin(), outcome.group_status.end()) ==
+        std::vector<Status>{Status::kOk, Status::kNotReady, Status::kOk});
+  // The refused group has its turn when the partition goes on.
+  f.engine->replicas().Unseal(1);
+  CHECK(f.PushValue(0, 1, 1, f.KeysIn(1, 1), 1) == Status::kOk);
+  CHECK(f.PushValue(0, 0, 1, f.KeysIn(0, 1), 1) == Status::kDuplicate);
+}
+
 TEST_CASE("failpoint: a planned move loses the pushes of a step that has begun") {
   Fixture f(OnePartition(v1::CONSISTENCY_SYNC));
   CHECK(StatusOf(f.Push(0, 0, 0, 1)) == Status::kOk);
