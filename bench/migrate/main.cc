@@ -192,6 +192,7 @@ int main(int argc, char** argv) {
   verbena::bench::Settings settings;
   settings.cluster.servers = verbena::bench::kServers;
   uint64_t dense_mib = settings.load.dense_bytes >> 20;
+  uint64_t move_rate_mib = 16;
   std::string json;
   CLI::App app("Planned moves of all partitions under full load");
   app.add_option("--verbenad", settings.cluster.verbenad, "the daemon's program")->required();
@@ -212,6 +213,10 @@ int main(int argc, char** argv) {
   app.add_option("--dim", settings.load.dim, "numbers of a row")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--move-rate-mib", move_rate_mib,
+                 "--move-rate of the coordinator, in MiB per second of each server; 0: no limit")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   app.add_option("--repeats", settings.repeats, "clusters, each of which moves all once")
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
@@ -227,6 +232,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "write the rows to this file");
   CLI11_PARSE(app, argc, argv);
   settings.load.dense_bytes = dense_mib << 20;
+  settings.cluster.coordinator_options.push_back(absl::StrCat("--move-rate=", move_rate_mib << 20));
   verbena::bench::Report report;
   const absl::Status status = verbena::bench::MeasureAll(settings, &report);
   return report.End(verbena::bench::kBench, status, json);

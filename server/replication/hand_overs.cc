@@ -1,6 +1,7 @@
 #include "server/replication/hand_overs.h"
 
 #include <algorithm>
+#include <set>
 
 #include "proto/control/planned_moves.h"
 #include "shard/replica/replicas.h"
@@ -21,11 +22,34 @@ bool HandOvers::closing() const {
   });
 }
 
-void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine) {
+bool HandOvers::AnyStopped() const {
+  return std::any_of(stopped_.begin(), stopped_.end(),
+                     [](const auto& stopped) { return !stopped.second.resumed; });
+}
+
+bool HandOvers::MayStop(int64_t now) {
+  const bool together = AnyStopped() && together_ns_ == now;
+  if (!together && (AnyStopped() || now < paused_until_ns_)) {
+    delayed_ = true;
+    return false;
+  }
+  together_ns_ = now;
+  delayed_ = false;
+  return true;
+}
+
+int64_t HandOvers::NextNanos(int64_t now) const {
+  return delayed_ && now < paused_until_ns_ ? paused_until_ns_ : kNever;
+}
+
+void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine,
+                       int64_t now) {
   planned_.clear();
+  std::set<uint64_t> handing_over;
   // Where there are to be replicas, workers keep the pushes of open steps to send them again.
   between_steps_ = view.replicas() < 2;
   for (const v1::Partition& p : view.partitions()) {
+    if (PlannedHeir(p, view) != nullptr || p.move_to() != 0) handing_over.insert(p.primary());
     if (self.server == 0 || PeerId{p.primary(), p.shard()} != self) continue;
     const v1::Replica* const heir = PlannedHeir(p, view);
     const v1::Replica* const surplus = SurplusFollower(p, view);
@@ -33,12 +57,18 @@ void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::E
     planned_[p.id()] = {p.configuration(), heir == nullptr ? 0 : heir->server(),
                         surplus == nullptr ? 0 : surplus->server()};
   }
+  handing_over_ = static_cast<int64_t>(handing_over.size());
+  const bool any_stopped = AnyStopped();
   std::erase_if(stopped_, [&](const auto& stopped) {
     const auto& [id, of] = stopped;
     if (view.partitions(static_cast<int>(id)).configuration() == of.configuration) return false;
     engine->replicas().Unseal(id);
     return true;
   });
+  if (any_stopped && !AnyStopped()) {
+    const int64_t pause = (now - together_ns_) * kPauseFactor * handing_over_;
+    paused_until_ns_ = now + std::min(pause, kLongestPause);
+  }
 }
 
 uint64_t HandOvers::Surplus(uint32_t partition) const {
@@ -65,7 +95,8 @@ uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLe
   auto it = stopped_.find(partition);
   if (it == stopped_.end()) {
     const auto planned = planned_.find(partition);
-    if (planned == planned_.end() || planned->second.heir == 0 || !may_stop(planned->second.heir)) {
+    if (planned == planned_.end() || planned->second.heir == 0 || !may_stop(planned->second.heir) ||
+        !MayStop(now)) {
       return 0;
     }
     it = stopped_

@@ -7,7 +7,10 @@
 //  1. A partition stops only when it was served here, the follower and the coordinator were heard a
 //     moment ago, and goes on soon when it could not ask. Where the cluster keeps one replica, no
 //     step of a sync table is open in it then.
-//  2. Once HAND_OVER was asked for, it goes on in another configuration only: until then the
+//  2. Partitions that can be handed over at one time stop together. Before the next ones stop,
+//     workers have kPauseFactor times as long for each server that hands over, up to kLongestPause:
+//     calls with keys of many partitions would wait for one after the other otherwise.
+//  3. Once HAND_OVER was asked for, it goes on in another configuration only: until then the
 //     follower may be the primary already, and not wait for the lease that it gave.
 #ifndef VERBENA_SERVER_REPLICATION_HAND_OVERS_H_
 #define VERBENA_SERVER_REPLICATION_HAND_OVERS_H_
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <map>
 
+#include "server/nanoseconds.h"
 #include "server/replication/peer_links.h"
 #include "server/replication/replica_leases.h"
 #include "shard/engine.h"
@@ -24,10 +28,13 @@ namespace verbena::server {
 
 class HandOvers {
  public:
+  static constexpr int64_t kPauseFactor = 4;
+  static constexpr int64_t kLongestPause = 1000 * kNanosPerMilli;
+
   // A new engine has stopped nothing.
   void Reset() { stopped_.clear(); }
   // Partitions of another configuration go on. `self`: this shard.
-  void Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine);
+  void Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine, int64_t now);
   // A follower of that partition that the primary is to drop; 0: none.
   uint64_t Surplus(uint32_t partition) const;
   // Whether the partition waits for an answer of the coordinator, to know that it is there.
@@ -42,6 +49,8 @@ class HandOvers {
   bool waits() const { return !stopped_.empty(); }
   // Whether steps are waited for that are open in a partition.
   bool closing() const;
+  // When partitions may stop that could not because of those before; kNever: none waits for that.
+  int64_t NextNanos(int64_t now) const;
 
  private:
   struct Planned {
@@ -57,7 +66,15 @@ class HandOvers {
     bool resumed = false;  // it could not ask, and goes on for a while
   };
 
+  // Those that are not served now.
+  bool AnyStopped() const;
+  bool MayStop(int64_t now);
+
   bool between_steps_ = false;           // partitions stop between steps
+  int64_t handing_over_ = 0;             // servers
+  int64_t together_ns_ = 0;              // when the newest ones stopped
+  int64_t paused_until_ns_ = 0;          // none stops before
+  bool delayed_ = false;                 // one is to stop then
   std::map<uint32_t, Planned> planned_;  // by partition
   std::map<uint32_t, Stopped> stopped_;
 };

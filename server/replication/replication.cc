@@ -62,7 +62,8 @@ void Replication::Follow(std::shared_ptr<const v1::ClusterView> view, uint64_t s
   view_ = std::move(view);
   leases_.Follow(*view_, {self_, options_.shard}, now);
   FollowCopies();
-  hand_overs_.Follow(*view_, {self_, options_.shard}, engine_.get());
+  hand_overs_.Follow(*view_, {self_, options_.shard}, engine_.get(), now);
+  next_ask_ns_ = std::min(next_ask_ns_, hand_overs_.NextNanos(now));
   pace_.SetRate(MoveRateOf(*view_, self_), now);
 }
 
@@ -468,6 +469,7 @@ void Replication::Reconfigure(int64_t now) {
     if (WantChange(p, now, &w)) wanted.push_back(std::move(w));
   }
   if (hand_overs_.closing()) next_ask_ns_ = std::min(next_ask_ns_, now + kBetweenCloses);
+  next_ask_ns_ = std::min(next_ask_ns_, hand_overs_.NextNanos(now));
   if ((wanted.empty() && !needs_ticket) || !calls_.ready()) return;
   for (const WantedChange& w : wanted) {
     if (w.change.kind() == v1::ConfigurationChange::ADMIT) {
