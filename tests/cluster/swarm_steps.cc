@@ -166,6 +166,11 @@ SwarmBounds SwarmSteps::RateOf(const Unit& unit, uint64_t step) const {
   return rates_->At(partitions_[static_cast<size_t>(&unit - units_.data())], step);
 }
 
+bool SwarmSteps::Hidden(const Unit& unit, uint64_t step) const {
+  const auto number = static_cast<uint32_t>(&unit - units_.data());
+  return !hidden_.empty() && hidden_.contains({number, step});
+}
+
 SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) const {
   if (step >= unit.sums.size()) return {};
   SwarmBounds added = Mean(unit.sums[step]);
@@ -179,8 +184,7 @@ SwarmBounds SwarmSteps::Added(const Unit& unit, uint64_t step, bool committed) c
 SwarmBounds SwarmSteps::After(const Unit& unit, uint64_t step, const SwarmBounds& before,
                               bool committed) const {
   SwarmBounds added = Added(unit, step, committed);
-  const auto number = static_cast<uint32_t>(&unit - units_.data());
-  if (!hidden_.empty() && hidden_.contains({number, step})) added.low = 0;
+  if (Hidden(unit, step)) added.low = 0;
   const SwarmBounds sum = {before.low + added.low, before.high + added.high};
   if (step >= unit.sums.size() || !unit.sums[step].assigned.has_value()) return sum;
   const SwarmBounds& assigned = *unit.sums[step].assigned;
@@ -261,7 +265,9 @@ SwarmBounds SwarmSteps::SquaresOf(const Unit& unit, uint64_t step) const {
   if (step >= unit.sums.size()) return {};
   const SwarmBounds mean = Mean(unit.sums[step]);
   const auto elements = static_cast<double>(unit.elements);
-  return {elements * mean.low * mean.low, elements * mean.high * mean.high};
+  // Gradients that an assignment of state replaces are in no norm.
+  const double low = Hidden(unit, step) ? 0 : mean.low;
+  return {elements * low * low, elements * mean.high * mean.high};
 }
 
 void SwarmNorm::Add(const SwarmSteps* steps) {

@@ -119,6 +119,7 @@ class SwarmSteps {
   Sum& SumOf(Unit* unit, uint64_t step);
   SwarmBounds RateOf(const Unit& unit, uint64_t step) const;
   SwarmBounds Mean(const Sum& sum) const;
+  bool Hidden(const Unit& unit, uint64_t step) const;
   SwarmBounds SquaresOf(const Unit& unit, uint64_t step) const;
   // The amount that a step adds.
   SwarmBounds Added(const Unit& unit, uint64_t step, bool committed) const;

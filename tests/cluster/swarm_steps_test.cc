@@ -66,6 +66,23 @@ TEST_CASE("regression: a lost unit stays in the norm of the steps that it was in
   CHECK(steps.Check(1, 1, 1, Clipped(2), false).empty());
 }
 
+TEST_CASE("regression: a step's norm lacks the gradients that an assignment of state replaces") {
+  SwarmNorm norm;
+  SwarmSteps steps = MakeSteps(2);
+  steps.Clip(&norm, kLimit);
+  norm.Add(&steps);
+  MakeStep(&steps, 2);
+  SECTION("they count without one") {
+    CHECK_FALSE(steps.Check(1, 1, 1, Clipped(1), false).empty());
+    CHECK(steps.Check(1, 1, 1, Clipped(2), false).empty());
+  }
+  SECTION("they may not count with one") {
+    steps.AttemptState(1, 0, 0);
+    CHECK_FALSE(steps.Check(1, 1, 1, 1, false).empty());
+    CHECK(steps.Check(1, 1, 1, Clipped(1), false).empty());
+  }
+}
+
 TEST_CASE("a restored unit begins with its restored value, in any generation") {
   SwarmSteps steps = MakeSteps(1);
   steps.FollowJob(3, 1, 0);
