@@ -14,6 +14,7 @@ SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
     : world_(world),
       faults_(faults),
       clients_(clients),
+      answers_(world, faults, clients),
       random_(world->plan.seed * 15'485'863 + 3) {
   world_->cluster->control().set_observer(
       [this](const std::string&, const std::string& method,
@@ -21,6 +22,7 @@ SwarmAims::SwarmAims(SwarmWorld* world, SwarmFaults* faults,
 }
 
 void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Message& request) {
+  answers_.OnRequest(method);
   if (method == "/verbena.v1.Cluster/GetView" && world_->has(SwarmFeature::kOldRequests)) {
     const auto& asks = static_cast<const v1::GetViewRequest&>(request);
     view_asked_ |= asks.server() && asks.wait_ms() == 0;
@@ -38,6 +40,7 @@ void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Mes
 }
 
 void SwarmAims::Run() {
+  answers_.Run();
   if (world_->stage != SwarmStage::kFaults) {
     if (cut_.until_ns != 0) Cut(cut_.primary, false);
     cut_ = {};

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cluster/swarm_answers.h"
 #include "tests/cluster/swarm_client.h"
 #include "tests/cluster/swarm_faults.h"
 #include "tests/cluster/swarm_world.h"
@@ -78,6 +79,7 @@ class SwarmAims {
   SwarmWorld* const world_;
   SwarmFaults* const faults_;
   std::vector<std::unique_ptr<SwarmClient>>* const clients_;
+  SwarmAnswers answers_;
   std::mt19937_64 random_;
   std::set<std::string> joining_;  // hosts of clients that were looked at while they joined
   struct LearnerCut {

@@ -243,13 +243,14 @@ bool SwarmFaults::AllHaveSeenMore(uint64_t revision) const {
 }
 
 // One that no server follows: a server that did would rightly refuse the newest state afterwards.
-void SwarmFaults::PutOldStateBack(bool overtakes) {
+void SwarmFaults::PutOldStateBack(bool overtakes, int64_t time_ns) {
   if (states_.empty()) return;
   SimStore& store = world_->cluster->store();
   const auto newest = std::make_shared<server::CoordinatorState>(store.state());
   const server::CoordinatorState& older = states_[world_->Pick(states_.size())];
   if (!AllHaveSeenMore(older.view.revision())) return;
-  const int64_t time = world_->plan.lease_ns() * world_->Between(10, 100) / 100;
+  const int64_t time =
+      time_ns > 0 ? time_ns : world_->plan.lease_ns() * world_->Between(10, 100) / 100;
   world_->Trace(
       absl::StrCat("revision ", older.view.revision(), " is put back for ", time / kMilli, " ms"));
   for (const auto& client : *clients_) {

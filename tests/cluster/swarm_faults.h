@@ -41,7 +41,8 @@ class SwarmFaults {
   int ServerOf(uint64_t incarnation) const;  // -1: none that runs
   // An older state of the coordinator is put back for a while, where all servers know a newer one.
   // `overtakes`: it is started so often that its revisions are greater than theirs.
-  void PutOldStateBack(bool overtakes);
+  // `time_ns`: for how long; 0: less than a lease.
+  void PutOldStateBack(bool overtakes, int64_t time_ns = 0);
 
  private:
   void Inject();

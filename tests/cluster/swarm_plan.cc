@@ -90,6 +90,11 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kMigrations, "migrations", 0.1},
     {SwarmFeature::kRareFaults, "rare_faults", 0.5},
     {SwarmFeature::kElastic, "elastic", 0.12},
+    {SwarmFeature::kDeafPrimaries, "deaf_primaries", 0.03},
+    {SwarmFeature::kLateAdmissions, "late_admissions", 0.03},
+    {SwarmFeature::kStrayMembers, "stray_members", 0.03},
+    {SwarmFeature::kWideLoads, "wide_loads", 0.03},
+    {SwarmFeature::kManyLosses, "many_losses", 0.03},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -128,6 +133,7 @@ void DrawCluster(PlanDraw* draw, SwarmPlan* plan) {
     cluster.network.connect_failure = 0.1;
     cluster.network.max_death_delay_ns = 20 * kMilli;
   }
+  if (plan->has(SwarmFeature::kManyLosses)) cluster.network.connection_loss = 0.03;
   if (plan->has(SwarmFeature::kMissedLosses)) cluster.network.missed_loss = 0.9;
   PlanDraw own(plan->seed * 31 + 7);  // changes no other draw of a seed
   if (own.Chance(0.5)) {
@@ -212,7 +218,7 @@ void DrawRecords(SwarmPlan* plan) {
   PlanDraw own(plan->seed * 43 + 19);  // changes no other draw of a seed
   plan->cluster.replica_log.rows_bytes = static_cast<uint64_t>(own.Between(1, 2048));
   plan->cluster.replica_log.catch_up_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
-  if (own.Chance(0.5)) return;
+  if (own.Chance(0.5) && !plan->has(SwarmFeature::kWideLoads)) return;
   // The changes of a view then take as much room as a push.
   plan->cluster.replica_log.partition_bytes = static_cast<uint64_t>(own.Between(1, 16)) << 8;
   plan->cluster.replica_log.shard_bytes =
@@ -250,6 +256,16 @@ void DrawFewOperations(SwarmPlan* plan) {
   plan->ahead = 1;
   plan->jobs.resize(1);
   plan->jobs.front().workers = static_cast<uint32_t>(own.Between(2, 3));
+}
+
+// Workers do much in the time for which an answer of the coordinator is late.
+void PressHurried(SwarmPlan* plan) {
+  plan->max_tables = std::min(plan->max_tables, 2u);
+  plan->operations = 4;
+  plan->think_ns = 2 * kMilli;
+  plan->cluster.small_slots = std::max(plan->cluster.small_slots, 4u);
+  plan->cluster.operations = std::max(plan->cluster.operations, 8u);
+  plan->fault_pause_ns *= 8;
 }
 
 // Beyond the expected workers others join runs, and all of them leave at times.
@@ -316,6 +332,11 @@ SwarmPlan DrawPlan(uint64_t seed) {
       if (plan.has(feature)) plan.features[static_cast<size_t>(other)] = true;
     }
   };
+  // What they leave behind takes lanes of few operations longer than a recovery may take.
+  drop_unless(SwarmFeature::kManyLosses, !plan.has(SwarmFeature::kFewOperations));
+  need(SwarmFeature::kManyLosses, {SwarmFeature::kConnectionLoss});
+  need(SwarmFeature::kWideLoads,
+       {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kSmallRecords});
   drop_unless(SwarmFeature::kMissedLosses, plan.has(SwarmFeature::kConnectionLoss));
   drop_unless(SwarmFeature::kRestoreCuts, plan.has(SwarmFeature::kCheckpoints));
   DrawCluster(&draw, &plan);
@@ -330,6 +351,7 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kRestoredLosses))
     plan.cluster.replicas = plan.cluster.min_replicas = 1;
   drop_unless(SwarmFeature::kCutLearners, plan.cluster.replicas > 1);
+  drop_unless(SwarmFeature::kWideLoads, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLateLeaves, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kMissedRuns, plan.cluster.replicas > 1);
   drop_unless(SwarmFeature::kLostFollowers, plan.cluster.replicas > 1);
@@ -357,6 +379,14 @@ SwarmPlan DrawPlan(uint64_t seed) {
                    SwarmFeature::kLateFollowers, SwarmFeature::kRestoredLosses}));
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
   need(SwarmFeature::kElastic, {SwarmFeature::kChurn});
+  need(SwarmFeature::kDeafPrimaries, {SwarmFeature::kMigrations, SwarmFeature::kReaders});
+  need(SwarmFeature::kLateAdmissions,
+       {SwarmFeature::kElastic, SwarmFeature::kChurn, SwarmFeature::kSync});
+  // A client that follows an older state counts in no model of steps; the operator hears nothing.
+  drop_unless(SwarmFeature::kStrayMembers,
+              !any({SwarmFeature::kSync, SwarmFeature::kNorms, SwarmFeature::kElastic,
+                    SwarmFeature::kCheckpoints, SwarmFeature::kMigrations}));
+  need(SwarmFeature::kStrayMembers, {SwarmFeature::kOldStates});
   need(SwarmFeature::kSlowRecovery, {SwarmFeature::kSync, SwarmFeature::kCheckpoints});
   need(SwarmFeature::kChainFaults,
        {SwarmFeature::kEmbedding, SwarmFeature::kCheckpoints, SwarmFeature::kDiskFaults});
@@ -388,6 +418,9 @@ SwarmPlan DrawPlan(uint64_t seed) {
   if (plan.has(SwarmFeature::kSmallRecords)) DrawRecords(&plan);
   if (plan.has(SwarmFeature::kFewBuffers)) DrawBuffers(&plan);
   if (plan.has(SwarmFeature::kShortMemory)) DrawMemory(&plan);
+  if (plan.has(SwarmFeature::kDeafPrimaries) || plan.has(SwarmFeature::kLateAdmissions)) {
+    PressHurried(&plan);
+  }
   // A run has many steps behind it when the faults stop.
   if (plan.has(SwarmFeature::kSlowRecovery)) {
     plan.max_tables = std::min(plan.max_tables, 2u);

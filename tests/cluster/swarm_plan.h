@@ -92,6 +92,11 @@ enum class SwarmFeature : uint32_t {
   kMigrations,      // an operator moves partitions and drains servers
   kRareFaults,      // faults at random times are rare
   kElastic,         // workers join runs of jobs, leave them and are replaced
+  kDeafPrimaries,   // neither a primary that hands over nor some clients hear of the new place
+  kLateAdmissions,  // a decision on joining workers takes longer than steps of the run
+  kStrayMembers,    // clients join an older state of the coordinator, which no server hears
+  kWideLoads,       // restored rows take more room than logs have
+  kManyLosses,      // connections are often lost, and writes land for some time after that
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

@@ -28,7 +28,7 @@ float RoundToBf16(float value) {
   return std::bit_cast<float>(bits & 0xffff0000u);
 }
 
-// Rows of kShortMemory.
+// Rows of kShortMemory and kWideLoads.
 constexpr uint32_t kWideDim = 96;
 
 // How many keys the model of a table has: those of a tiered one do not fit its memory, and those of
@@ -40,7 +40,8 @@ uint32_t KeysOf(const v1::TableSpec& spec) {
 }
 
 void DrawRows(const SwarmPlan& plan, std::mt19937_64* random, v1::TableSpec* spec) {
-  spec->set_dim(plan.has(SwarmFeature::kShortMemory) ? kWideDim : 2);
+  const bool wide = plan.has(SwarmFeature::kShortMemory) || plan.has(SwarmFeature::kWideLoads);
+  spec->set_dim(wide ? kWideDim : 2);
   if (plan.has(SwarmFeature::kColdTier) && DrawChance(random, 0.6)) {
     spec->set_dim(64);
     spec->mutable_cold_tier()->set_hot_bytes(64 << 10);
