@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +25,7 @@
 #include "bench/cluster.h"
 #include "bench/push_pull/touch.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "verbena/client.h"
 
 namespace verbena::bench {
@@ -209,7 +211,7 @@ int main(int argc, char** argv) {
   worker->add_option("--job", arguments.job)->required();
   worker->add_option("--bytes", arguments.bytes)->required();
   worker->add_option("--rounds", arguments.rounds)->required();
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   if (worker->parsed()) return verbena::bench::RunWorker(arguments);
   if (settings.verbenad.empty()) {
     std::fprintf(stderr, "all_reduce: --verbenad PATH is wanted\n");

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <new>
 #include <random>
@@ -24,6 +25,7 @@
 #include "absl/types/span.h"
 #include "bench/apply/limits.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "shard/kernel/convert.h"
 #include "shard/kernel/fused_pass.h"
 #include "shard/kernel/reduce.h"
@@ -212,7 +214,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   std::printf(
       "one thread; %zu MiB an array of f32, in chunks of 256 KiB; the limit: the best of three "
       "passes over as many bytes, read and written alike\n",

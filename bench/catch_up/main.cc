@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -16,6 +17,7 @@
 #include "bench/catch_up/watch.h"
 #include "bench/cluster_view.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -210,7 +212,7 @@ int main(int argc, char** argv) {
   app.add_option("--as-client", client)->group("");
   app.add_option("--shared", shared)->group("");
   app.add_option("--cluster", settings.load.cluster)->group("");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   if (client >= 0) {
     settings.load.clients = settings.clients[0];
     return verbena::bench::RunClient(settings.load, shared, client);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "bench/checkpoint/disk.h"
 #include "bench/checkpoint/job.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "server/checkpoint/shard_writer.h"
 #include "shard/checkpoint/types.h"
 
@@ -276,7 +278,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--quick", quick, "a quarter of the dense table, a tenth of the rows");
   app.add_option("--json", json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   if (quick && dense->count() == 0) job.dense_mib /= 4;
   if (quick && rows->count() == 0) job.rows /= 10;
   verbena::bench::Report report;

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <random>
 #include <string>
 #include <utility>
@@ -19,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "shard/codec/codec.h"
 
 namespace verbena::bench {
@@ -172,7 +174,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   std::printf(
       "one thread; %zu MiB of f32, in chunks of 256 KiB; GB/s of all bytes read and written; the "
       "limit: a pass over as many bytes\n",

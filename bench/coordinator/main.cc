@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "bench/coordinator/crowd.h"
 #include "bench/coordinator/simulate.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -154,7 +156,7 @@ int main(int argc, char** argv) {
   app.add_flag("!--in-memory", settings.durable, "without a disk: nothing is made durable");
   app.add_option("--json", json, "write the rows to this file");
   verbena::bench::AddSimulation(&app, &settings);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   verbena::bench::Report report;
   const absl::Status status = verbena::bench::MeasureOrSimulate(&settings, &report);
   return report.End(verbena::bench::kBench, status, json);

@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -30,6 +31,7 @@
 #include "bench/embedding/pages.h"
 #include "bench/embedding/zipf.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "proto/wire/routing.h"
 #include "server/executor/slab_allocator.h"
 #include "shard/engine.h"
@@ -351,7 +353,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--evicts", settings.evicts, "rows have stamps, by which they would be dropped");
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   std::printf(
       "one thread; %llu rows, %u partitions, batches of %u; memory in slabs of 64 MiB, advised to "
       "be huge pages of 2 MiB; row-wise Adagrad, rows of %s%s\n",

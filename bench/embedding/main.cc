@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "bench/embedding/tier.h"
 #include "bench/embedding/worker.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -236,7 +238,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"memory", "tier"}))
       ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   if (settings.what == "tier") {
     verbena::bench::TierBench tier(settings);
     const absl::Status ended = tier.Run();

@@ -4,9 +4,11 @@
 //     failover --verbenad build/release/verbenad [--case NAME] [--kills N] [--json FILE]
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iostream>
 #include <string>
 
 #include "bench/failover/cases.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -52,7 +54,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", settings.seed, "of which servers are killed when")
       ->capture_default_str();
   app.add_option("--json", json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   verbena::bench::Report report;
   const absl::Status status = verbena::bench::Run(settings, only, &report);
   return report.End("failover", status, json);

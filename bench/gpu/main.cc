@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "bench/gpu/servers.h"
 #include "bench/gpu/staging.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "rdma/memory/cuda/cuda_device.h"
 
 namespace verbena::bench {
@@ -158,6 +160,6 @@ int main(int argc, char** argv) {
   app.add_option("--shards", settings.shards, "of its server")->check(CLI::Range(1, 64));
   app.add_option("--staging", settings.staging, "bytes of staging of its client, each direction")
       ->check(CLI::Range(uint64_t{1} << 20, uint64_t{1} << 32));
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   return verbena::bench::Run(settings);
 }

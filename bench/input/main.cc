@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "worker/data/input_indexer.h"
 #include "worker/data/libsvm_reader.h"
 #include "worker/data/streamed_input.h"
@@ -179,7 +181,7 @@ int main(int argc, char** argv) {
   app.add_option("--format", settings.format, "Only this one: criteo, libsvm");
   app.add_option("--repeats", settings.repeats, "Runs")->capture_default_str();
   app.add_option("--json", settings.json, "Write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   std::printf("files of %llu MiB; batches of %llu; %llu MiB of memory for examples\n",
               static_cast<unsigned long long>(settings.mib),
               static_cast<unsigned long long>(kBatch),

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "bench/perftest.h"
 #include "bench/push_pull/limits.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -268,6 +270,6 @@ int main(int argc, char** argv) {
                  "--perftest=3");
   app.add_flag("!--no-limit", settings.limits, "only ours");
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   return verbena::bench::Run(settings);
 }

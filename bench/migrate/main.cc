@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -18,6 +19,7 @@
 #include "bench/migrate/load.h"
 #include "bench/migrate/moves.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -230,7 +232,7 @@ int main(int argc, char** argv) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_flag("--quiet-first", settings.quiet, "moves all partitions once before, without pushes");
   app.add_option("--json", json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   settings.load.dense_bytes = dense_mib << 20;
   settings.cluster.coordinator_options.push_back(absl::StrCat("--move-rate=", move_rate_mib << 20));
   verbena::bench::Report report;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 #include <numeric>
 #include <queue>
 #include <random>
@@ -23,6 +24,7 @@
 #include "absl/random/zipf_distribution.h"
 #include "absl/strings/str_format.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 #include "proto/wire/routing.h"
 
 namespace verbena::bench {
@@ -122,7 +124,7 @@ int Main(int argc, char** argv) {
   app.add_option("--batch", settings.batch, "rows of a call, which names each key once")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   std::printf("%lu rows in %u partitions, %lu requests in calls of %lu; load: rows of calls\n",
               settings.rows, kPartitions, settings.requests, settings.batch);
   Report report;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,6 +30,7 @@
 #include "bench/push_pull/touch.h"
 #include "bench/push_pull/worker.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -439,7 +441,7 @@ int main(int argc, char** argv) {
   worker->add_option("--rounds", arguments.rounds)->required();
   worker->add_option("--transport", arguments.wire.transport)->required();
   worker->add_option("--device", arguments.wire.device);
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   if (worker->parsed()) return verbena::bench::RunWorker(arguments);
   if (settings.verbenad.empty()) {
     std::fprintf(stderr, "push_pull: --verbenad PATH is wanted\n");

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <string>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/cluster.h"
 #include "bench/report.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -105,7 +107,7 @@ int main(int argc, char** argv) {
   app.add_option("--library", settings.library, "c_calls.cc as a library")->required();
   app.add_option("--share", settings.share, "share of the pairs of blocks")->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   verbena::bench::Report report;
   const absl::Status status = verbena::bench::Run(settings, &report);
   return report.End("python", status, settings.json);

@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bench/report.h"
 #include "bench/scale/many.h"
+#include "proto/base/usage_error.h"
 
 namespace verbena::bench {
 namespace {
@@ -102,7 +104,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--transport", settings.many.transport, "how data travels")->capture_default_str();
   app.add_option("--json", json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   verbena::bench::Report report;
   const absl::Status status = verbena::bench::Measure(settings, &report);
   return report.End(verbena::bench::kBench, status, json);

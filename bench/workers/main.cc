@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,6 +28,7 @@
 #include "bench/report.h"
 #include "bench/workers/crowd.h"
 #include "bench/workers/quiet.h"
+#include "proto/base/usage_error.h"
 #include "rdma/lane/lane_config.h"
 
 namespace verbena::bench {
@@ -348,6 +350,6 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 99))
       ->capture_default_str();
   app.add_option("--json", settings.json, "write the rows to this file");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   return verbena::bench::Run(settings);
 }

@@ -5,11 +5,15 @@
 #define VERBENA_PROTO_BASE_USAGE_ERROR_H_
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 namespace verbena {
 
@@ -28,6 +32,77 @@ inline std::string WordsOf(const CLI::App* command) {
     words = absl::StrCat(parent->get_name(), " ", words);
   }
   return words;
+}
+
+// "--x" of an error that begins with it; else empty.
+inline std::string OptionOf(const std::string& text) {
+  return text.substr(0, std::min(text.find_first_of(": "), text.size()));
+}
+
+// The values that an option without a check takes.
+inline std::string ValuesOf(const CLI::App& command, const std::string& name) {
+  const CLI::Option* const option = command.get_option_no_throw(name);
+  const std::string type = option == nullptr ? "" : option->get_type_name();
+  if (type == "UINT") return "an integer from 0";
+  if (type == "INT") return "an integer";
+  return "a number";
+}
+
+// CLI11's texts, with option, value and allowed values. Others are as they are.
+inline std::string InOurWords(const CLI::App& command, const std::string& text) {
+  const auto wrong = [](const std::string& name, const std::string& value,
+                        const std::string& allowed) {
+    return absl::StrCat(name, ": '", value, "' is not allowed: ", allowed);
+  };
+  const auto after = [&text](const std::string& words, size_t at) {
+    return text.substr(at + words.size());
+  };
+  // "Could not convert: --x = a".
+  const std::string convert = "Could not convert: ", equals = " = ";
+  if (const size_t at = text.find(equals); text.rfind(convert, 0) == 0 && at != std::string::npos) {
+    const std::string name = text.substr(convert.size(), at - convert.size());
+    const CLI::Option* const option = command.get_option_no_throw(name);
+    if (option != nullptr && option->get_items_expected_max() == 0) return name + " takes no value";
+    return wrong(name, after(equals, at), ValuesOf(command, name));
+  }
+  const std::string name = OptionOf(text);
+  const size_t value = name.size() + 2;  // behind ": "
+  // "--x: a not in {b,c}".
+  const std::string not_in = " not in {";
+  if (const size_t at = text.find(not_in); at != std::string::npos && at >= value) {
+    std::string allowed = after(not_in, at);
+    const size_t end = allowed.find('}');
+    const std::string rest = end == std::string::npos ? "" : allowed.substr(end + 1);
+    allowed = absl::StrReplaceAll(allowed.substr(0, end), {{",", ", "}});
+    return wrong(name, text.substr(value, at - value), allowed + rest);
+  }
+  // "--x: Value a not in range 1 to 2".
+  const std::string is = "Value ", range = " not in range ";
+  if (const size_t at = text.find(range);
+      at != std::string::npos && text.compare(value, is.size(), is) == 0) {
+    const size_t begin = value + is.size();
+    return wrong(name, text.substr(begin, at - begin), after(range, at));
+  }
+  const std::string excludes = " excludes ";
+  if (const size_t at = text.find(excludes); at != std::string::npos && at == name.size()) {
+    return absl::StrCat(name, " and ", after(excludes, at),
+                        " exclude each other; give one of them");
+  }
+  // "--x: At Most 1 required but received 2", "Expected exactly 1 arguments to --x, got 2".
+  const std::string most = ": At Most 1 required but received ";
+  if (const size_t at = text.find(most); at != std::string::npos && at == name.size()) {
+    return absl::StrCat(name, " is given ", after(most, at), " times; allowed: once");
+  }
+  const std::string exactly = "Expected exactly 1 arguments to ", got = ", got ";
+  if (const size_t at = text.find(got); text.rfind(exactly, 0) == 0 && at != std::string::npos) {
+    return absl::StrCat(text.substr(exactly.size(), at - exactly.size()), " is given ",
+                        after(got, at), " times; allowed: once");
+  }
+  if (text == absl::StrCat(name, " was given a disallowed flag override") ||
+      text == absl::StrCat(name, ": Should be true/false or a number")) {
+    return absl::StrCat(name, " takes no value");
+  }
+  return text;
 }
 
 // What is wrong, with the argument, its value and what is allowed, for which CLI11 has no words.
@@ -63,12 +138,31 @@ inline std::string UsageError(const CLI::App& app, const CLI::ParseError& error)
     return absl::StrCat(text.substr(0, at),
                         " needs a value: ", text.substr(type, text.find(' ', type) - type));
   }
-  return text;
+  return InOurWords(*command, text);
 }
 
 // The line behind the error.
 inline std::string UsageHint(const CLI::App& app) {
   return absl::StrCat("'", WordsOf(CommandOf(app)), " --help' has what is allowed.\n");
+}
+
+// Parses the command line of a program whose errors have no place in a file. Returns the exit
+// status with which it ends: 0 after help, which is printed; 2 for a wrong one, with the error.
+inline std::optional<int> ParseOrExit(CLI::App* app, int argc, const char* const* argv,
+                                      std::ostream& errors) {
+  if (app->get_name().empty()) {
+    const std::string path = argv[0];
+    app->name(path.substr(path.rfind('/') + 1));
+  }
+  try {
+    app->parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app->exit(help);
+  } catch (const CLI::ParseError& error) {
+    errors << WordsOf(app) << ": " << UsageError(*app, error) << "\n" << UsageHint(*app);
+    return 2;
+  }
+  return std::nullopt;
 }
 
 }  // namespace verbena

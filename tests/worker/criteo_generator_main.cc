@@ -2,9 +2,11 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdio>
+#include <iostream>
 #include <string>
 
 #include "proto/base/json.h"
+#include "proto/base/usage_error.h"
 #include "tests/worker/criteo_generator.h"
 #include "worker/train/metrics.h"
 
@@ -19,7 +21,7 @@ int main(int argc, char** argv) {
   app.add_option("file", path, "Where to")->required();
   app.add_option("--first", first, "Number of the first; other numbers, other examples");
   app.add_option("--seed", seed, "Of the probabilities and the examples");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto ended = verbena::ParseOrExit(&app, argc, argv, std::cerr)) return *ended;
   const CriteoRows made = CriteoGenerator(seed).Make(first, rows);
   std::FILE* file = std::fopen(path.c_str(), "we");
   const bool wrote = file != nullptr &&
