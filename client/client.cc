@@ -263,8 +263,14 @@ std::shared_ptr<client::PulledState> Versions(const std::shared_ptr<StateVersion
   if (pulled == nullptr) pulled = std::make_shared<client::PulledState>();
   *done = [pulled, versions, then = std::move(*done)](absl::Status status) {
     if (status.ok()) {
-      *versions = {pulled->least_version, pulled->greatest_version, pulled->least_applies,
-                   pulled->greatest_applies};
+      *versions = {.least_version = pulled->least_version,
+                   .greatest_version = pulled->greatest_version};
+      if (pulled->applies_known) {
+        versions->least_applies = pulled->least_applies;
+        versions->greatest_applies = pulled->greatest_applies;
+      } else {
+        versions->least_applies = UINT64_MAX;
+      }
     }
     then(std::move(status));
   };

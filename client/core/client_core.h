@@ -101,10 +101,13 @@ struct PulledState {
   uint8_t array = 0;  // 1 + its index; 0: parameters
   uint64_t least_version = UINT64_MAX, greatest_version = 0;
   uint64_t least_applies = UINT64_MAX, greatest_applies = 0;
+  bool applies_known = true;  // every server has reported them
 
-  void Add(uint64_t version, uint64_t applies) {
+  // `protocol`: of the lane. Before version 11 replies have no count of applies.
+  void Add(uint32_t protocol, uint64_t version, uint64_t applies) {
     least_version = std::min(least_version, version);
     greatest_version = std::max(greatest_version, version);
+    applies_known &= protocol >= 11;
     least_applies = std::min(least_applies, applies);
     greatest_applies = std::max(greatest_applies, applies);
   }

@@ -109,7 +109,7 @@ void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
     tracker_.counters.bytes_pulled += bytes;
     if (entry->staging != nullptr) tracker_.turn_bytes += uint64_t{entry->elements} * sizeof(float);
     if (live && entry->operation->pulled != nullptr) {
-      entry->operation->pulled->Add(reply.version, reply.applies);
+      entry->operation->pulled->Add(stream->lane->ticket().protocol, reply.version, reply.applies);
     }
     if (live && Decodes(*table)) {
       const TracedBlock traced("decode", bytes);

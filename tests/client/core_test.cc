@@ -185,6 +185,22 @@ TEST_CASE("a sync pull waits for the steps this worker has ended") {
   CHECK(reinterpret_cast<float*>(to.block->data())[0] == 3.0f);
 }
 
+TEST_CASE("regression: counts of applies are not known where a server of version 10 answers") {
+  const uint32_t version = GENERATE(10u, 11u);
+  FakeCluster cluster;
+  cluster.servers.back()->protocol = version;
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 8);
+  cluster.Join();
+  const auto to = cluster.Memory(table, 0.0f);
+  const auto pulled = std::make_shared<client::PulledState>();
+  std::optional<absl::Status> ended;
+  const auto done = [&](absl::Status status) { ended = std::move(status); };
+  REQUIRE(cluster.core->Pull(table, to, {}, cluster.now() + 1'000'000'000, done, pulled).ok());
+  REQUIRE(cluster.RunUntil([&] { return ended.has_value(); }));
+  REQUIRE(ended->ok());
+  CHECK(pulled->applies_known == (version == 11));
+}
+
 TEST_CASE("more chunks than slots and operations are all transferred") {
   FakeCluster cluster;
   const uint32_t table = cluster.AddTable(v1::CONSISTENCY_SYNC, 200);

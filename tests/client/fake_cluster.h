@@ -107,6 +107,7 @@ class FakeServer {
   v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
   rdma::LaneConfig config;
+  uint32_t protocol = kProtocolVersion;  // of its lanes
 
   // ---- observed by the server ----
   std::vector<Seen> seen;

@@ -46,14 +46,15 @@ absl::StatusOr<v1::OpenLaneResponse> FakeServer::OpenLane(const v1::OpenLaneRequ
   params.generation = params.lane;
   params.incarnation = request.incarnation();
   params.config = config;
-  granted_[params.lane] = params;
   v1::OpenLaneResponse response;
   response.set_lane(params.lane);
   response.set_generation(params.generation);
   std::string token(16, '\0');
   std::memcpy(token.data(), &params.lane, sizeof(params.lane));
   response.set_token(token);
-  response.set_protocol(kProtocolVersion);
+  params.protocol = protocol;
+  granted_[params.lane] = params;
+  response.set_protocol(protocol);
   response.set_transport(std::string(endpoint_->transport()));
   response.set_transport_reason("a test");
   response.set_address(lane_address_);

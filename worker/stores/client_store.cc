@@ -308,6 +308,8 @@ absl::StatusOr<std::vector<AppliedSteps>> ClientStore::PullApplied() {
   if (absl::Status status = Wait(); !status.ok()) return status;
   std::vector<AppliedSteps> applied(layout_.size(), {UINT64_MAX, 0});
   for (const auto& [tensor, versions] : versions_) {
+    // A server of an earlier version, during an upgrade, reports none.
+    if (versions->least_applies > versions->greatest_applies) return std::vector<AppliedSteps>();
     applied[tensor].least = std::min(applied[tensor].least, versions->least_applies);
     applied[tensor].greatest = std::max(applied[tensor].greatest, versions->greatest_applies);
   }

@@ -81,7 +81,8 @@ class ParameterStore {
   virtual void Push(size_t tensor) = 0;
   virtual void EndStep() = 0;  // of every tensor and embedding table
   virtual void Pull(size_t tensor) = 0;
-  // Pulls every tensor and waits. Returns the steps that each has taken; none: they are not kept.
+  // Pulls every tensor and waits. Returns the steps that each has taken; none: they are not kept,
+  // or not all servers report them.
   virtual absl::StatusOr<std::vector<AppliedSteps>> PullApplied();
   // The first error of the operations started since the last Wait().
   virtual absl::Status Wait() = 0;

@@ -142,7 +142,8 @@ struct PushOptions {
 struct StateVersions {
   uint64_t least_version = 0, greatest_version = 0;  // of parameters and state
   // Counts of applies since initialisation, by which schedules and bias corrections go: the `step`
-  // of torch.optim.
+  // of torch.optim. Not known where a server of protocol version 10 has answered: then the least is
+  // UINT64_MAX and the greatest 0.
   uint64_t least_applies = 0, greatest_applies = 0;
 };
 

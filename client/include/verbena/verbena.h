@@ -557,7 +557,9 @@ VERBENA_EXPORT verbena_status verbena_ticket_status(const verbena_ticket* ticket
 typedef struct verbena_state_versions {
   size_t struct_size;                        // set by the caller: sizeof(verbena_state_versions)
   uint64_t least_version, greatest_version;  // of parameters and state
-  uint64_t least_applies, greatest_applies;  // of gradients, and of assignments after the first
+  // Of gradients, and of assignments after the first. UINT64_MAX and 0: a server of protocol
+  // version 10 has answered, which does not report them.
+  uint64_t least_applies, greatest_applies;
 } verbena_state_versions;
 // Sets *versions. INVALID_ARGUMENT: the ticket is of another call. FAILED_PRECONDITION: the pull
 // has not ended. Others: its error.
