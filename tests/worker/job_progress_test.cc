@@ -412,6 +412,46 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("elastic: a worker that joins with other steps to train is refused, with both numbers") {
+  Tables tables = StepsOfWorkers(4);
+  const auto progress_of = [&](AsyncStore* store, uint64_t rank, uint64_t steps, bool resume) {
+    const ResumedSettings settings = {.batch = 1 << 24,
+                                      .seed = UINT64_MAX - 2,
+                                      .data_bytes = uint64_t{1} << 58,
+                                      .data_hash = (uint64_t{1} << 63) - 3,
+                                      .steps = steps};
+    auto progress = std::make_unique<JobProgress>(store, JobProgressOptions{.workers = 4,
+                                                                            .rank = rank,
+                                                                            .run = store->run(),
+                                                                            .begins_with = 1,
+                                                                            .resume = resume,
+                                                                            .settings = settings,
+                                                                            .steps_tensor = 0});
+    store->Pull(0);
+    progress->Begin();
+    return progress;
+  };
+  constexpr uint64_t kSteps = 1'000'000'000'000;
+  AsyncStore first(&tables, 7), other(&tables, 7), same(&tables, 7), next(&tables, 8);
+  const auto began = progress_of(&first, 0, kSteps, false);
+  CHECK(began->CheckResumed().ok());
+  began->Push({.settles = true});
+  first.Push(0);
+  const auto joined = progress_of(&same, 1, kSteps, false);
+  CHECK(joined->CheckResumed().ok());
+  REQUIRE(joined->resumed());
+  CHECK(joined->resumed()->batch == 1 << 24);
+  CHECK(joined->resumed()->seed == UINT64_MAX - 2);
+  CHECK(joined->resumed()->data_bytes == uint64_t{1} << 58);
+  CHECK(joined->DataDifference().empty());
+  const absl::Status refused = progress_of(&other, 2, 5, false)->CheckResumed();
+  CHECK_THAT(std::string(refused.message()),
+             Catch::Matchers::Contains("--steps (or the steps of --epochs) is 5, and the run that "
+                                       "this worker joins has 1000000000000"));
+  // The next run may have others.
+  CHECK(progress_of(&next, 0, 5, true)->CheckResumed().ok());
+}
+
 TEST_CASE("a step that some tensors lack is counted, once, and the tensors are named") {
   const Layout layout({{"weights", {4}}, {"bias", {1}}, JobProgress::StepsTensor(1)});
   Tables tables(layout);

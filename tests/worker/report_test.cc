@@ -113,5 +113,20 @@ TEST_CASE("a log that cannot be written is reported once, and one that cannot be
   CHECK(status.message() == "--log /nowhere/run.jsonl: cannot open it: No such file or directory");
 }
 
+TEST_CASE("a result has the steps of these workers, whatever the run had before") {
+  using Catch::Matchers::Contains;
+  Options options;
+  Report report;
+  report.totals = {.steps = 50, .samples = 100, .seconds = 0.004};
+  CHECK_THAT(FormatReport(options, report), Contains("trained 50 steps in 0.004 s"));
+  CHECK_THAT(FormatReport(options, report), Contains("25000 samples/s"));
+  report.totals.steps_before = 30;
+  report.totals.seconds = 2;
+  CHECK_THAT(FormatReport(options, report),
+             Contains("trained 20 steps (31 to 50) in 2.0 s") && Contains(": 50 samples/s"));
+  report.totals = {.steps = 50, .steps_before = 50};
+  CHECK(FormatReport(options, report) == "nothing was left to train: the run has 50 steps\n");
+}
+
 }  // namespace
 }  // namespace verbena::worker

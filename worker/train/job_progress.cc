@@ -14,6 +14,15 @@ namespace {
 constexpr int kDigitBits = 21;
 constexpr uint64_t kFewestRanks = 64;
 
+// Steps to train stand in digits of the settings that have room: each is a digit of the row, the
+// first bit that its own number leaves, and the number of bits that it takes.
+struct Part {
+  size_t digit;
+  int from, bits;
+};
+constexpr Part kStepsToTrain[] = {{1, 5, 16}, {5, 1, 20}, {8, 17, 4}};
+constexpr uint64_t Ones(int bits) { return (uint64_t{1} << bits) - 1; }
+
 }  // namespace
 
 uint64_t JobProgress::Ranks(uint64_t workers) {
@@ -75,15 +84,30 @@ JobProgress::Row JobProgress::RowOf(const ResumedSettings& settings) {
   Write(settings.seed, &row[2], 4);
   Write(settings.data_bytes, &row[6]);
   Write(settings.data_hash, &row[9]);
+  uint64_t steps = settings.steps;
+  for (const Part& part : kStepsToTrain) {
+    row[part.digit] += static_cast<float>((steps & Ones(part.bits)) << part.from);
+    steps >>= part.bits;
+  }
   return row;
 }
 
 std::optional<ResumedSettings> JobProgress::SettingsKept() const {
-  const float* row = PulledRow(Ranks(options_.workers));
-  const ResumedSettings kept = {.batch = Read(row, 2),
-                                .seed = Read(row + 2, 4),
-                                .data_bytes = Read(row + 6),
-                                .data_hash = Read(row + 9)};
+  Row row;
+  std::copy_n(PulledRow(Ranks(options_.workers)), kRow, row.begin());
+  uint64_t steps = 0;
+  int shift = 0;
+  for (const Part& part : kStepsToTrain) {
+    const uint64_t digit = Read(&row[part.digit], 1);
+    steps |= digit >> part.from << shift;
+    shift += part.bits;
+    row[part.digit] = static_cast<float>(digit & Ones(part.from));
+  }
+  const ResumedSettings kept = {.batch = Read(&row[0], 2),
+                                .seed = Read(&row[2], 4),
+                                .data_bytes = Read(&row[6]),
+                                .data_hash = Read(&row[9]),
+                                .steps = steps};
   if (kept.batch == 0) return std::nullopt;
   return kept;
 }
@@ -233,6 +257,9 @@ absl::Status JobProgress::CheckResumed() const {
   }
   if (given.batch != 0 && given.seed != resumed_->seed) {
     return differs("--seed", resumed_->seed, given.seed);
+  }
+  if (joined_ && given.steps != 0 && resumed_->steps != 0 && given.steps != resumed_->steps) {
+    return differs("--steps (or the steps of --epochs)", resumed_->steps, given.steps);
   }
   return absl::OkStatus();
 }

@@ -46,6 +46,8 @@ struct ResumedSettings {
   uint64_t seed = 0;
   uint64_t data_bytes = 0;  // of the training files; 0: not known, then they are not compared
   uint64_t data_hash = 0;   // less than 2^63
+  // Elastic: steps to train, less than 2^40; 0: not known. Only workers that join have the same.
+  uint64_t steps = 0;
 };
 
 struct JobProgressOptions {

@@ -295,9 +295,11 @@ void Launcher::DropStragglers() {
 Totals Launcher::Sum() const {
   Totals sum;
   uint64_t training = UINT64_MAX;
+  uint64_t before = UINT64_MAX;
   double weighted = 0;
   for (const WorkerState& worker : workers_) {
     sum.steps = std::max(sum.steps, worker.totals.steps);
+    if (worker.totals.steps > 0) before = std::min(before, worker.totals.steps_before);
     if (worker.phase == Phase::kTraining) training = std::min(training, worker.totals.steps);
     sum.seconds = std::max(sum.seconds, worker.totals.seconds);
     sum.samples += worker.totals.samples;
@@ -309,6 +311,7 @@ Totals Launcher::Sum() const {
   }
   // The progress of the run is that of the worker farthest behind.
   if (training != UINT64_MAX) sum.steps = training;
+  if (before != UINT64_MAX) sum.steps_before = before;
   if (sum.samples > 0) sum.loss = weighted / static_cast<double>(sum.samples);
   return sum;
 }

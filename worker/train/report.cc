@@ -1,5 +1,6 @@
 #include "worker/train/report.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,6 +14,28 @@ namespace {
 
 double SamplesPerSecond(const Totals& totals) {
   return totals.seconds > 0 ? static_cast<double>(totals.samples) / totals.seconds : 0;
+}
+
+// Milliseconds where it took less than a second.
+std::string SecondsText(double seconds) {
+  return seconds < 1 ? absl::StrFormat("%.3f", seconds) : absl::StrFormat("%.1f", seconds);
+}
+
+// Further lines of the report.
+std::string Rest(const Report& report) {
+  std::string text;
+  if (report.stopped_early) text += "stopped early: validation no longer got better\n";
+  if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");
+  if (report.quality) {
+    const Quality& quality = *report.quality;
+    absl::StrAppendFormat(&text, "on %d test %s:", quality.examples,
+                          quality.bits_per_byte ? "bytes" : "examples");
+    absl::StrAppend(&text, QualityText(quality), "\n");
+  }
+  if (report.parameters_hash) {
+    absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);
+  }
+  return text;
 }
 
 // The types of dense tables, unless all are f32.
@@ -34,6 +57,7 @@ void AddReport(const Options& options, const Report& report, JsonWriter* json) {
   json->Add("bytes_pushed", totals.bytes_pushed);
   json->Add("bytes_pulled", totals.bytes_pulled);
   json->Add("steps", totals.steps);
+  json->Add("steps_before", totals.steps_before);
   json->Add("samples", totals.samples);
   json->Add("seconds", totals.seconds);
   json->Add("workers", uint64_t{options.workers});
@@ -68,7 +92,9 @@ const JsonObject& ReportFields() {
         "Mean loss of an example, in nats, over the last twentieth of the steps."},
        {"bytes_pushed", "number", "Bytes of gradients in pushes."},
        {"bytes_pulled", "number", "Bytes of parameters in pulls."},
-       {"steps", "number", "Steps of this run."},
+       {"steps", "number", "Steps of the run, with those before a resume."},
+       {"steps_before", "number",
+        "Those of them that the run had before these workers; samples and rates are of the rest."},
        {"samples", "number", "Training examples (text: bytes) of this run."},
        {"seconds", "number", "Duration of training, in seconds."},
        {"workers", "number", "Workers of the job (--workers)."},
@@ -98,25 +124,21 @@ std::string FormatReport(const Options& options, const Report& report) {
     return json.ToString() + "\n";
   }
   const Totals& totals = report.totals;
+  const uint64_t before = std::min(totals.steps_before, totals.steps);
+  if (totals.steps == before) {
+    return absl::StrCat("nothing was left to train: the run has ", totals.steps, " steps\n") +
+           Rest(report);
+  }
   std::string text = absl::StrFormat(
-      "trained %d steps in %.1f s with %d workers (%s, %s%s): %.0f samples/s, loss %.4f, pushed "
+      "trained %d steps%s in %s s with %d workers (%s, %s%s): %.0f samples/s, loss %.4f, pushed "
       "%.1f MB, pulled %.1f MB\n",
-      totals.steps, totals.seconds, options.workers, options.consistency, report.transport,
+      totals.steps - before,
+      before > 0 ? absl::StrCat(" (", before + 1, " to ", totals.steps, ")") : "",
+      SecondsText(totals.seconds), options.workers, options.consistency, report.transport,
       TypesText(options), SamplesPerSecond(totals), totals.loss,
       static_cast<double>(totals.bytes_pushed) / 1e6,
       static_cast<double>(totals.bytes_pulled) / 1e6);
-  if (report.stopped_early) text += "stopped early: validation no longer got better\n";
-  if (report.workers_lost > 0) absl::StrAppend(&text, "workers lost: ", report.workers_lost, "\n");
-  if (report.quality) {
-    const Quality& quality = *report.quality;
-    absl::StrAppendFormat(&text, "on %d test %s:", quality.examples,
-                          quality.bits_per_byte ? "bytes" : "examples");
-    absl::StrAppend(&text, QualityText(quality), "\n");
-  }
-  if (report.parameters_hash) {
-    absl::StrAppendFormat(&text, "parameters xxh64 %016x\n", *report.parameters_hash);
-  }
-  return text;
+  return text + Rest(report);
 }
 
 bool WriteResult(const std::string& text) {

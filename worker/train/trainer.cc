@@ -77,7 +77,8 @@ JobProgressOptions ProgressOptions(const Model& model, const ParameterStore& sto
                                  .settings = {.batch = options.batch,
                                               .seed = options.seed,
                                               .data_bytes = options.data_bytes,
-                                              .data_hash = options.data_hash}};
+                                              .data_hash = options.data_hash,
+                                              .steps = elastic ? options.steps : 0}};
   // Behind the model's own: see StoreLayout().
   size_t next = model.layout().size();
   if (options.count_steps) progress.steps_tensor = next++;
@@ -150,7 +151,7 @@ class Loop {
       first_ = behind;
     }
     if (elastic()) first_ = progress_.steps();
-    next_ = totals_.steps = first_;
+    next_ = totals_.steps = totals_.steps_before = first_;
     if (first_ >= options_.steps && (options_.resume_anyhow || elastic())) return absl::OkStatus();
     if (options_.resume && first_ >= options_.steps) {
       return absl::FailedPreconditionError(absl::StrCat("nothing to resume: the tables have ",

@@ -81,7 +81,8 @@ struct TrainOptions {
 
 // This worker's progress so far.
 struct Totals {
-  uint64_t steps = 0;  // with those before a resume
+  uint64_t steps = 0;         // with those before a resume
+  uint64_t steps_before = 0;  // that others had made: before a resume, or before it joined
   // Elastic: the workers among which the last step's batch was divided, and this one's number among
   // them, from 1; 0: it had no part.
   uint64_t parts = 0;
