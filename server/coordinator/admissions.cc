@@ -1,6 +1,7 @@
 #include "server/coordinator/admissions.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -169,6 +170,19 @@ void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view) 
     first->set_table(table.id());
     first->set_step(greatest);
   }
+}
+
+void ForgetDeparted(const std::string& name, ViewEditor* view) {
+  const v1::Job* found = view->FindJob(name);
+  if (found == nullptr || found->admissions().empty()) return;
+  const auto used = [found](const v1::MemberAdmission& admission) {
+    const auto of_it = [&](const v1::Worker& w) { return w.admission() == admission.number(); };
+    return std::any_of(found->members().begin(), found->members().end(), of_it);
+  };
+  if (std::all_of(found->admissions().begin(), found->admissions().end(), used)) return;
+  auto* admissions = view->EditJob(name)->mutable_admissions();
+  admissions->erase(std::remove_if(admissions->begin(), admissions->end(), std::not_fn(used)),
+                    admissions->end());
 }
 
 void BeginWithJoining(const std::string& name, ViewEditor* view) {

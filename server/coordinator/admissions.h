@@ -43,6 +43,9 @@ bool Admit(const v1::AdmitMembersRequest& request, ViewEditor* view);
 // caller (CreateTableRequest), 0 also of one that is no worker.
 void BeginTable(const v1::Table& table, uint64_t ended_steps, ViewEditor* view);
 
+// Forgets the first steps of workers that have left the job.
+void ForgetDeparted(const std::string& job, ViewEditor* view);
+
 // All workers of an elastic job's run are gone: its joining workers, if any, begin the next run.
 void BeginWithJoining(const std::string& job, ViewEditor* view);
 

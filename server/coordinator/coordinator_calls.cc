@@ -7,6 +7,7 @@
 #include "proto/protocol_version.h"
 #include "server/coordinator/commands.h"
 #include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/jobs.h"
 #include "server/coordinator/moves.h"
 #include "server/coordinator/placement.h"
 #include "server/coordinator/tokens.h"
@@ -132,7 +133,24 @@ void Coordinator::JoinServer(const v1::JoinServerRequest& request,
 void Coordinator::JoinWorker(const v1::JoinWorkerRequest& request, const std::string& token,
                              Reply<v1::JoinWorkerResponse> reply) {
   impl_->Mutate("JoinWorker", request, std::move(reply), [&](v1::JoinWorkerResponse* response) {
-    return AddWorker(request, token, impl_->options, &impl_->state, &impl_->editor, response);
+    absl::StatusOr<Effect> added =
+        AddWorker(request, token, impl_->options, &impl_->state, &impl_->editor, response);
+    if (absl::IsFailedPrecondition(added.status()) && impl_->RunEnds(request)) {
+      return absl::StatusOr<Effect>(absl::AlreadyExistsError(absl::StrCat(
+          added.status().message(), "; no worker of this run has been heard for ",
+          impl_->options.lease_ms / 2, " ms: the next run begins when their leases have ended")));
+    }
+    return added;
+  });
+}
+
+// All workers of the run that the join would have to wait for may be dead: none has sent a
+// heartbeat for half a lease, two of which are due in it.
+bool Coordinator::Impl::RunEnds(const v1::JoinWorkerRequest& request) const {
+  const v1::Job* const job = editor.FindJob(request.job().empty() ? "default" : request.job());
+  if (job == nullptr || !WaitsForNextRun(request, *job)) return false;
+  return std::none_of(job->members().begin(), job->members().end(), [this](const v1::Worker& w) {
+    return w.rank() >= 0 && leases.Until(w.incarnation()) - LeaseNanos() / 2 > Now();
   });
 }
 

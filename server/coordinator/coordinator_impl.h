@@ -106,6 +106,7 @@ struct Coordinator::Impl {
   bool AcceptsState() const;
   // Whether the state continues the one that a member has seen; else the reason for which the
   // member gets no answer. May prove that the state is an old one.
+  bool RunEnds(const v1::JoinWorkerRequest& request) const;
   absl::Status CheckSeen(const v1::Seen& seen, bool server, uint64_t incarnation);
   // UNAVAILABLE while the loaded state may be an old one: meanwhile nothing is made, changed or
   // dropped in it that callers would rely on. Exempt are calls that keep partitions available, and

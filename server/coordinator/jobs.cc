@@ -161,6 +161,11 @@ absl::Status OpenGeneration(const v1::JoinWorkerRequest& request, const ViewEdit
 
 }  // namespace
 
+bool WaitsForNextRun(const v1::JoinWorkerRequest& request, const v1::Job& job) {
+  if (request.observer() || IsElastic(job) || !HasWorkers(job)) return false;
+  return request.rank() < 0 ? job.departed_ranks_size() > 0 : HasDeparted(job, request.rank());
+}
+
 bool HasWorkers(const v1::Job& job) {
   return std::any_of(job.members().begin(), job.members().end(),
                      [](const v1::Worker& w) { return w.rank() >= 0; });
@@ -201,6 +206,7 @@ bool RetireWorker(uint64_t incarnation, ViewEditor* view) {
   if (view->JobOf(incarnation) == nullptr) return false;
   const std::string job = view->JobOf(incarnation)->name();
   view->RemoveMember(incarnation);
+  ForgetDeparted(job, view);
   BeginWithJoining(job, view);
   return true;
 }

@@ -28,6 +28,8 @@ inline constexpr uint32_t kMaxWorkers = 65536;  // of one job
 // limited here: 3 GiB on all servers together.
 inline constexpr uint64_t kMaxContributions = uint64_t{1} << 26;
 
+// Whether the join can only succeed in the job's next run: its ranks have left this one.
+bool WaitsForNextRun(const v1::JoinWorkerRequest& request, const v1::Job& job);
 // Members that are not observers.
 bool HasWorkers(const v1::Job& job);
 // For a job without workers: the next worker that joins begins a new run.

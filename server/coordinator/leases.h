@@ -19,6 +19,10 @@ class Leases {
   bool Renew(uint64_t incarnation, int64_t until_ns);
   void End(uint64_t incarnation);
   bool Has(uint64_t incarnation) const { return until_.contains(incarnation); }
+  int64_t Until(uint64_t incarnation) const {  // 0: it has none
+    const auto it = until_.find(incarnation);
+    return it == until_.end() ? 0 : it->second;
+  }
   // Every lease ends `ns` later, but not after `limit_ns`, unless it does so already.
   void ExtendAll(int64_t ns, int64_t limit_ns);
   // Ends the leases of incarnations that are not in `keep`.

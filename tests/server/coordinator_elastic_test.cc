@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "proto/control/view_change.h"
 #include "proto/control/view_difference.h"
 #include "proto/control/view_tables.h"
@@ -128,6 +129,28 @@ TEST_CASE("a rank is used again with a first step, and a killed worker's too") {
   CHECK(First(c, w3, table) == 8);
   REQUIRE(Admit(&c, w0, 3, {{table, 20}}, {{table, 9}}).ok());
   CHECK(c.Job("job").admissions().empty());
+}
+
+TEST_CASE("regression: first steps of tables that are not trained go with their workers") {
+  TestCoordinator c;
+  c.JoinServer("a");
+  const uint64_t w0 = Join(&c, 1, 4)->incarnation();
+  std::map<uint32_t, uint64_t> held;
+  for (int i = 0; i < 20; ++i) {
+    held[c.CreateTable(c.Spec(absl::StrCat("t", i), 64))->id()] = 0;
+  }
+  std::vector<uint64_t> joined;
+  for (uint32_t i = 0; i < 3; ++i) {
+    joined.push_back(Join(&c, 1, 4)->incarnation());
+    REQUIRE(Admit(&c, w0, i, held).ok());
+  }
+  REQUIRE(c.Job("job").admissions_size() == 3);
+  REQUIRE(c.Leave(joined[1]).ok());
+  REQUIRE(c.Job("job").admissions_size() == 2);
+  CHECK(First(c, joined[2], held.begin()->first) == 1);
+  REQUIRE(c.Leave(joined[0]).ok());
+  REQUIRE(c.Leave(joined[2]).ok());
+  CHECK(c.Job("job").admissions_size() == 0);
 }
 
 TEST_CASE("tables of one iteration have one first step, and others their own") {

@@ -149,6 +149,38 @@ TEST_CASE("a departed rank stays departed until the run is over") {
   REQUIRE(c.Job("job").departed_ranks_size() == 0);
 }
 
+TEST_CASE("regression: a worker of a run that was killed waits for the end of the run's leases") {
+  const int named = GENERATE(0, -1);
+  TestCoordinator c;
+  for (int rank = 0; rank < 3; ++rank) {
+    c.clock.AdvanceMs(100);  // so that leases end one after another
+    REQUIRE(c.JoinWorker("job", 3, rank).ok());
+  }
+  const auto join = [&] { return c.JoinWorker("job", 3, named).status(); };
+  REQUIRE_STATUS(join(), kAlreadyExists, "job 'job'");
+  SECTION("all of it was killed") {
+    // The first lease has ended.
+    c.clock.AdvanceMs(kLeaseMs - 150);
+    c->RunOnce();
+    REQUIRE(c.Job("job").departed_ranks_size() == 1);
+    REQUIRE_STATUS(join(), kAlreadyExists, "no worker of this run has been heard for 2500 ms");
+    c.clock.AdvanceMs(200);
+    c->RunOnce();
+    REQUIRE(join().ok());
+    REQUIRE(c.Job("job").generation() == 2);
+  }
+  SECTION("one of it goes on") {
+    const uint64_t last = c.Job("job").members(2).incarnation();
+    c.clock.AdvanceMs(kLeaseMs - 150);
+    REQUIRE(c.Heartbeat(last).ok());
+    c->RunOnce();
+    REQUIRE(c.Job("job").departed_ranks_size() == 1);
+    c.clock.AdvanceMs(kLeaseMs / 2 - 100);
+    c->RunOnce();
+    REQUIRE_STATUS(join(), kFailedPrecondition, "job 'job'");
+  }
+}
+
 TEST_CASE("regression: a job that has ended leaves the view, and no generation comes again") {
   FaultyStore store;
   TestCoordinator c({}, &store);
