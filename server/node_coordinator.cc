@@ -185,6 +185,7 @@ void NodeCoordinator::AddMetrics(std::future<CoordinatorMetrics> asked, absl::Du
   }
   if (rebalance_ != nullptr && rebalance_->statistics().known) {
     metrics->imbalance = rebalance_->statistics().imbalance;
+    metrics->imbalance_of_primaries = rebalance_->statistics().imbalance_of_primaries;
   }
   const ElectedOffice* const office = task_->office();
   if (office != nullptr) {

@@ -1,6 +1,9 @@
 #include "server/balance/balance_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -22,11 +25,13 @@ class Planner {
     counts_partitions_ = bytes == 0;
     for (size_t i = 0; i < input.servers.size(); ++i) {
       index_[input.servers[i].incarnation] = i;
-      if (input.servers[i].counts) counting_.push_back(i);
+      if (!input.servers[i].counts) continue;
+      (HoldsPartition(input.servers[i]) ? counting_ : too_small_).push_back(i);
     }
     FindShares();
     load_.resize(input.servers.size());
     leads_.resize(input.servers.size());
+    led_.resize(input.servers.size());
     incoming_.resize(input.servers.size());
     held_.resize(input.servers.size());
     for (size_t p = 0; p < input.partitions.size(); ++p) {
@@ -45,21 +50,41 @@ class Planner {
 
   BalancePlan Run() {
     BalancePlan plan;
-    plan.before = Imbalance();
+    plan.before = Imbalance(load_);
+    plan.primaries_before = Imbalance(leads_);
+    for (const size_t s : too_small_) plan.too_small.push_back(input_.servers[s].incarnation);
     for (const size_t s : counting_) {
-      plan.servers.push_back(
-          {input_.servers[s].incarnation, Bytes(load_[s]), 0, Bytes(leads_[s]), 0});
+      plan.servers.push_back({.server = input_.servers[s].incarnation,
+                              .bytes_before = Bytes(load_[s]),
+                              .primary_before = Bytes(leads_[s]),
+                              .primaries_before = led_[s],
+                              .memory_limit = input_.servers[s].memory_limit,
+                              .load_before = OfShare(s)});
     }
-    while (plan.moves.size() < options_.most_moves && Imbalance() > options_.aim) {
+    while (plan.moves.size() < options_.most_moves && Imbalance(load_) > options_.aim) {
       const std::optional<BalanceMove> move = Next();
       if (!move) break;
       plan.moves.push_back(*move);
       plan.bytes += move->bytes;
     }
-    plan.after = Imbalance();
+    const bool exchanges = Imbalance(leads_) > kPrimariesBalanced;
+    while (exchanges && plan.moves.size() + 2 <= options_.most_moves &&
+           Imbalance(leads_) > options_.primaries_aim) {
+      const std::optional<std::array<BalanceMove, 2>> moves = NextExchange();
+      if (!moves) break;
+      for (const BalanceMove& move : *moves) {
+        plan.moves.push_back(move);
+        plan.bytes += move.bytes;
+      }
+    }
+    plan.after = Imbalance(load_);
+    plan.primaries_after = Imbalance(leads_);
     for (size_t i = 0; i < counting_.size(); ++i) {
-      plan.servers[i].bytes_after = Bytes(load_[counting_[i]]);
-      plan.servers[i].primary_after = Bytes(leads_[counting_[i]]);
+      ServerBalance& out = plan.servers[i];
+      out.bytes_after = Bytes(load_[counting_[i]]);
+      out.primary_after = Bytes(leads_[counting_[i]]);
+      out.primaries_after = led_[counting_[i]];
+      out.load_after = OfShare(counting_[i]);
     }
     return plan;
   }
@@ -71,6 +96,17 @@ class Planner {
   }
   uint64_t Bytes(double weight) const {
     return counts_partitions_ ? 0 : static_cast<uint64_t>(weight);
+  }
+
+  // Room for the smallest partition, beside what a move keeps free.
+  bool HoldsPartition(const BalanceServer& server) const {
+    if (server.memory_limit == 0 || counts_partitions_) return true;
+    uint64_t least = UINT64_MAX;
+    for (const BalancePartition& p : input_.partitions) {
+      if (p.bytes > 0) least = std::min(least, p.bytes);
+    }
+    return static_cast<double>(least) <=
+           (1 - kMemoryKeptFree) * static_cast<double>(server.memory_limit);
   }
 
   void FindShares() {
@@ -90,7 +126,10 @@ class Planner {
     const auto it = index_.find(server);
     if (it == index_.end()) return;
     load_[it->second] += Weight(partition);
-    if (leads != nullptr) (*leads)[it->second] += Weight(partition);
+    if (leads != nullptr) {
+      (*leads)[it->second] += Weight(partition);
+      ++led_[it->second];
+    }
     held_[it->second].push_back(partition);
   }
 
@@ -104,12 +143,21 @@ class Planner {
     return shares > 0 ? sum / shares : 0;
   }
 
-  double Imbalance() const {
-    if (counting_.size() < 2) return 0;
-    const auto by_load = [&](size_t a, size_t b) { return Load(a) < Load(b); };
-    const auto [least, most] = std::minmax_element(counting_.begin(), counting_.end(), by_load);
+  // Its part of all bytes over its part of all shares.
+  double OfShare(size_t server) const {
     const double average = Average(load_);
-    return average > 0 ? (Load(*most) - Load(*least)) / average : 0;
+    return average > 0 ? Load(server) / average : 1;
+  }
+
+  double Imbalance(const std::vector<double>& of) const {
+    if (counting_.size() < 2) return 0;
+    double least = std::numeric_limits<double>::infinity(), most = 0;
+    for (const size_t s : counting_) {
+      least = std::min(least, of[s] / shares_[s]);
+      most = std::max(most, of[s] / shares_[s]);
+    }
+    const double average = Average(of);
+    return average > 0 ? (most - least) / average : 0;
   }
 
   // From the most to the least loaded server first.
@@ -180,6 +228,57 @@ class Planner {
     return later <= (1 - kMemoryKeptFree) * static_cast<double>(target.memory_limit);
   }
 
+  // From the server that leads most to the one that leads least first.
+  std::optional<std::array<BalanceMove, 2>> NextExchange() {
+    std::vector<size_t> order = counting_;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return leads_[a] / shares_[a] > leads_[b] / shares_[b];
+    });
+    for (size_t i = 0; i < order.size(); ++i) {
+      for (size_t j = order.size() - 1; j > i; --j) {
+        if (const auto moves = Exchange(order[i], order[j])) return moves;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::array<BalanceMove, 2>> Exchange(size_t from, size_t to) {
+    if (!input_.servers[to].accepts || !input_.servers[from].accepts) return std::nullopt;
+    // Of a larger one, both would pass each other; or stay as far apart.
+    const double most = (leads_[from] / shares_[from] - leads_[to] / shares_[to]) /
+                        (1 / shares_[from] + 1 / shares_[to]) * (2 - kLeastGain);
+    for (const size_t p : held_[from]) {
+      const BalancePartition& partition = input_.partitions[p];
+      if (partition.primary != input_.servers[from].incarnation || Weight(p) == 0 ||
+          Weight(p) > most || !MayMove(p, from, to)) {
+        continue;
+      }
+      std::optional<size_t> back;
+      for (const size_t q : held_[to]) {
+        if (input_.partitions[q].primary == input_.servers[to].incarnation ||
+            !MayMove(q, to, from) || !MayShift(Weight(p) - Weight(q), from, to)) {
+          continue;
+        }
+        if (!back || std::abs(Weight(q) - Weight(p)) < std::abs(Weight(*back) - Weight(p))) {
+          back = q;
+        }
+      }
+      if (back) return std::array<BalanceMove, 2>{Move(p, from, to), Move(*back, to, from)};
+    }
+    return std::nullopt;
+  }
+
+  // Whether so much more may come to `to` from `from` (invariant 3).
+  bool MayShift(double weight, size_t from, size_t to) {
+    const double squares = weight * ((weight - 2 * load_[from]) / shares_[from] +
+                                     (weight + 2 * load_[to]) / shares_[to]);
+    if (squares <= 0) return true;
+    std::vector<double> later = load_;
+    later[from] -= weight;
+    later[to] += weight;
+    return Imbalance(later) <= options_.aim;
+  }
+
   BalanceMove Move(size_t p, size_t from, size_t to) {
     const BalancePartition& partition = input_.partitions[p];
     const bool primary = partition.primary == input_.servers[from].incarnation;
@@ -188,6 +287,8 @@ class Planner {
     if (primary) {
       leads_[from] -= Weight(p);
       leads_[to] += Weight(p);
+      --led_[from];
+      ++led_[to];
     }
     incoming_[to] += partition.bytes;
     moved_[p] = true;
@@ -203,7 +304,9 @@ class Planner {
   bool counts_partitions_ = false;
   std::map<uint64_t, size_t> index_;  // of servers
   std::vector<size_t> counting_;      // servers that count
+  std::vector<size_t> too_small_;     // servers that would, if their limits were larger
   std::vector<double> shares_, load_, leads_;
+  std::vector<size_t> led_;                // primaries
   std::vector<uint64_t> incoming_;         // bytes of moves
   std::vector<std::vector<size_t>> held_;  // partitions by server, before all moves
   std::vector<bool> moved_;

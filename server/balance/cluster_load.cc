@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "proto/control/planned_moves.h"
 
 namespace verbena::server {
 namespace {
@@ -22,6 +23,18 @@ uint32_t ReplicasOf(const v1::Partition& partition) {
 
 uint32_t WantedReplicas(const v1::ClusterView& view) {
   return std::min(std::max(view.replicas(), 1U), CountingServers(view));
+}
+
+// The replicas when its move has ended.
+void Place(const v1::Partition& partition, BalancePartition* out) {
+  const uint64_t to = partition.move_to(), from = partition.move_from();
+  out->primary = to != 0 && from == 0 ? to : partition.primary();
+  for (const v1::Replica& follower : partition.followers()) {
+    const uint64_t server = follower.server();
+    if (server == to || server == partition.unwanted() || (to != 0 && server == from)) continue;
+    out->followers.push_back(server);
+  }
+  if (to != 0 && from != 0) out->followers.push_back(to);
 }
 
 }  // namespace
@@ -57,15 +70,16 @@ BalanceInput BalanceInputOf(const v1::ClusterView& view, const ServerReports& re
     if (partition.primary() == 0) continue;
     BalancePartition& out = input.partitions.emplace_back();
     out.id = partition.id();
-    out.primary = partition.primary();
-    for (const v1::Replica& follower : partition.followers()) {
-      out.followers.push_back(follower.server());
-    }
+    Place(partition, &out);
     const auto held = bytes.find(partition.id());
     out.bytes = held == bytes.end() ? 0 : held->second;
     out.movable = partition.learners().empty() && partition.move_to() == 0 &&
                   partition.unwanted() == 0 && alive.contains(partition.primary()) &&
                   ReplicasOf(partition) >= WantedReplicas(view);
+    if (MissingTarget(partition) == 0) continue;
+    for (BalanceServer& server : input.servers) {
+      if (server.incarnation == partition.move_to()) server.memory_reserved += out.bytes;
+    }
   }
   return input;
 }
@@ -83,7 +97,7 @@ uint32_t PartitionsIncomplete(const v1::ClusterView& view) {
       [&](const v1::Partition& p) { return p.primary() != 0 && ReplicasOf(p) < wanted; }));
 }
 
-absl::Status MayBalance(const v1::ClusterView& view) {
+absl::Status MayPlanBalance(const v1::ClusterView& view) {
   const uint32_t servers = CountingServers(view);
   if (servers < 2) {
     return absl::FailedPreconditionError(
@@ -96,6 +110,11 @@ absl::Status MayBalance(const v1::ClusterView& view) {
         "rebalance: no partition is on a server yet; the first table that is created spreads them "
         "evenly");
   }
+  return absl::OkStatus();
+}
+
+absl::Status MayBalance(const v1::ClusterView& view) {
+  if (absl::Status status = MayPlanBalance(view); !status.ok()) return status;
   if (const uint32_t moving = PartitionsInMove(view); moving > 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rebalance: moves are in progress (", moving, moving == 1 ? " partition" : " partitions",

@@ -19,7 +19,8 @@ namespace verbena::server {
 using ServerReports = std::map<uint64_t, v1::GetStatisticsResponse>;
 
 // `full`: servers that had no memory for a replica (GetViewResponse::full_servers). Partitions with
-// a learner, too few replicas, a move or a surplus follower stay where they are.
+// a learner, too few replicas, a move or a surplus follower stay where they are; the last two count
+// where the move will have brought them.
 BalanceInput BalanceInputOf(const v1::ClusterView& view, const ServerReports& reports,
                             const std::set<uint64_t>& full);
 
@@ -28,8 +29,9 @@ uint32_t PartitionsInMove(const v1::ClusterView& view);
 // Partitions with fewer replicas than wanted, or than there are servers that may have some.
 uint32_t PartitionsIncomplete(const v1::ClusterView& view);
 
-// FAILED_PRECONDITION with the fix: fewer than two servers count, no partition is placed, or moves
-// are in progress.
+// FAILED_PRECONDITION with the fix: fewer than two servers count, or no partition is placed.
+absl::Status MayPlanBalance(const v1::ClusterView& view);
+// Also if moves are in progress.
 absl::Status MayBalance(const v1::ClusterView& view);
 
 }  // namespace verbena::server

@@ -1,6 +1,7 @@
 #include "server/balance/rebalancer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -122,28 +123,26 @@ void Rebalancer::OnLoad(absl::StatusOr<ClusterLoad> load) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     statistics_.imbalance = plan.before;
+    statistics_.imbalance_of_primaries = plan.primaries_before;
     statistics_.known = true;
   }
-  if (moving_ && plan.before <= kBalanced) {
-    Log(false, absl::StrCat("balanced: the servers' bytes differ by ", Percent(plan.before),
-                            " of their average"));
+  const std::string apart =
+      absl::StrCat("the servers' bytes differ by ", Percent(plan.before), " of their average, ",
+                   Percent(plan.primaries_before), " for primaries alone");
+  if (moving_ && plan.balanced()) {
+    Log(false, absl::StrCat("balanced: ", apart));
     return Idle();
   }
   if (!moving_) {
-    above_ = plan.before > options_.above ? above_ + 1 : 0;
+    const bool above = plan.before > options_.above || plan.primaries_before > kPrimariesAbove;
+    above_ = above ? above_ + 1 : 0;
     if (above_ < kLooksAbove) return;
   }
   if (plan.moves.empty()) {
-    if (moving_) {
-      Log(false, absl::StrCat("the servers stay ", Percent(plan.before),
-                              " apart: no move brings them closer"));
-    }
+    if (moving_) Log(false, absl::StrCat("no move brings the servers closer: ", apart));
     return Idle();
   }
-  if (!moving_) {
-    Log(false, absl::StrCat("begins: the servers' bytes differ by ", Percent(plan.before),
-                            " of their average"));
-  }
+  if (!moving_) Log(false, absl::StrCat("begins: ", apart));
   moving_ = true;
   BeginMoves(plan, view);
 }
@@ -160,7 +159,7 @@ void Rebalancer::BeginMoves(const BalancePlan& plan, const v1::ClusterView& view
     if (servers.second != 0) request.set_from(NameOf(servers.second, view));
     requests_.push_back(std::move(request));
   }
-  moves_ = plan.moves;
+  planned_ = plan.moves;
   next_ns_ = std::min(next_ns_, clock_->NowNanos() + kLookWhileMovingNanos);
   SendNext();
 }
@@ -185,6 +184,11 @@ void Rebalancer::SendNext() {
           const std::lock_guard<std::mutex> lock(mutex_);
           statistics_.begun += static_cast<uint64_t>(response->partitions_size());
         }
+        const auto& begun = response->partitions();
+        std::copy_if(planned_.begin(), planned_.end(), std::back_inserter(moves_),
+                     [&](const BalanceMove& move) {
+                       return std::find(begun.begin(), begun.end(), move.partition) != begun.end();
+                     });
         SendNext();
       });
 }

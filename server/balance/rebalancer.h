@@ -3,10 +3,11 @@
 //
 //   state     | on                                              | to
 //   ----------+-------------------------------------------------+----------------------------------
-//   idle      | the imbalance is above the threshold at         | moving
+//   idle      | the imbalance is above the threshold, or that   | moving
+//             | of primaries above kPrimariesAbove, at          |
 //             | kLooksAbove looks in a row                      |
-//   moving    | no moves in progress, imbalance above kBalanced | moving, with the next moves
-//             | imbalance at most kBalanced, or no move helps   | idle
+//   moving    | no moves in progress, not balanced              | moving, with the next moves
+//             | BalancePlan::balanced(), or no move helps       | idle
 //             | a move had no effect                            | paused
 //   any       | a replica is missing, a server is silent        | idle
 //   paused    | kPauseLooks intervals have passed               | idle
@@ -52,7 +53,8 @@ struct RebalancerOptions {
 struct RebalancerStatistics {
   uint64_t begun = 0;    // moves
   double imbalance = 0;  // at the last look
-  bool known = false;    // whether there was one
+  double imbalance_of_primaries = 0;
+  bool known = false;  // whether there was one
 };
 
 class Rebalancer {
@@ -60,6 +62,9 @@ class Rebalancer {
   // Looks in a row: tables may be created or loaded on one server just now.
   static constexpr int kLooksAbove = 3;
   static constexpr int kPauseLooks = 6;
+  // Imbalance of primaries above which it begins. Far from the one that counts as balanced: each
+  // exchange copies two replicas, and the next failover may undo it.
+  static constexpr double kPrimariesAbove = 0.5;
 
   // Both outlive it.
   Rebalancer(RebalancerOptions options, const Clock* clock, ControlChannel* control);
@@ -87,7 +92,8 @@ class Rebalancer {
   bool calling_ = false;
   bool moving_ = false;
   int above_ = 0;                                   // looks in a row
-  std::vector<BalanceMove> moves_;                  // begun here last
+  std::vector<BalanceMove> planned_;                // last
+  std::vector<BalanceMove> moves_;                  // of these, begun as the coordinator answered
   std::deque<v1::MovePartitionsRequest> requests_;  // not sent yet
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   mutable std::mutex mutex_;

@@ -291,6 +291,9 @@ std::vector<MetricFamily> FamiliesOf(const NodeMetrics& node) {
              "Difference of the largest and the smallest load of a server in bytes, over the "
              "average. Only with --rebalance.",
              *node.imbalance, &families);
+    AddGauge("verbena_coordinator_primaries_imbalance",
+             "The same with the bytes of primaries alone. Only with --rebalance.",
+             node.imbalance_of_primaries, &families);
   }
   if (node.checkpoints.has_value()) AddCheckpoints(*node.checkpoints, &families);
   return families;

@@ -74,6 +74,7 @@ struct NodeMetrics {
   std::optional<ElectionMetrics> election;  // empty: no coordinator of several
   std::optional<CheckpointMetrics> checkpoints;
   std::optional<double> imbalance;  // of a coordinator with --rebalance
+  double imbalance_of_primaries = 0;
 };
 
 // The text of a scrape: metrics that have a value.

@@ -38,9 +38,9 @@ void AddTable(const ProcessCluster& cluster) {
   REQUIRE((*client)->CreateTable(spec).ok());
 }
 
-double Imbalance(const Finished& plan) {
+double Imbalance(const Finished& plan, const char* member = "imbalance") {
   double value = -1;
-  REQUIRE(absl::SimpleAtod(JsonField(plan.out, "imbalance"), &value));
+  REQUIRE(absl::SimpleAtod(JsonField(plan.out, member), &value));
   return value;
 }
 
@@ -69,6 +69,30 @@ TEST_CASE("an empty server joins under load: rebalance ends within 10 %, sums ar
   REQUIRE(after.status == 0);
   CHECK(Imbalance(after) <= 0.1);
   CHECK(after.out.find("\"moves\": []") != std::string::npos);
+  load.AwaitMore();
+  load.Check();
+  CHECK(cluster.CheckReplicated());
+}
+
+TEST_CASE("a restarted server that has followers alone gets primaries under load, sums are exact") {
+  ProcessCluster cluster({.servers = 3, .replicas = 2});
+  SumLoad load(cluster);
+  AddTable(cluster);
+  load.AwaitMore();
+  cluster.KillServer(2);
+  cluster.RestartServer(2);
+  REQUIRE(cluster.WaitReplicated(absl::Seconds(60)));
+  const Finished plan = Rebalance(cluster, {"--plan", "--json"});
+  INFO(plan.err);
+  REQUIRE(plan.status == 0);
+  CHECK(Imbalance(plan, "primaries_imbalance") > 1);
+  const Finished applied = Rebalance(cluster, {"--apply"});
+  INFO(applied.err << cluster.logs());
+  REQUIRE(applied.status == 0);
+  const Finished after = Rebalance(cluster, {"--plan", "--json"});
+  REQUIRE(after.status == 0);
+  CHECK(Imbalance(after) <= 0.1);
+  CHECK(Imbalance(after, "primaries_imbalance") <= 0.2);
   load.AwaitMore();
   load.Check();
   CHECK(cluster.CheckReplicated());

@@ -32,21 +32,24 @@ TEST_CASE(
   SetProtocols({10, 11}, &state.coordinator_protocol);
   state.coordinator_version = "0.9";
   state.view.set_protocol(10);
-  for (ServerState& server : state.servers) server.server.set_version("0.9\n");
+  for (ServerState& server : state.servers) {
+    server.server.set_version("0.9\n");
+    SetProtocols({10, 11}, server.server.mutable_protocol());
+  }
   for (v1::Server& server : *state.view.mutable_servers()) {
     SetProtocols({10, 11}, server.mutable_protocol());
   }
   CHECK_THAT(StatusText(state),
              Contains("protocol version 10 in force; 11 follows when all expected "
                       "servers have joined\n") &&
-                 Contains(" 0.9\\n "));
+                 Contains(" 0.9\\n    10 to 11  "));
   SetProtocols({10, 10}, state.view.mutable_servers(1)->mutable_protocol());
   CHECK_THAT(StatusText(state), Contains("protocol version 10 in force; 11 follows when these are "
                                          "upgraded: s6\n"));
   CHECK_THAT(StatusJson(state),
              Contains(R"("protocol": {"in_force": 10, "newest": 11, "older": ["s6"], )"
                       R"("coordinator_version": "0.9"})") &&
-                 Contains(R"("version": "0.9\n")"));
+                 Contains(R"("version": "0.9\n", "protocol_newest": 11)"));
   state.coordinator_protocol.Clear();
   CHECK_THAT(StatusText(state), Contains("when these are upgraded: coordinator, s6\n"));
 }

@@ -54,8 +54,12 @@ class FakeCluster final : public ControlChannel {
   }
   void Finish() {
     for (v1::Partition& p : *view.mutable_partitions()) {
-      if (p.move_to() != 0) p.set_primary(p.move_to());
+      if (p.move_to() != 0 && p.move_from() == 0) p.set_primary(p.move_to());
+      for (v1::Replica& r : *p.mutable_followers()) {
+        if (p.move_to() != 0 && r.server() == p.move_from()) r.set_server(p.move_to());
+      }
       p.clear_move_to();
+      p.clear_move_from();
     }
   }
   void Fail() {
@@ -78,7 +82,9 @@ class FakeCluster final : public ControlChannel {
     } else if (method == "/verbena.v1.Shard/GetStatistics") {
       response->CopyFrom(Report(address));
     } else if (method == "/verbena.v1.Cluster/MovePartitions") {
-      response->CopyFrom(Begin(dynamic_cast<const v1::MovePartitionsRequest&>(request)));
+      if (refuses) status = absl::UnavailableError("connection refused");
+      if (!refuses)
+        response->CopyFrom(Begin(dynamic_cast<const v1::MovePartitionsRequest&>(request)));
     }
     ended_.push_back([status, done = std::move(done)]() mutable { done(status); });
   }
@@ -91,6 +97,7 @@ class FakeCluster final : public ControlChannel {
 
   v1::ClusterView view;
   bool down = false;
+  bool refuses = false;  // moves
 
  private:
   v1::GetStatisticsResponse Report(const std::string& address) const {
@@ -100,7 +107,11 @@ class FakeCluster final : public ControlChannel {
       if (server.address() == address) report.set_incarnation(server.incarnation());
     }
     for (const v1::Partition& p : view.partitions()) {
-      if (p.primary() != report.incarnation()) continue;
+      const auto here = [&](const v1::Replica& r) { return r.server() == report.incarnation(); };
+      if (p.primary() != report.incarnation() &&
+          std::none_of(p.followers().begin(), p.followers().end(), here)) {
+        continue;
+      }
       v1::PartitionStatistics* const held = shard->add_partitions();
       held->set_partition(p.id());
       held->set_bytes(100);
@@ -113,6 +124,10 @@ class FakeCluster final : public ControlChannel {
       for (const v1::Server& server : view.servers()) {
         if (server.name() == request.to()) {
           view.mutable_partitions(static_cast<int>(p))->set_move_to(server.incarnation());
+          view.mutable_partitions(static_cast<int>(p))->clear_last_move();
+        }
+        if (!request.from().empty() && server.name() == request.from()) {
+          view.mutable_partitions(static_cast<int>(p))->set_move_from(server.incarnation());
         }
       }
       response.add_partitions(p);
@@ -239,6 +254,52 @@ TEST_CASE("rebalancer: it waits while something else has to happen first") {
   }
   f.AdvanceToBegin();
   CHECK(f.cluster.Moving() == kMovesAtOnce);
+}
+
+TEST_CASE("rebalancer: an old end of a move that was not begun here is no reason to pause") {
+  Fixture f;
+  f.cluster.AddServer();
+  // As after an operator's move that had no effect.
+  for (v1::Partition& p : *f.cluster.view.mutable_partitions()) {
+    p.set_last_move(v1::MOVE_END_CANCELLED);
+  }
+  f.cluster.refuses = true;
+  f.AdvanceToBegin();
+  CHECK(f.cluster.Moving() == 0);
+  CHECK(f.Logged("moves are not begun") > 0);
+  f.cluster.refuses = false;
+  f.Advance(10);
+  CHECK(f.cluster.Moving() == kMovesAtOnce);
+  CHECK(f.Logged("a move had no effect") == 0);
+}
+
+TEST_CASE("rebalancer: primaries are exchanged when one server has none, and stay then") {
+  Fixture f;
+  f.cluster.AddServer();
+  f.cluster.view.set_replicas(2);
+  for (v1::Partition& p : *f.cluster.view.mutable_partitions()) {
+    p.add_followers()->set_server(p.id() % 3 == 0 ? 3 - p.primary() : 3);
+  }
+  f.AdvanceToBegin();
+  CHECK(f.cluster.Moving() == kMovesAtOnce);
+  CHECK(f.Logged("150.0 % for primaries alone") == 1);
+  f.FinishAll();
+  CHECK(f.cluster.On(3) >= 17);
+  CHECK(f.rebalancer.statistics().imbalance <= kBalanced);
+  CHECK(f.rebalancer.statistics().imbalance_of_primaries <= kPrimariesBalanced);
+  f.Advance(10);
+  const size_t lines = f.lines.size();
+  CHECK(f.Logged("balanced: ") == 1);
+  // Far from where it begins again.
+  for (int p = 0; p < 60; ++p) {
+    v1::Partition* partition = f.cluster.view.mutable_partitions(p);
+    if (partition->primary() != 3 || f.cluster.On(3) <= 15) continue;
+    const uint64_t follower = partition->followers(0).server();
+    partition->mutable_followers(0)->set_server(3);
+    partition->set_primary(follower);
+  }
+  f.Advance(200);
+  CHECK(f.lines.size() == lines);
 }
 
 TEST_CASE("rebalancer: after a move without effect it pauses") {

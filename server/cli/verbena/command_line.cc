@@ -128,9 +128,9 @@ constexpr CommandText kCommands[] = {
     {Command::kRebalance, "rebalance", "Spread the data over the servers while it is used",
      "Moves replicas from servers with more bytes than their share to others, until the servers'\n"
      "bytes differ by at most 10 % of their average: an empty server that has joined gets its\n"
-     "share. Shares are equal, or as the memory limits are. Zones stay apart. Without --no-wait\n"
-     "--apply waits for the end; when it is interrupted, the moves go on. Exit status 1 when a\n"
-     "replica stayed, or the servers stay further apart.\n\n"
+     "share, as the memory limits are. Zones stay apart. Then primaries are spread, until theirs\n"
+     "differ by at most 20 %. Without --no-wait --apply waits for the end; when interrupted, the\n"
+     "moves go on. Exit status 1 when a replica stayed, or the servers' bytes stay apart.\n\n"
      "Examples:\n"
      "  verbena rebalance --plan\n"
      "  verbena rebalance --apply\n"

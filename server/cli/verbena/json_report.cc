@@ -219,6 +219,7 @@ std::string StatusJson(const ClusterState& state) {
     }
     JsonWriter json = ServerHead(server);
     json.Add("version", server.server.version());
+    json.Add("protocol_newest", ProtocolsOf(server.server.protocol()).newest);
     json.Add("shards", shards);
     servers.Add(json);
   }

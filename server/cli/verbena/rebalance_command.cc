@@ -54,13 +54,21 @@ JsonWriter PlanJson(const BalancePlan& plan, const ClusterState& state) {
     json.Add("bytes_after", server.bytes_after);
     json.Add("primary_bytes", server.primary_before);
     json.Add("primary_bytes_after", server.primary_after);
+    json.Add("primaries", static_cast<uint64_t>(server.primaries_before));
+    json.Add("primaries_after", static_cast<uint64_t>(server.primaries_after));
+    json.Add("memory_limit_bytes", server.memory_limit);
+    json.Add("of_share", server.load_before);
+    json.Add("of_share_after", server.load_after);
     servers.Add(json);
   }
   JsonWriter json;
   json.Add("cluster", ClusterJson(state));
-  json.Add("balanced", plan.before <= server::kBalanced);
+  json.Add("balanced", plan.balanced());
   json.Add("imbalance", plan.before);
   json.Add("imbalance_after", plan.after);
+  json.Add("primaries_imbalance", plan.primaries_before);
+  json.Add("primaries_imbalance_after", plan.primaries_after);
+  json.Add("moving", server::PartitionsInMove(state.view));
   json.Add("bytes", plan.bytes);
   json.Add("moves", moves);
   json.Add("servers", servers);
@@ -68,24 +76,47 @@ JsonWriter PlanJson(const BalancePlan& plan, const ClusterState& state) {
 }
 
 // What hinders a plan that leaves the servers apart.
-std::string Rest(double after) {
-  if (after <= server::kBalanced) return "";
-  return absl::StrCat("; the servers stay ", Apart(after),
-                      " apart: zones, memory limits or the sizes of partitions allow no better");
+std::string Rest(double after, double primaries_after) {
+  std::string text;
+  if (after > server::kBalanced) {
+    text = absl::StrCat("; the servers stay ", Apart(after),
+                        " apart: zones, memory limits or the sizes of partitions allow no better");
+  }
+  if (primaries_after > server::kPrimariesBalanced) {
+    absl::StrAppend(&text, "; primaries stay ", Apart(primaries_after),
+                    " apart: a primary is exchanged with a follower of another partition only "
+                    "between servers that have not the same partitions");
+  }
+  return text;
+}
+
+std::string Differ(double bytes, double primaries) {
+  return absl::StrCat("the servers' bytes differ by ", Apart(bytes), " of their average, ",
+                      Apart(primaries), " for primaries alone");
 }
 
 std::string Summary(const BalancePlan& plan) {
-  if (plan.before <= server::kBalanced) {
-    return absl::StrCat("balanced: the servers' bytes differ by ", Apart(plan.before),
-                        " of their average; nothing to move");
-  }
-  if (plan.moves.empty()) {
-    return absl::StrCat("nothing to move: no move brings the servers closer", Rest(plan.after));
-  }
+  const std::string differ = Differ(plan.before, plan.primaries_before);
+  if (plan.balanced()) return absl::StrCat("balanced: ", differ, "; nothing to move");
+  const std::string rest = Rest(plan.after, plan.primaries_after);
+  if (plan.moves.empty()) return absl::StrCat("nothing to move: ", differ, rest);
   return absl::StrCat(plan.moves.size(), plan.moves.size() == 1 ? " move" : " moves", ", ",
-                      Bytes(plan.bytes), "; the servers' bytes differ by ", Apart(plan.before),
-                      " of their average, then by ", Apart(plan.after),
-                      plan.after > server::kBalanced ? Rest(plan.after) : "");
+                      Bytes(plan.bytes), "; ", differ, ", then by ", Apart(plan.after), " and ",
+                      Apart(plan.primaries_after), rest);
+}
+
+// Servers and moves that the plan presumes.
+std::string Notes(const BalancePlan& plan, const v1::ClusterView& view) {
+  std::string text;
+  if (const uint32_t moving = server::PartitionsInMove(view); moving > 0) {
+    absl::StrAppend(&text, "moves of ", CountOfPartitions(moving),
+                    " are in progress: bytes and moves below are as from their end\n");
+  }
+  for (const uint64_t server : plan.too_small) {
+    absl::StrAppend(&text, "server '", Printable(ServerName(server, view)),
+                    "' is left out: its memory limit holds no partition\n");
+  }
+  return text;
 }
 
 absl::StatusOr<ClusterState> ReadLoad(ClusterReader* reader, ProgressLine* line) {
@@ -170,17 +201,18 @@ absl::StatusOr<MoveReport> ApplyPlan(const RebalanceOptions& options, bool json,
   for (int round = 0; round < kMostRounds; ++round) {
     const absl::StatusOr<ClusterState> state = ReadLoad(reader, &line);
     if (!state.ok()) return Interrupted(state.status(), kGoesOn);
+    if (absl::Status status = server::MayBalance(state->view); !status.ok()) return status;
     const absl::StatusOr<BalancePlan> plan = PlanFor(*state);
     if (!plan.ok()) return plan.status();
     if (round == 0) first = plan->before;
     last = plan->before;
-    if (plan->before <= server::kBalanced || plan->moves.empty()) {
+    if (plan->balanced() || plan->moves.empty()) {
       report.done = plan->before <= server::kBalanced;
-      result = round == 0 ? Summary(*plan)
-                          : absl::StrCat(report.done ? "balanced: " : "moved: ", moved, " moves, ",
-                                         Bytes(bytes), "; the servers' bytes differ by ",
-                                         Apart(plan->before), " of their average",
-                                         plan->moves.empty() ? Rest(plan->before) : "");
+      result = round == 0
+                   ? Summary(*plan)
+                   : absl::StrCat(report.done ? "balanced: " : "moved: ", moved, " moves, ",
+                                  Bytes(bytes), "; ", Differ(plan->before, plan->primaries_before),
+                                  Rest(plan->before, plan->primaries_before));
       break;
     }
     if (absl::Status begun = BeginMoves(*plan, state->view, coordinator); !begun.ok()) return begun;
@@ -269,7 +301,7 @@ void AddRebalance(CLI::App* command, RebalanceOptions* options) {
 }
 
 absl::StatusOr<BalancePlan> PlanFor(const ClusterState& state) {
-  if (absl::Status status = server::MayBalance(state.view); !status.ok()) return status;
+  if (absl::Status status = server::MayPlanBalance(state.view); !status.ok()) return status;
   server::ServerReports reports;
   for (const ServerState& server : state.servers) {
     if (server.server.state() == v1::Server::SILENT) continue;
@@ -288,19 +320,27 @@ absl::StatusOr<BalancePlan> PlanFor(const ClusterState& state) {
 
 std::string PlanText(const BalancePlan& plan, const ClusterState& state) {
   constexpr auto kRight = TextTable::Align::kRight;
-  std::string text = Summary(plan) + "\n\n";
+  std::string text = Summary(plan) + "\n" + Notes(plan, state.view) + "\n";
   TextTable servers({{"SERVER"},
+                     {"LIMIT", kRight},
+                     {"BYTES", kRight},
+                     {"OF SHARE", kRight},
+                     {"AFTER", kRight},
+                     {"OF SHARE", kRight},
+                     {"PRIMARIES", kRight},
                      {"BYTES", kRight},
                      {"AFTER", kRight},
-                     {"OF PRIMARIES", kRight},
-                     {"AFTER", kRight}});
+                     {"BYTES", kRight}});
   for (const server::ServerBalance& server : plan.servers) {
-    servers.AddRow({Printable(ServerName(server.server, state.view)), Bytes(server.bytes_before),
-                    Bytes(server.bytes_after), Bytes(server.primary_before),
-                    Bytes(server.primary_after)});
+    servers.AddRow({Printable(ServerName(server.server, state.view)),
+                    server.memory_limit == 0 ? "none" : Bytes(server.memory_limit),
+                    Bytes(server.bytes_before), Apart(server.load_before),
+                    Bytes(server.bytes_after), Apart(server.load_after),
+                    absl::StrCat(server.primaries_before), Bytes(server.primary_before),
+                    absl::StrCat(server.primaries_after), Bytes(server.primary_after)});
   }
   absl::StrAppend(&text, servers.ToString());
-  if (plan.before <= server::kBalanced || plan.moves.empty()) return text;
+  if (plan.balanced() || plan.moves.empty()) return text;
   TextTable moves({{"PARTITION", kRight}, {"REPLICA"}, {"FROM"}, {"TO"}, {"BYTES", kRight}});
   for (const BalanceMove& move : plan.moves) {
     moves.AddRow({absl::StrCat(move.partition), Role(move),
@@ -320,13 +360,16 @@ absl::StatusOr<MoveReport> RunRebalance(const RebalanceOptions& options, bool js
   absl::StatusOr<BalancePlan> plan = PlanFor(*state);
   if (!plan.ok()) return plan.status();
   // One within the bound is left alone.
-  if (plan->before <= server::kBalanced) {
+  if (plan->balanced()) {
     plan->moves.clear();
     plan->bytes = 0;
     plan->after = plan->before;
+    plan->primaries_after = plan->primaries_before;
     for (server::ServerBalance& server : plan->servers) {
       server.bytes_after = server.bytes_before;
       server.primary_after = server.primary_before;
+      server.primaries_after = server.primaries_before;
+      server.load_after = server.load_before;
     }
   }
   MoveReport report;

@@ -1,4 +1,4 @@
-// `verbena rebalance`: spreads the bytes of partitions over the servers, by planned moves.
+// `verbena rebalance`: spreads bytes and primaries of partitions over servers, by planned moves.
 //
 // **Thread safety**: one owner thread.
 #ifndef VERBENA_SERVER_CLI_VERBENA_REBALANCE_COMMAND_H_
@@ -25,8 +25,8 @@ void AddRebalance(CLI::App* command, RebalanceOptions* options);
 
 // Prints the plan, carries it out with progress on standard error, or ends all moves. `apply` plans
 // again when its moves have ended, until the servers are balanced or nothing helps.
-// FAILED_PRECONDITION: see server::MayBalance(); or a live server did not answer, so its load is
-// not known. CANCELLED: interrupted; the moves go on.
+// FAILED_PRECONDITION: see server::MayBalance() (`apply`), MayPlanBalance() (`plan`); or a live
+// server did not answer, so its load is not known. CANCELLED: interrupted; the moves go on.
 absl::StatusOr<MoveReport> RunRebalance(const RebalanceOptions& options, bool json,
                                         const Coordinator& coordinator, ClusterReader* reader);
 

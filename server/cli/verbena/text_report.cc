@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "proto/control/view_tables.h"
+#include "proto/protocol_version.h"
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/limits.h"
@@ -44,6 +45,7 @@ std::string ServersText(const ClusterState& state) {
                    {"COPIED", kRight},
                    {"INCARNATION", kRight},
                    {"VERSION"},
+                   {"PROTOCOL"},
                    {"ZONE"},
                    {"ADDRESS"}});
   for (const ServerState& server : state.servers) {
@@ -56,6 +58,7 @@ std::string ServersText(const ClusterState& state) {
                     absl::StrCat(count.learners), absl::StrCat(count.lost),
                     absl::StrCat(copies.lag), CopiedWord(copies), absl::StrCat(incarnation),
                     server.server.version().empty() ? "-" : Printable(server.server.version()),
+                    DescribeProtocols(ProtocolsOf(server.server.protocol())),
                     server.server.zone().empty() ? "-" : Printable(server.server.zone()),
                     Printable(server.server.address())});
     }
