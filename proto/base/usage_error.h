@@ -48,6 +48,16 @@ inline std::string ValuesOf(const CLI::App& command, const std::string& name) {
   return "a number";
 }
 
+// What an option's type says of its values, without CLI11's own names: "SECONDS", "[0 - 64]"; may
+// be empty.
+inline std::string NamedValues(const std::string& type) {
+  for (const std::string own : {"UINT", "INT", "FLOAT", "TEXT"}) {
+    if (type == own) return "";
+    if (type.rfind(own + ":", 0) == 0) return type.substr(own.size() + 1);
+  }
+  return type;
+}
+
 // CLI11's texts, with option, value and allowed values. Others are as they are.
 inline std::string InOurWords(const CLI::App& command, const std::string& text) {
   const auto wrong = [](const std::string& name, const std::string& value,
@@ -135,8 +145,8 @@ inline std::string UsageError(const CLI::App& app, const CLI::ParseError& error)
   if (const size_t at = text.find(missing);
       error.get_name() == "ArgumentMismatch" && at != std::string::npos) {
     const size_t type = at + missing.size();
-    return absl::StrCat(text.substr(0, at),
-                        " needs a value: ", text.substr(type, text.find(' ', type) - type));
+    const std::string values = NamedValues(text.substr(type, text.rfind(" missing") - type));
+    return absl::StrCat(text.substr(0, at), " needs a value", values.empty() ? "" : ": ", values);
   }
   return InOurWords(*command, text);
 }

@@ -98,11 +98,15 @@ class Planner {
     return counts_partitions_ ? 0 : static_cast<uint64_t>(weight);
   }
 
-  // Room for the smallest partition, beside what a move keeps free.
+  // Whether it has partitions, or room for the smallest one, beside what a move keeps free.
   bool HoldsPartition(const BalanceServer& server) const {
     if (server.memory_limit == 0 || counts_partitions_) return true;
     uint64_t least = UINT64_MAX;
     for (const BalancePartition& p : input_.partitions) {
+      const bool has = p.primary == server.incarnation ||
+                       std::find(p.followers.begin(), p.followers.end(), server.incarnation) !=
+                           p.followers.end();
+      if (p.bytes > 0 && has) return true;  // it is to be relieved of them
       if (p.bytes > 0) least = std::min(least, p.bytes);
     }
     return static_cast<double>(least) <=

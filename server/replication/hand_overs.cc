@@ -42,6 +42,11 @@ int64_t HandOvers::NextNanos(int64_t now) const {
   return delayed_ && now < paused_until_ns_ ? paused_until_ns_ : kNever;
 }
 
+void HandOvers::Pause(int64_t now) {
+  const int64_t pause = (now - together_ns_) * kPauseFactor * std::max<int64_t>(handing_over_, 1);
+  paused_until_ns_ = now + std::min(pause, kLongestPause);
+}
+
 void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::Engine* engine,
                        int64_t now) {
   planned_.clear();
@@ -65,10 +70,7 @@ void HandOvers::Follow(const v1::ClusterView& view, const PeerId& self, shard::E
     engine->replicas().Unseal(id);
     return true;
   });
-  if (any_stopped && !AnyStopped()) {
-    const int64_t pause = (now - together_ns_) * kPauseFactor * handing_over_;
-    paused_until_ns_ = now + std::min(pause, kLongestPause);
-  }
+  if (any_stopped && !AnyStopped()) Pause(now);
 }
 
 uint64_t HandOvers::Surplus(uint32_t partition) const {
@@ -121,6 +123,7 @@ uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLe
     engine->replicas().Unseal(partition);
     stopped.resumed = true;
     stopped.since_ns = now;
+    if (!AnyStopped()) Pause(now);
     return 0;
   }
   if (stopped.closing) return 0;

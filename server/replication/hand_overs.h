@@ -69,6 +69,8 @@ class HandOvers {
   // Those that are not served now.
   bool AnyStopped() const;
   bool MayStop(int64_t now);
+  // The last of those that stopped together goes on.
+  void Pause(int64_t now);
 
   bool between_steps_ = false;           // partitions stop between steps
   int64_t handing_over_ = 0;             // servers

@@ -60,9 +60,11 @@ void ReplicaLeases::FollowPrimary(const v1::Partition& p, Part* part, const Part
                                   int64_t now) {
   part->role = Role::kPrimary;
   if (was.role == Role::kPrimary) part->serve_from = was.serve_from;
-  // The primary before has stopped to read, and so had others before it.
-  const bool released =
-      p.released_epoch() == p.epoch() && was.role == Role::kFollower && was.epoch + 1 == p.epoch();
+  // The primary before has stopped to read, and so had others before it. The view in which this
+  // learner became a follower may have been left out on the way to here.
+  const bool released = p.released_epoch() == p.epoch() &&
+                        (was.role == Role::kFollower || was.role == Role::kLearner) &&
+                        was.epoch + 1 == p.epoch();
   if (released) part->given_until = 0;
   if (was.role == Role::kFollower && !released) part->serve_from = was.heard_ns + lease_ns_;
   const bool waits = part->given_until > std::max(part->serve_from, now);

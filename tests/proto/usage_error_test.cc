@@ -46,6 +46,9 @@ TEST_CASE("errors of command lines have option, value and allowed values") {
   CHECK(p.Error({"--bogus"}) == "unknown option '--bogus'");
   CHECK(p.Error({"stray"}) == "unexpected argument 'stray'");
   CHECK(p.Error({"--file"}) == "--file needs a value: FILE");
+  CHECK(p.Error({"--count"}) == "--count needs a value");
+  CHECK(p.Error({"--share"}) == "--share needs a value: [1 - 99]");
+  CHECK(p.Error({"--kind"}) == "--kind needs a value: {small,large}");
   CHECK(p.Error({"--count", "x"}) == "--count: 'x' is not allowed: an integer from 0");
   CHECK(p.Error({"--rate", "fast"}) == "--rate: 'fast' is not allowed: a number");
   CHECK(p.Error({"--kind", "huge"}) == "--kind: 'huge' is not allowed: small, large");

@@ -245,6 +245,20 @@ TEST_CASE("balance: a server whose memory limit holds no partition is left out")
   CHECK(plan.servers[0].memory_limit == 1 << 20);
 }
 
+TEST_CASE("regression: balance: a server whose limit holds less than it has is relieved") {
+  BalanceInput input = {.servers = {Named(1), Named(2)},
+                        .partitions = {On(0, 95, 1), On(1, 95, 2), On(2, 95, 2)}};
+  input.servers[0].memory_limit = 100;
+  input.servers[0].memory_reserved = 95;
+  input.servers[1].memory_limit = 10'000;
+  const BalancePlan plan = PlanBalance(input, {});
+  CHECK(plan.too_small.empty());
+  CHECK(plan.before > 1);
+  REQUIRE(plan.moves.size() == 1);
+  CHECK(plan.moves[0].partition == 0);
+  CHECK(plan.moves[0].to == 2);
+}
+
 TEST_CASE("balance: a plan has at most the moves that are allowed, the same first ones") {
   const BalanceInput input = Pair(240, 1000, 3);
   const BalancePlan all = PlanBalance(input, {});

@@ -199,8 +199,10 @@ absl::StatusOr<MoveReport> ApplyPlan(const RebalanceOptions& options, bool json,
   std::string result;
   double first = 0, last = 0;
   for (int round = 0; round < kMostRounds; ++round) {
-    const absl::StatusOr<ClusterState> state = ReadLoad(reader, &line);
-    if (!state.ok()) return Interrupted(state.status(), kGoesOn);
+    // Before the first moves there is nothing to wait for.
+    const absl::StatusOr<ClusterState> state =
+        round == 0 ? reader->Read(/*with_servers=*/true) : ReadLoad(reader, &line);
+    if (!state.ok()) return round == 0 ? state.status() : Interrupted(state.status(), kGoesOn);
     if (absl::Status status = server::MayBalance(state->view); !status.ok()) return status;
     const absl::StatusOr<BalancePlan> plan = PlanFor(*state);
     if (!plan.ok()) return plan.status();

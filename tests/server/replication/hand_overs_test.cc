@@ -107,5 +107,16 @@ TEST_CASE("hand-overs: the pause is bounded") {
   CHECK(moving.Ready(1, handed_over + HandOvers::kLongestPause));
 }
 
+TEST_CASE("regression: hand-overs: after a stop that is given up the next ones pause, too") {
+  Moving moving;
+  CHECK(moving.Ready(0, kStart));
+  const int64_t given_up = kStart + 501 * kMilli;  // it was not asked for within half a lease
+  CHECK_FALSE(moving.Ready(0, given_up));
+  CHECK_FALSE(moving.Stopped(0));
+  CHECK_FALSE(moving.Ready(1, given_up));
+  CHECK_FALSE(moving.Stopped(1));
+  CHECK(moving.Ready(1, given_up + HandOvers::kLongestPause));
+}
+
 }  // namespace hand_overs_test
 }  // namespace verbena::server

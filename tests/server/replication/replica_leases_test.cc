@@ -362,6 +362,25 @@ TEST_CASE("failpoint: leases: a learner that becomes the primary forgets the lea
   CHECK(early >= 4);
 }
 
+TEST_CASE(
+    "regression: leases: who was handed a partition over waits for no lease, whatever views came") {
+  const As as = GENERATE(As::kFollower, As::kLearner);
+  ReplicaLeases leases;
+  leases.Follow(View({{kTwo, kOne, as}}), kOne, kStart);
+  CHECK(leases.OnBeacon(kTwo, Of(0), kStart) == ReplyStatus::kOk);
+  v1::ClusterView view = View({{kOne, kTwo, As::kFollower, 3, 2}});
+  SECTION("planned") {
+    view.mutable_partitions(0)->set_released_epoch(2);
+    leases.Follow(view, kOne, kStart);
+    CHECK(leases.MayServe(0, kStart));
+  }
+  SECTION("planned, once before") {
+    view.mutable_partitions(0)->set_released_epoch(1);
+    leases.Follow(view, kOne, kStart);
+    CHECK_FALSE(leases.MayServe(0, kStart));
+  }
+}
+
 TEST_CASE("leases: a learner that answered no beacon gave no lease, nor did another incarnation") {
   ReplicaLeases leases;
   SECTION("a learner") {
