@@ -20,7 +20,7 @@ EngineCore::EngineCore(EngineOptions o)
       records(this),
       catch_up(this),
       proofs(this),
-      copies(this),
+      copies(this, &pool, options.replica_log),
       checkpoints(this),
       restores(this),
       cold_events(this) {

@@ -67,6 +67,7 @@ struct Failpoints {
   Failpoint all_or_nothing;       // a dense table is not served where its copies find no memory
   Failpoint wait_for_open_steps;  // a push without room at its follower waits for open steps, too
   Failpoint refuse_told_rows;     // an apply that its follower has waits for the job's limit
+  Failpoint skip_tail;            // records of a new primary's tail count as applied
   Failpoint resume_unequal;       // a replica goes on under a new primary from another record
   Failpoint never_quiet;          // catch-up never makes applies wait
   Failpoint seal_open_steps;      // a planned move loses the pushes of a step that has begun

@@ -49,6 +49,7 @@ CopyRoom Copies::Room() const {
 void Copies::Forget(uint32_t partition) {
   core_.pool.ReturnScratch(copies_[partition].parts);
   copies_[partition] = {};
+  tails_.Forget(partition);
 }
 
 void Copies::Keep(uint32_t partition) {
@@ -61,13 +62,57 @@ void Copies::Keep(uint32_t partition) {
 
 // A primary's records come in one order to all of its replicas: at the same record of the same
 // primary they are equal. Records of one number may be of different primaries.
-ReplyStatus Copies::Resume(uint32_t partition, const ReplicaHeader& header) {
-  const CopyState& copy = copies_[partition];
-  const bool equal = copy.kept && !copy.learning && copy.sequence == header.version &&
-                     copy.record_epoch == header.applies;
-  return equal || (copy.kept && VERBENA_FAILPOINT(shard, resume_unequal))
-             ? ReplyStatus::kOk
-             : ReplyStatus::kOutOfRange;
+ReplyStatus Copies::Resume(const Copied& begin) {
+  const CopyState& copy = copies_[begin.partition];
+  const auto equal = [&] {
+    return copy.sequence == begin.header.version && copy.record_epoch == begin.header.applies;
+  };
+  if (copy.kept && VERBENA_FAILPOINT(shard, resume_unequal)) return ReplyStatus::kOk;
+  if (!copy.kept || copy.learning) return ReplyStatus::kOutOfRange;
+  if (equal()) return ReplyStatus::kOk;
+  if (begin.data.empty() || copy.sequence > begin.header.version) return ReplyStatus::kOutOfRange;
+  // From the record on that is the last one here. An attempt that had no memory goes on there.
+  const auto is_last = [&](uint64_t sequence, uint64_t epoch) {
+    return copy.sequence == sequence && copy.record_epoch == epoch;
+  };
+  TailBase base;
+  bool found = false;
+  const ReplyStatus status =
+      CopyTails::Decode(begin.data, begin.partition, &base,
+                        [&](const TailRecord& record, absl::Span<const std::byte> data) {
+                          found |= is_last(base.sequence, base.epoch);
+                          if (!found) {
+                            found = is_last(record.group.sequence, record.group.epoch);
+                            return ReplyStatus::kOk;
+                          }
+                          if (record.group.sequence != copy.sequence + 1)
+                            return ReplyStatus::kOutOfRange;
+                          return ApplyOfTail(record, data);
+                        });
+  if (status != ReplyStatus::kOk) return status;
+  return equal() ? ReplyStatus::kOk : ReplyStatus::kOutOfRange;
+}
+
+ReplyStatus Copies::ApplyOfTail(const TailRecord& record, absl::Span<const std::byte> data) {
+  const ReplicaKind kind = record.header.kind;
+  if (kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete) return ReplyStatus::kMalformed;
+  Copied c;
+  c.partition = record.group.partition;
+  c.group = record.group;
+  c.header = record.header;
+  c.data = data;
+  const ReplyStatus status =
+      VERBENA_FAILPOINT(shard, skip_tail) ? ReplyStatus::kOk : Apply(record.table, &c);
+  if (status != ReplyStatus::kOk) return status;
+  copies_[c.partition].sequence = c.group.sequence;
+  copies_[c.partition].record_epoch = c.group.epoch;
+  return ReplyStatus::kOk;
+}
+
+ReplyStatus Copies::Apply(uint32_t table, Copied* c) {
+  if (c->header.kind == ReplicaKind::kNothing) return ReplyStatus::kOk;
+  const ReplyStatus status = FindCopied(table, c);
+  return status != ReplyStatus::kOk || c->state == nullptr ? status : records_.Apply(*c);
 }
 
 void Copies::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
@@ -171,7 +216,7 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   if (begin && learner && !MayLearn(c.header)) {
     answer.status = ReplyStatus::kMemoryLimit;
   } else if (begin && (c.header.flags & kReplicaResume) != 0) {
-    answer.status = Resume(group.partition, c.header);
+    answer.status = Resume(c);
     if (answer.status == ReplyStatus::kOk) copy.begun = true;
   } else if (begin) {
     answer.status = Begin(group.partition);
@@ -181,15 +226,22 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   } else if (c.header.kind == ReplicaKind::kComplete) {
     copy.learning = false;
     copy.expected = 0;
-  } else if (c.header.kind != ReplicaKind::kNothing) {
-    answer.status = FindCopied(record.header.table, &c);
-    if (answer.status == ReplyStatus::kOk && c.state != nullptr) answer.status = records_.Apply(c);
+  } else {
+    answer.status = Apply(record.header.table, &c);
+  }
+  if (answer.status == ReplyStatus::kOk) {
+    if (copy.beside_others && !begin && !copy.learning && c.header.kind != ReplicaKind::kComplete) {
+      tails_.Add(group.partition, record.header.table, group, c.header, c.data);
+    } else {
+      tails_.Begin(group.partition, group);
+    }
   }
   core_.pool.SetFor(OwnMemory());
   core_.pool.ReturnScratch(std::exchange(copy.parts, {}));
   copy.parts_bytes = 0;
   if (answer.status == ReplyStatus::kMemoryLimit) {
     ++core_.sink.counters.memory_refusals;
+    tails_.Trim();
     core_.pool.Trim();  // idle buffers may be in the way of the next attempt
   }
   if (answer.status == ReplyStatus::kOk) {

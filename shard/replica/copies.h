@@ -17,13 +17,16 @@
 #include "absl/types/span.h"
 #include "shard/engine.h"
 #include "shard/replica/copy_records.h"
+#include "shard/replica/copy_tails.h"
+#include "shard/replica/log_limits.h"
 #include "shard/table/buffer_pool.h"
 
 namespace verbena::shard {
 
 class Copies {
  public:
-  explicit Copies(EngineCore* core) : core_(*core), records_(core) {}
+  Copies(EngineCore* core, BufferPool* pool, const ReplicaLogLimits& limits)
+      : core_(*core), records_(core), tails_(pool, limits) {}
   ~Copies();
 
   // Takes a record of the partition's primary. kOk, kDuplicate: it is applied (or, if it is a part,
@@ -36,7 +39,19 @@ class Copies {
   CopyRoom Room() const;
 
   // ---- for the engine's parts ----
-  void Resize(size_t partitions) { copies_.resize(partitions); }
+  void Resize(size_t partitions) {
+    copies_.resize(partitions);
+    tails_.Resize(partitions);
+  }
+  // Whether the replica is a follower beside others: it keeps a tail for them.
+  void SetBesideOthers(uint32_t partition, bool beside) {
+    copies_[partition].beside_others = beside;
+  }
+  // See CopyTails::Encode().
+  Buffer EncodeTail(uint32_t partition, uint32_t* bytes) const {
+    *bytes = 0;
+    return copies_[partition].learning ? Buffer() : tails_.Encode(partition, bytes);
+  }
   // How many shards of other servers have replicas on this server.
   void CountSenders(const v1::ClusterView& view);
   // The partition has no replica here any more, or one that begins anew.
@@ -73,8 +88,9 @@ class Copies {
     bool begun = false;     // by a kBegin in this epoch
     bool kept = false;      // begun in an earlier epoch only, with the contents up to `sequence`
     bool learning = false;  // and not complete
-    uint64_t expected = 0;  // of a learner: bytes that rows to come will take
-    uint64_t sequence = 0;  // of the last record
+    bool beside_others = false;
+    uint64_t expected = 0;      // of a learner: bytes that rows to come will take
+    uint64_t sequence = 0;      // of the last record
     uint64_t record_epoch = 0;  // in which it came
     // The parts of the next one, as far as they have come.
     Buffer parts;
@@ -87,7 +103,11 @@ class Copies {
                        absl::Span<const std::byte>* data, bool* whole);
   ReplyStatus Begin(uint32_t partition);
   // A new primary continues with the contents that are here.
-  ReplyStatus Resume(uint32_t partition, const ReplicaHeader& header);
+  ReplyStatus Resume(const Copied& begin);
+  // A record of the new primary's tail, which the replica lacks.
+  ReplyStatus ApplyOfTail(const TailRecord& record, absl::Span<const std::byte> data);
+  // A record that is not a kBegin.
+  ReplyStatus Apply(uint32_t table, Copied* c);
   // The table's slice becomes a new one, whatever was here of it.
   ReplyStatus MakeFresh(uint32_t partition, TableState* state);
   ReplyStatus FindCopied(uint32_t table, Copied* copied);
@@ -100,6 +120,7 @@ class Copies {
 
   EngineCore& core_;
   CopyRecords records_;
+  CopyTails tails_;
   std::vector<CopyState> copies_;  // by partition
   uint64_t senders_ = 0;           // CountSenders()
   uint32_t server_shards_ = 1;     // of this server

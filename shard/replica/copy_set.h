@@ -24,6 +24,7 @@
 
 #include "absl/types/span.h"
 #include "shard/engine.h"
+#include "shard/table/buffer_pool.h"
 
 namespace verbena::shard {
 
@@ -90,6 +91,8 @@ class CopySet {
     bool learner = false;
     bool kept = false;        // a follower of the primary before, as this shard was
     uint64_t last_epoch = 0;  // kept: in which this shard received its last record
+    Buffer tail = {};         // kept: payload of its kBegin, scratch; may be empty
+    uint32_t tail_bytes = 0;
   };
   struct Copy {
     CopyId id;

@@ -7,11 +7,6 @@
 #include "shard/failpoints.h"
 
 namespace verbena::shard {
-namespace {
-
-bool HasRows(ReplicaKind k) { return k == ReplicaKind::kRows || k == ReplicaKind::kRowStates; }
-
-}  // namespace
 
 ReplicaLog::~ReplicaLog() {
   for (Partition& p : partitions_) {
@@ -124,6 +119,8 @@ void ReplicaLog::BeginCopy(uint32_t partition, const CopySet::CopyOf& copy, uint
   begin.header.flags = copy.learner ? kReplicaLearner : copy.kept ? kReplicaResume : 0;
   begin.header.version = copy.kept ? sequence : 0;
   begin.header.applies = copy.kept ? copy.last_epoch : 0;
+  begin.header.total_bytes = copy.tail_bytes;
+  begin.data = copy.tail;
   Add(std::move(begin));
   if (!copy.learner) p.copies.Require(copy.id);
 }
@@ -198,7 +195,8 @@ uint64_t ReplicaLog::Add(Append append) {
        cursor.begun_as_learner) ||
       (VERBENA_FAILPOINT(shard, forget_proved) && cursor.proved && !cursor.complete);
   e.rows_to_come = append.header.kind == ReplicaKind::kRows && to_come;
-  if (HasRows(append.header.kind)) {
+  const ReplicaKind kind = append.header.kind;
+  if (kind == ReplicaKind::kRows || kind == ReplicaKind::kRowStates) {
     rooms_.Logged(append.partition, append.table, e.group.sequence);
   }
   p.unapplied += e.applied ? 0 : 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "proto/protocol_version.h"
 #include "shard/engine_core.h"
 #include "shard/failpoints.h"
 
@@ -32,11 +33,16 @@ void Replicas::FollowView(const v1::ClusterView& view, const ViewDifference& wha
       if (promoted && core_.copies.announced(id, table)) announced.push_back(table);
     }
     const uint64_t last_epoch = core_.copies.record_epoch(id);
-    core_.copies.Forget(id);
     std::vector<CopySet::CopyOf> copies;
     for (const v1::Replica& r : p.followers()) {
       copies.push_back({{r.server(), r.shard()}, r.since(), false, promoted, last_epoch});
+      // Programs of earlier versions take no payload there.
+      CopySet::CopyOf& copy = copies.back();
+      if (promoted && ProtocolInForce(view) >= 11) {
+        copy.tail = core_.copies.EncodeTail(id, &copy.tail_bytes);
+      }
     }
+    core_.copies.Forget(id);
     for (const v1::Replica& r : p.learners()) {
       copies.push_back({{r.server(), r.shard()}, r.since(), true, false});
     }

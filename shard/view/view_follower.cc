@@ -64,6 +64,7 @@ void ViewFollower::UpdatePartitions(const v1::ClusterView& view) {
     const bool kept = was.copy && info.copy && !again && !lost;
     if (info.copy && kept && info.epoch_changed) core_.copies.Keep(p.id());
     if (!info.ours && !kept) core_.copies.Forget(p.id());
+    core_.copies.SetBesideOthers(p.id(), info.copy && p.followers_size() > 1);
     core_.partitions_moved |= info.epoch_changed || info.ours != was.ours ||
                               info.copy != was.copy || info.since != was.since || info.renewed ||
                               info.promoted || info.stale;

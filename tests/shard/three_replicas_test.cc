@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/protocol_version.h"
 #include "shard/failpoints.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_pair.h"
@@ -24,6 +25,7 @@ class Trio {
     for (const uint64_t server : {kServer, kFirst, kSecond, kThird}) {
       engines_[server] = std::make_unique<RowFixture>(OnePartition(v1::CONSISTENCY_ASYNC), server);
     }
+    of(kServer).view.set_protocol(kProtocolVersion);
   }
 
   RowFixture& of(uint64_t server) { return *engines_.at(server); }
@@ -177,9 +179,31 @@ TEST_CASE("three replicas: the other follower goes on under the next primary") {
     trio.Promote();
     CHECK(trio.Ship(kFirst).at(kSecond) == ReplyStatus::kOutOfRange);
   }
-  SECTION("nothing is read of the primary before the other one is known to have it") {
+  SECTION("records that it lacks come with the first one of the primary") {
+    for (int i = 0; i < 3; ++i) trio.Push(kServer, keys);
+    trio.Ship(kServer, {kSecond});
+    CHECK(trio.acknowledged == 1);
+    trio.Promote();
+    CHECK(trio.Lookup(kFirst, keys) == ReplyStatus::kNotReady);
+    CHECK(trio.Ship(kFirst).at(kSecond) == ReplyStatus::kOk);
+    CHECK(trio.Lookup(kFirst, keys) == ReplyStatus::kOk);
+    // The next primary is lost before there is another copy: 3 less 5.
+    trio.Push(kFirst, keys);
+    trio.Ship(kFirst);
+    CHECK(trio.acknowledged == 2);
+    trio.Promote();
+    CHECK(trio.of(kSecond).ReadRow(keys[0])[0] == -2);
+  }
+  SECTION("a server of an earlier protocol gets no such records") {
+    trio.of(kServer).view.set_protocol(10);
     trio.Push(kServer, keys);
     trio.Ship(kServer, {kSecond});
+    trio.Promote();
+    CHECK(trio.Ship(kFirst).at(kSecond) == ReplyStatus::kOutOfRange);
+  }
+  SECTION("nothing is read of the primary before the other one is known to have it") {
+    trio.Push(kServer, keys);
+    trio.Ship(kServer, {kFirst});
     trio.Promote();
     CHECK(trio.Lookup(kFirst, keys) == ReplyStatus::kNotReady);
     CHECK(trio.Ship(kFirst).at(kSecond) == ReplyStatus::kOutOfRange);
@@ -189,7 +213,7 @@ TEST_CASE("three replicas: the other follower goes on under the next primary") {
     trio.partition()->set_configuration(trio.partition()->configuration() + 1);
     trio.Apply();
     CHECK(trio.Lookup(kFirst, keys) == ReplyStatus::kOk);
-    CHECK(trio.of(kFirst).ReadRow(keys[0])[0] == 1);
+    CHECK(trio.of(kFirst).ReadRow(keys[0])[0] == 2);
   }
   SECTION("and if it takes over itself, with that record, it loses nothing") {
     trio.Push(kServer, keys);
@@ -351,6 +375,23 @@ TEST_CASE("regression: a push between a table and its chunks reaches a learner a
 TEST_CASE(
     "regression: async dense pushes reach a learner for the chunks that it has, and no others") {
   LearnUnderPushes(6);
+}
+
+TEST_CASE("failpoint: three replicas: a primary's tail is not applied") {
+  const Planted failpoint(&Failpoints::skip_tail);
+  Trio trio;
+  trio.Add(kFirst, false);
+  trio.Add(kSecond, false);
+  trio.Apply();
+  const std::vector<uint64_t> keys = trio.of(kServer).KeysIn(0, 3);
+  trio.Push(kServer, keys);
+  trio.Ship(kServer);
+  trio.Push(kServer, keys);
+  trio.Ship(kServer, {kSecond});
+  trio.Promote();
+  CHECK(trio.Ship(kFirst).at(kSecond) == ReplyStatus::kOk);
+  trio.Promote();
+  CHECK(trio.of(kSecond).ReadRow(keys[0])[0] == 2);  // of two pushes one
 }
 
 TEST_CASE("failpoint: three replicas: a replica goes on from another record") {
