@@ -71,31 +71,37 @@ ReplyStatus Copies::Resume(const Copied& begin) {
   if (!copy.kept || copy.learning) return ReplyStatus::kOutOfRange;
   if (equal()) return ReplyStatus::kOk;
   if (begin.data.empty() || copy.sequence > begin.header.version) return ReplyStatus::kOutOfRange;
-  // From the record on that is the last one here. An attempt that had no memory goes on there.
-  const auto is_last = [&](uint64_t sequence, uint64_t epoch) {
-    return copy.sequence == sequence && copy.record_epoch == epoch;
-  };
+  // Checked as a whole first, so that only a record's own refusal leaves a part applied.
   TailBase base;
+  uint64_t sequence = 0, epoch = 0;
   bool found = false;
-  const ReplyStatus status =
-      CopyTails::Decode(begin.data, begin.partition, &base,
-                        [&](const TailRecord& record, absl::Span<const std::byte> data) {
-                          found |= is_last(base.sequence, base.epoch);
-                          if (!found) {
-                            found = is_last(record.group.sequence, record.group.epoch);
-                            return ReplyStatus::kOk;
-                          }
-                          if (record.group.sequence != copy.sequence + 1)
-                            return ReplyStatus::kOutOfRange;
-                          return ApplyOfTail(record, data);
-                        });
+  const auto is_last = [&] { return copy.sequence == sequence && copy.record_epoch == epoch; };
+  const ReplyStatus status = CopyTails::Decode(
+      begin.data, begin.partition, &base,
+      [&](const TailRecord& record, absl::Span<const std::byte>) {
+        if (sequence == 0) std::tie(sequence, epoch) = std::tie(base.sequence, base.epoch);
+        found |= is_last();
+        const ReplicaKind kind = record.header.kind;
+        if (record.group.sequence != sequence + 1 || kind == ReplicaKind::kBegin ||
+            kind == ReplicaKind::kComplete) {
+          return ReplyStatus::kMalformed;
+        }
+        std::tie(sequence, epoch) = std::tie(record.group.sequence, record.group.epoch);
+        return ReplyStatus::kOk;
+      });
   if (status != ReplyStatus::kOk) return status;
-  return equal() ? ReplyStatus::kOk : ReplyStatus::kOutOfRange;
+  if (!found || sequence != begin.header.version || epoch != begin.header.applies) {
+    return ReplyStatus::kOutOfRange;
+  }
+  // After the last one here. An attempt that had no memory continues where it ended.
+  return CopyTails::Decode(begin.data, begin.partition, &base,
+                           [&](const TailRecord& record, absl::Span<const std::byte> data) {
+                             if (record.group.sequence <= copy.sequence) return ReplyStatus::kOk;
+                             return ApplyOfTail(record, data);
+                           });
 }
 
 ReplyStatus Copies::ApplyOfTail(const TailRecord& record, absl::Span<const std::byte> data) {
-  const ReplicaKind kind = record.header.kind;
-  if (kind == ReplicaKind::kBegin || kind == ReplicaKind::kComplete) return ReplyStatus::kMalformed;
   Copied c;
   c.partition = record.group.partition;
   c.group = record.group;
@@ -106,6 +112,7 @@ ReplyStatus Copies::ApplyOfTail(const TailRecord& record, absl::Span<const std::
   if (status != ReplyStatus::kOk) return status;
   copies_[c.partition].sequence = c.group.sequence;
   copies_[c.partition].record_epoch = c.group.epoch;
+  tails_.Begin(c.partition, c.group);
   return ReplyStatus::kOk;
 }
 
