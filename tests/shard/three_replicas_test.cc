@@ -2,6 +2,8 @@
 // primary, the other goes on with it if it has the same records.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstddef>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,6 +12,7 @@
 
 #include "proto/protocol_version.h"
 #include "shard/failpoints.h"
+#include "shard/replica/copy_tails.h"
 #include "tests/shard/engine_fixture.h"
 #include "tests/shard/replica_pair.h"
 
@@ -375,6 +378,85 @@ TEST_CASE("regression: a push between a table and its chunks reaches a learner a
 TEST_CASE(
     "regression: async dense pushes reach a learner for the chunks that it has, and no others") {
   LearnUnderPushes(6);
+}
+
+// A follower that lacks three records of the next primary, and its kBegin.
+class Behind {
+ public:
+  Behind() {
+    trio.Add(kFirst, false);
+    trio.Add(kSecond, false);
+    trio.Apply();
+    keys = trio.of(kServer).KeysIn(0, 3);
+    trio.Push(kServer, keys);
+    trio.Ship(kServer);
+    for (int i = 0; i < 3; ++i) trio.Push(kServer, keys);
+    trio.Ship(kServer, {kSecond});
+    trio.Promote();
+    std::vector<ReplicaRecord> records;
+    trio.of(kFirst).engine->replicas().Take(&records, 1000);
+    for (const ReplicaRecord& r : records) {
+      if (r.header.kind == ReplicaKind::kBegin) begin = r;
+    }
+    REQUIRE(begin.to.server == kSecond);
+    REQUIRE(begin.header.total_bytes > 3 * sizeof(TailRecord));
+  }
+  ReplyStatus Deliver(const ReplicaRecord& record) {
+    const ReplicaBytes bytes(record);
+    return trio.of(kSecond)
+        .engine->copies()
+        .Replicate({kFirst, 0}, bytes.record(), bytes.payload())
+        .status;
+  }
+  // When it is the primary itself.
+  float value() {
+    trio.Promote();
+    return trio.of(kSecond).ReadRow(keys[0])[0];
+  }
+
+  Trio trio;
+  std::vector<uint64_t> keys;
+  ReplicaRecord begin = {};
+};
+
+TEST_CASE("three replicas: of a tail that is none, nothing is applied") {
+  Behind behind;
+  const bool resent = GENERATE(false, true);
+  ReplicaRecord wrong = behind.begin;
+  std::vector<std::byte> bytes(wrong.data.data, wrong.data.data + wrong.header.total_bytes);
+  wrong.data.data = bytes.data();
+  const auto field = [&](size_t record, size_t offset) {
+    size_t at = sizeof(TailBase);
+    for (size_t r = 0; r < record; ++r) {
+      TailRecord skipped;
+      std::memcpy(&skipped, bytes.data() + at, sizeof(skipped));
+      at += sizeof(skipped) +
+            (skipped.header.total_bytes + kTailAlignment - 1) / kTailAlignment * kTailAlignment;
+    }
+    return bytes.data() + at + offset;
+  };
+  ReplyStatus expected = ReplyStatus::kMalformed;
+  SECTION("cut") { wrong.header.total_bytes -= 1; }
+  SECTION("the last record's kind") { *field(2, offsetof(TailRecord, header)) = std::byte(0xff); }
+  SECTION("the last record's partition") { *field(2, offsetof(TailRecord, group)) = std::byte(1); }
+  SECTION("the last record's sequence") {
+    *field(2, offsetof(TailRecord, group) + offsetof(Group, sequence)) ^= std::byte(0x40);
+  }
+  SECTION("the last record's epoch") {
+    *field(2, offsetof(TailRecord, group) + offsetof(Group, epoch)) ^= std::byte(0x40);
+    expected = ReplyStatus::kOutOfRange;
+  }
+  SECTION("it ends before the primary's last record") {
+    wrong.header.total_bytes = static_cast<uint32_t>(field(2, 0) - bytes.data());
+    expected = ReplyStatus::kOutOfRange;
+  }
+  CHECK(behind.Deliver(wrong) == expected);
+  if (resent) {
+    CHECK(behind.Deliver(behind.begin) == ReplyStatus::kOk);
+    CHECK(behind.Deliver(behind.begin) == ReplyStatus::kDuplicate);
+  }
+  // 3 less 4, or less 1.
+  CHECK(behind.value() == (resent ? -1 : 2));
 }
 
 TEST_CASE("failpoint: three replicas: a primary's tail is not applied") {
