@@ -99,6 +99,7 @@ void EndStepRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply
   if (entry->parts.empty()) return tracker_.settlement.Settled(entry);
   ReplyStatus retry = ReplyStatus::kOk;
   std::vector<std::pair<uint32_t, ReplyStatus>> fatal;
+  const size_t groups = entry->parts.size();
   entry->KeepGroups([&](size_t i) {
     const ReplyStatus status = Settlement::GroupStatus(*entry, reply, i);
     const bool accepted = Settlement::Accepted(status) || status == ReplyStatus::kNonFinite;
@@ -118,6 +119,8 @@ void EndStepRequests::OnReply(Stream*, PendingRequest* entry, const Reply& reply
   if (table->sync) tracker_.poster.Prune(entry);
   if (entry->parts.empty() || tracker_.closed || table->dropped)
     return tracker_.settlement.Settled(entry);
+  // As of rows: an attempt that leaves fewer groups is not followed by a longer wait.
+  if (entry->parts.size() < groups) table->LaneOn(entry->stream)->backoff.Reset();
   if (retry != ReplyStatus::kOk) return tracker_.settlement.Retry(entry, retry);
   entry = tracker_.failover.ResendMoved(entry);
   if (entry == nullptr) return;

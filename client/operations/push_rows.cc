@@ -206,10 +206,10 @@ void PushRowsRequests::OnReply(Stream*, PendingRequest* entry, const Reply& repl
   if (late || refused) EndRefused(entry, groups, late);
   entry->KeepGroups(
       [&](size_t i) { return !Settlement::Accepted(statuses_[i]) && !SettlesRows(statuses_[i]); });
-  if (entry->parts.empty()) {
-    table->LaneOn(entry->stream)->backoff.Reset();
-    return tracker_.settlement.Settled(entry);
-  }
+  // Where partitions are handed over one after the other, each attempt leaves fewer of the groups:
+  // the wait before the next must not grow.
+  if (entry->parts.size() < groups) table->LaneOn(entry->stream)->backoff.Reset();
+  if (entry->parts.empty()) return tracker_.settlement.Settled(entry);
   tracker_.settlement.Retry(entry, again == ReplyStatus::kOk ? ReplyStatus::kUnavailable : again);
 }
 

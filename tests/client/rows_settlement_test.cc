@@ -68,6 +68,26 @@ TEST_CASE("only the refused groups of a record are sent again") {
   }
 }
 
+TEST_CASE("regression: attempts that each leave fewer groups do not wait longer and longer") {
+  FakeCluster::Options options;
+  options.partitions = 16;
+  FakeCluster cluster(options);
+  const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+  cluster.Join();
+  // As if the partitions were handed over one after the other.
+  std::map<uint32_t, uint32_t> asked;
+  cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (asked[s.partition]++ >= s.partition) return std::nullopt;
+    return ReplyStatus::kNotReady;
+  };
+  const int64_t begun = cluster.now();
+  auto push = cluster.PushRows(table, Keys(300), Memory(1, 300));
+  Good(&cluster, push);
+  CHECK(asked.size() == options.partitions);
+  CHECK(cluster.now() - begun <= 16 * client::kFirstBackoff);
+  CheckRows(cluster, table, 1, 300);
+}
+
 TEST_CASE("a lane lost in mid-push: every group is applied once") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     for (int lost_after = 0; lost_after < 6; ++lost_after) {
