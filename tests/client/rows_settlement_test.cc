@@ -84,7 +84,7 @@ TEST_CASE("regression: attempts that each leave fewer groups do not wait longer 
   auto push = cluster.PushRows(table, Keys(300), Memory(1, 300));
   Good(&cluster, push);
   CHECK(asked.size() == options.partitions);
-  CHECK(cluster.now() - begun <= 16 * client::kFirstBackoff);
+  CHECK(cluster.now() - begun <= 32 * client::kFirstBackoff);
   CheckRows(cluster, table, 1, 300);
 }
 
