@@ -53,7 +53,11 @@ inline std::string ValuesOf(const CLI::App& command, const std::string& name) {
 inline std::string NamedValues(const std::string& type) {
   for (const std::string own : {"UINT", "INT", "FLOAT", "TEXT"}) {
     if (type == own) return "";
-    if (type.rfind(own + ":", 0) == 0) return type.substr(own.size() + 1);
+    for (const std::string between : {":", " in "}) {
+      const std::string own_words = own + between;
+      // "INT:INT in [1 - 99]" has both.
+      if (type.rfind(own_words, 0) == 0) return NamedValues(type.substr(own_words.size()));
+    }
   }
   return type;
 }
