@@ -96,7 +96,7 @@ struct BalancePlan {
   uint64_t bytes = 0;                                // of all moves
   double before = 0, after = 0;                      // imbalance
   double primaries_before = 0, primaries_after = 0;  // imbalance of primaries
-  std::vector<uint64_t> too_small;                   // servers whose limit holds no partition
+  std::vector<uint64_t> too_small;                   // empty ones whose limit holds none
 
   bool balanced() const { return before <= kBalanced && primaries_before <= kPrimariesBalanced; }
 };

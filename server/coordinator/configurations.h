@@ -14,7 +14,8 @@
 //
 // Silence alone changes no configuration that has its data twice. The other replicas may still
 // reach the silent server; when they do not, they request a change themselves. After a promotion
-// the new primary drops a follower that is not at the same record; it is copied anew.
+// the new primary drops a follower that it cannot bring to its own last record (copy_tails.h); it
+// is copied anew.
 //
 // **Thread safety**: functions without state of their own, on a view.
 //
