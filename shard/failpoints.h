@@ -73,6 +73,7 @@ struct Failpoints {
   Failpoint seal_open_steps;      // a planned move loses the pushes of a step that has begun
   Failpoint old_place_answers;    // a primary that has stopped for a planned move still reads
   Failpoint keep_optimizer;       // replicas are not sent changes of the optimizer's values
+  Failpoint ignore_record_bytes;  // lanes have slots for the tables that their server knows alone
   Failpoint pass_early;           // a rank that has ended the step before this one is passed
 };
 

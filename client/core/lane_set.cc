@@ -105,6 +105,7 @@ void LaneSet::Ask(Stream* stream) {
   v1::OpenLaneRequest request = rdma::NewLaneRequest(session_->incarnation(), stream->server,
                                                      stream->shard, session_->view());
   request.set_rail(stream->rail);
+  request.set_record_bytes(stream->record_bytes);
   AddOffers(peer, &request);
   stream->state = Stream::State::kAsking;
   stream->changed_at = clock_->NowNanos();

@@ -266,15 +266,15 @@ bool Poster::Fits(Stream* stream, PendingRequest* entry, uint32_t payload_bytes)
   return false;
 }
 
-// The record fits no slot of this lane. A server sizes slots by its known tables, so a table
-// created after the lane was opened may need a new lane. If that one is too small too, the error is
-// final.
+// The record fits no slot of this lane. A server sizes slots by the tables that it knows, so a
+// table created after the lane was opened needs a new lane, whose request names the size: the
+// server may not know the table yet. If that one is too small too, the error is final.
 bool Poster::ReopenLarger(Stream* stream, PendingRequest* entry, uint32_t payload_bytes) {
   const rdma::LaneConfig& config = stream->lane->ticket().config;
   const size_t groups = std::max<size_t>(entry->parts.size(), 1);
   const uint32_t needed = PayloadOffset(static_cast<uint32_t>(groups)) + payload_bytes;
-  if (stream->wanted_slot_bytes < needed) {
-    stream->wanted_slot_bytes = needed;
+  if (stream->record_bytes < needed) {
+    stream->record_bytes = needed;
     tracker_.lanes->Close(stream, absl::UnavailableError("reopened for larger slots"));
     return false;
   }

@@ -11,6 +11,7 @@
 #include "proto/control/cluster_history.h"
 #include "proto/protocol_version.h"
 #include "server/executor/shard_core.h"
+#include "shard/failpoints.h"
 
 namespace verbena::server {
 namespace {
@@ -18,6 +19,9 @@ namespace {
 constexpr size_t kTokenBytes = sizeof(LaneHello::token);
 // A lane is not granted smaller than this.
 constexpr uint32_t kLeastSmallSlots = 4;
+// The header and the largest chunk that a table may have: a lane is not granted larger slots for
+// what its caller says alone.
+constexpr uint32_t kMaxRecordBytes = 4096 + (8 << 20);
 
 // splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 uint64_t NextRandom(uint64_t* state) {
@@ -100,15 +104,16 @@ absl::StatusOr<LanePeer> LaneGrants::CheckOpen(const v1::OpenLaneRequest& reques
   return core_.members.CheckOpener(request);
 }
 
-absl::StatusOr<rdma::LaneConfig> LaneGrants::FitLane() const {
+absl::StatusOr<rdma::LaneConfig> LaneGrants::FitLane(uint32_t record_bytes) const {
   rdma::LaneConfig config = core_.options.lane;
   // A chunk on its way to a replica has a header more.
   static_assert(PayloadOffset(1) + sizeof(ReplicaHeader) <= 4096);
-  const uint64_t chunk_slot =
-      (uint64_t{4096} + core_.largest_chunk.bytes() + kRecordAlignment - 1) / kRecordAlignment *
-      kRecordAlignment;
+  if (VERBENA_FAILPOINT(shard, ignore_record_bytes)) record_bytes = 0;
+  const uint64_t record = std::max<uint64_t>(4096 + core_.largest_chunk.bytes(),
+                                             std::min(record_bytes, kMaxRecordBytes));
+  const uint64_t slot = (record + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
   config.large_slot_bytes =
-      static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, chunk_slot));
+      static_cast<uint32_t>(std::max<uint64_t>(config.large_slot_bytes, slot));
   const uint64_t left =
       core_.options.lane_memory_limit > memory_ ? core_.options.lane_memory_limit - memory_ : 0;
   // No lane takes more than half of the free lane memory, so that later workers get smaller lanes
@@ -152,7 +157,7 @@ absl::Status LaneGrants::CheckFreeLanes(uint32_t rail) const {
 
 absl::Status LaneGrants::Shortage() const {
   if (!refused_) return absl::OkStatus();
-  if (absl::Status fits = FitLane().status(); !fits.ok()) return fits;
+  if (absl::Status fits = FitLane(0).status(); !fits.ok()) return fits;
   return CheckFreeLanes(0);
 }
 
@@ -195,7 +200,7 @@ absl::StatusOr<v1::OpenLaneResponse> LaneGrants::Open(const v1::OpenLaneRequest&
     return status;
   }
   refused_ = true;
-  absl::StatusOr<rdma::LaneConfig> config = FitLane();
+  absl::StatusOr<rdma::LaneConfig> config = FitLane(request.record_bytes());
   if (!config.ok()) return config.status();
   if (absl::Status status = CheckFreeLanes(request.rail()); !status.ok()) return status;
   refused_ = false;

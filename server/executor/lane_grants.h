@@ -62,7 +62,8 @@ class LaneGrants {
   // A job's lanes: granted, accepting, open and closing, without those in use that a new lane of
   // `peer` over `link` takes the place of.
   uint32_t LanesOf(uint64_t domain, const LanePeer& peer, size_t link) const;
-  absl::StatusOr<rdma::LaneConfig> FitLane() const;
+  // With large slots for a record of `record_bytes`, too.
+  absl::StatusOr<rdma::LaneConfig> FitLane(uint32_t record_bytes) const;
   // False: the system has no random numbers yet.
   bool NewToken(std::string* token);
   void Drop(const std::string& token);

@@ -320,6 +320,18 @@ TEST_CASE("large slots hold the largest chunk of any table") {
   CHECK(fixture.Grant(100).large_slot_bytes() >= 4096 + (1 << 20));
 }
 
+TEST_CASE("regression: large slots hold a record of a table that the server does not know yet") {
+  ShardFixture fixture;
+  fixture.SetWorkers({100});
+  const uint32_t known = fixture.Grant(100).large_slot_bytes();
+  v1::OpenLaneRequest request = fixture.Request(100);
+  request.set_record_bytes(known + 1);
+  CHECK(fixture.shard().OpenLane(request)->large_slot_bytes() > known);
+  // A caller's word alone gets slots for the largest chunk that a table may have.
+  request.set_record_bytes(UINT32_MAX);
+  CHECK(fixture.shard().OpenLane(request)->large_slot_bytes() == 4096 + (8 << 20));
+}
+
 TEST_CASE("a server with a new incarnation drops every lane of the old one", "[verbs]") {
   ShardFixture fixture;
   fixture.SetWorkers({100});
