@@ -20,10 +20,11 @@
 
 namespace verbena {
 
-// 10: programs that name no range when they join. 11: ranges are named, and records have the
-// version of their lane.
+// 10: programs that name no range when they join. 11: ranges are named, records have the version of
+// their lane, and followers answer pulls.
 inline constexpr uint32_t kProtocolVersion = 11;
 inline constexpr uint32_t kOldestProtocolVersion = 10;
+inline constexpr uint32_t kFollowersProtocol = 11;
 // Of programs that name none.
 inline constexpr uint32_t kUnnamedProtocolVersion = 10;
 

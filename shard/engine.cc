@@ -151,6 +151,7 @@ const Replicas& Engine::replicas() const { return core_->replicas; }
 Proofs& Engine::proofs() { return core_->proofs; }
 Copies& Engine::copies() { return core_->copies; }
 const Copies& Engine::copies() const { return core_->copies; }
+CopyReads& Engine::copy_reads() { return core_->copy_reads; }
 Checkpoints& Engine::checkpoints() { return core_->checkpoints; }
 const Checkpoints& Engine::checkpoints() const { return core_->checkpoints; }
 Restores& Engine::restores() { return core_->restores; }

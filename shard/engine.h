@@ -363,6 +363,7 @@ struct EngineOptions {
 class Checkpoints;
 class ColdEvents;
 class Copies;
+class CopyReads;
 class Proofs;
 class Replicas;
 class Restores;
@@ -429,6 +430,7 @@ class Engine {
   Proofs& proofs();  // comparisons of these with their primary (replica/proofs.h)
   Copies& copies();  // replicas that this shard has (replica/copies.h)
   const Copies& copies() const;
+  CopyReads& copy_reads();     // pulls that these answer (replica/copy_reads.h)
   Checkpoints& checkpoints();  // checkpoint/checkpoints.h
   const Checkpoints& checkpoints() const;
   Restores& restores();  // checkpoint/restores.h

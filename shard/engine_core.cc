@@ -20,6 +20,7 @@ EngineCore::EngineCore(EngineOptions o)
       records(this),
       catch_up(this),
       proofs(this),
+      copy_reads(this),
       copies(this, &pool, options.replica_log),
       checkpoints(this),
       restores(this),

@@ -10,6 +10,7 @@
 //     catch_up      content from before a learner's first record          replica/catch_up.h
 //     proofs        comparisons of replicas with their primary            replica/proofs.h
 //     copies        replicas here: the records of their primaries         replica/copies.h
+//     copy_reads    pulls that these answer                               replica/copy_reads.h
 //     checkpoints   checkpoints in progress                               checkpoint/checkpoints.h
 //     restores      restores in progress                                  checkpoint/restores.h
 //     cold_events   rows that are not in memory                           cold_events.h
@@ -34,6 +35,7 @@
 #include "shard/partition/sink.h"
 #include "shard/replica/catch_up.h"
 #include "shard/replica/copies.h"
+#include "shard/replica/copy_reads.h"
 #include "shard/replica/log.h"
 #include "shard/replica/proofs.h"
 #include "shard/replica/records.h"
@@ -126,6 +128,7 @@ struct EngineCore {
   ReplicaRecords records;
   CatchUp catch_up;
   Proofs proofs;
+  CopyReads copy_reads;
   Copies copies;
   Checkpoints checkpoints;
   Restores restores;

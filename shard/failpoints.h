@@ -74,7 +74,10 @@ struct Failpoints {
   Failpoint old_place_answers;    // a primary that has stopped for a planned move still reads
   Failpoint keep_optimizer;       // replicas are not sent changes of the optimizer's values
   Failpoint ignore_record_bytes;  // lanes have slots for the tables that their server knows alone
-  Failpoint pass_early;           // a rank that has ended the step before this one is passed
+  Failpoint follower_answers_unapplied;  // a follower shows records that may be undone
+  Failpoint follower_answers_stale;      // a follower shows content of any age
+  Failpoint follower_ignores_floor;      // a follower shows an older version than the reader's
+  Failpoint pass_early;                  // a rank that has ended the step before this one is passed
 };
 
 // All false unless a test sets them.

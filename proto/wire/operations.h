@@ -46,6 +46,7 @@ struct OperationTraits {
   bool assigns = false;          // its data is new parameters, which replace the old ones
   bool state = false;            // of RecordHeader::array of the optimizer's state
   bool bags = false;             // RecordHeader::bags is its number of bags; the keys may repeat
+  bool followers = false;        // RecordHeader::bags may ask a follower
   bool makes_steps = false;      // it is part of a worker's steps, so Group::admission may be set
   // Its reply shows commits of others: a primary answers it only while it has its lease.
   bool reads = false;
@@ -82,6 +83,7 @@ inline constexpr std::array<OperationTraits, 18> kOperations = {{
      .elements = Elements::kTable,
      .latency = Latency::kPull,
      .one_group = true,
+     .followers = true,
      .reads = true},
     {.type = RecordType::kEndStep, .name = "end-step", .makes_steps = true, .replicated = true},
     {.type = RecordType::kAwait, .name = "await", .makes_steps = true, .reads = true},

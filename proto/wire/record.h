@@ -56,7 +56,8 @@ enum class RecordType : uint8_t {
                     // kSequenceGap: an earlier record is missing; kNotReady: the receiver's view is
                     // older
   kBeacon = 11,     // answered for each group. kOk: the receiver is a follower in this epoch and
-                    // promises not to request promotion before a lease has passed
+                    // promises not to request promotion before a lease has passed. Each group has
+                    // SettledOf() its partition's log
   kLookupBags = 12,  // like kLookup, but `bags` sums of rows are written. The keys of a group may
                      // repeat and must not descend. payload = keys, zeros to KeyBytes(), one BagUse
                      // per key
@@ -236,7 +237,8 @@ struct ReplicaHeader {
                              // replace the old ones; kDense: all or none
   uint32_t array;            // kDense with `assigned`: 0: parameters, else 1 + the index of the
                              // state array that is replaced. Others: 0
-  uint8_t reserved1[8];      // 0
+  uint64_t committed;        // records up to it are on all followers and applied at the sender; 0:
+                             // not told
 };
 static_assert(sizeof(ReplicaHeader) == 128 && std::is_trivially_copyable_v<ReplicaHeader>);
 
@@ -259,6 +261,15 @@ struct Group {
                        // an older view answers kNotReady. Others: 0
 };
 static_assert(sizeof(Group) == 32 && std::is_trivially_copyable_v<Group>);
+// beacon: records up to it are on all followers and applied at the sender, which may read for
+// workers now; 0: it may not, or does not tell. It takes the place of `index` and `count`.
+constexpr uint64_t SettledOf(const Group& group) {
+  return uint64_t{group.index} << 32 | group.count;
+}
+constexpr void SetSettled(uint64_t sequence, Group* group) {
+  group->index = static_cast<uint32_t>(sequence >> 32);
+  group->count = static_cast<uint32_t>(sequence);
+}
 
 // RecordHeader::flags: this push's payload is not in the slot but in the worker's memory at
 // `destination`, which the worker has exposed (Endpoint::CanBorrow()).
@@ -279,13 +290,16 @@ struct RecordHeader {
   uint8_t array;         // pull and assignment of state: 1 + the index of the state array.
                          // Others: 0
   uint32_t payload_bytes;
-  uint32_t bags;             // kLookupBags: number of requested vectors. Others: 0
+  uint32_t bags;             // kLookupBags: number of requested vectors. pull: 0: the primary
+                             // answers; else a follower does, with data of at most so many
+                             // milliseconds ago. Others: 0
   uint64_t destination;      // pull: remote address to write to. push by reference: remote address
                              // to read from
   uint64_t destination_key;  // remote key of that memory
   uint64_t min_version;      // pull, await: lowest version that may be answered. ssp pull and
                              // end-step: the worker's clock, the number of steps it has ended.
-                             // assignment of state: the chunk's count of applies after it
+                             // assignment of state: the chunk's count of applies after it. beacon:
+                             // Reply::applies of the last one that the receiver answered, or 0
 };
 static_assert(sizeof(RecordHeader) == 64 && std::is_trivially_copyable_v<RecordHeader>);
 
@@ -350,7 +364,8 @@ struct Reply {
                      // push: the chunk's version afterwards. rows: the lowest version of the
                      // groups. scan: the cursor after the written rows. replicate, beacon: this
                      // server's memory limit in bytes
-  uint64_t applies;  // pull: the chunk's count of applies. Others: 0
+  uint64_t applies;  // pull: the chunk's count of applies. beacon: the time of this server's clock.
+                     // Others: 0
   ReplyStatus group_status[kMaxGroups];
   uint8_t reserved1[32];
 };

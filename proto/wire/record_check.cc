@@ -90,7 +90,8 @@ absl::Status CheckTraits(const RecordHeader& h, const OperationTraits& operation
     return NotOf(operation, "flags", h.flags,
                  refers ? "0, 1 (payload by reference, if there is one)" : "0");
   }
-  if (h.bags != 0 && !operation.bags) return NotOf(operation, "bags", h.bags, "0");
+  const bool follower = operation.followers && h.version >= kFollowersProtocol;
+  if (h.bags != 0 && !operation.bags && !follower) return NotOf(operation, "bags", h.bags, "0");
   if ((h.array != 0) != operation.state) {
     return NotOf(operation, "array", h.array, operation.state ? "1..255" : "0");
   }

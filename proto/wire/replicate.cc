@@ -43,9 +43,6 @@ absl::Status CopyReplicaHeader(const Record& record, absl::Span<const std::byte>
                                      : "0");
   }
   if (h.reserved0 != 0) return wire::NotEqual(kReplica, "reserved0", h.reserved0, 0);
-  for (const uint8_t byte : h.reserved1) {
-    if (byte != 0) return wire::NotEqual(kReplica, "reserved1", byte, 0);
-  }
   if (h.kind == ReplicaKind::kNothing && h.total_bytes != 0) {
     return wire::NotEqual(kReplica, "total_bytes", h.total_bytes, 0);
   }

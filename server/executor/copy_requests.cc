@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/strings/str_cat.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/operations.h"
 #include "proto/wire/record_check.h"
 #include "server/executor/shard_core.h"
@@ -37,12 +38,13 @@ void CopyRequests::Beacon(Lane* lane, const ShardLane::Arrival& record) {
   const absl::Span<const Group> groups = record.record.group_span();
   ReplyStatus worst = ReplyStatus::kOk;
   for (size_t i = 0; i < groups.size(); ++i) {
-    statuses[i] =
-        core_.replication->OnBeacon({lane->peer.incarnation, lane->peer.shard}, groups[i]);
+    statuses[i] = core_.replication->OnBeacon({lane->peer.incarnation, lane->peer.shard}, groups[i],
+                                              record.record.header.min_version);
     worst = std::max(worst, statuses[i]);
   }
   ShardLane::Answer answer = AnswerTo(record, worst);
   answer.group_status = {statuses.data(), groups.size()};
+  if (lane->protocol >= kFollowersProtocol) answer.applies = static_cast<uint64_t>(core_.now_ns);
   ReportRoom(&answer);
   core_.answers.Reply(lane, answer);
 }
@@ -67,6 +69,11 @@ bool CopyRequests::MayAnswer(const Record& record) const {
     }
   }
   return true;
+}
+
+bool CopyRequests::IsFresh(const Record& record) const {
+  const int64_t age_ns = int64_t{record.header.bags} * kNanosPerMilli;
+  return core_.replication->leases().IsFresh(record.groups[0], age_ns, core_.now_ns);
 }
 
 absl::Status CopyRequests::MayCheckpoint(uint64_t server_incarnation, uint64_t revision) const {

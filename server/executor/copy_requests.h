@@ -28,6 +28,8 @@ class CopyRequests {
   // Whether this shard's promises to replicas allow an answer to a worker's record. Otherwise the
   // answer is kNotReady.
   bool MayAnswer(const Record& record) const;
+  // Whether a follower here has what the pull asks for, by age.
+  bool IsFresh(const Record& record) const;
   // Whether every partition that the view gives to this shard is its own to answer for now, in the
   // view that the caller has.
   absl::Status MayCheckpoint(uint64_t server_incarnation, uint64_t revision) const;

@@ -111,6 +111,7 @@ void RequestDispatch::Dispatch(Lane* lane, const ShardLane::Arrival& record) {
 
 void RequestDispatch::Handle(Lane* lane, const ShardLane::Arrival& record) {
   const RecordHeader& header = record.record.header;
+  if (header.type == RecordType::kPull && header.bags != 0) return AnswerAsFollower(lane, record);
   if (core_.replication->leases().active() && !lane->peer.server &&
       !core_.copies.MayAnswer(record.record)) {
     return core_.answers.Refuse(lane, record, ReplyStatus::kNotReady);
@@ -118,12 +119,27 @@ void RequestDispatch::Handle(Lane* lane, const ShardLane::Arrival& record) {
   if (core_.waiting.IsBehind(record.record)) return core_.waiting.Add(lane, record);
   if (header.type == RecordType::kReplicate) return core_.copies.Replicate(lane, record);
   if (header.type == RecordType::kBeacon) return core_.copies.Beacon(lane, record);
-  const shard::Request request = {.token = {lane->id, header.operation, record.slot},
+  Act(lane, record, HandleByEngine(lane, record));
+}
+
+shard::Outcome RequestDispatch::HandleByEngine(Lane* lane, const ShardLane::Arrival& record) {
+  const shard::Request request = {.token = {lane->id, record.record.header.operation, record.slot},
                                   .worker = lane->peer.incarnation,
                                   .record = record.record,
                                   .payload = record.payload,
                                   .may_park = MayDefer(*lane)};
-  Act(lane, record, shard::HandleRequest(lane->engine.get(), request, &scratch_));
+  return shard::HandleRequest(lane->engine.get(), request, &scratch_);
+}
+
+void RequestDispatch::AnswerAsFollower(Lane* lane, const ShardLane::Arrival& record) {
+  if (!core_.copies.IsFresh(record.record)) {
+    ++core_.counters.follower_redirects;
+    return core_.answers.Refuse(lane, record, ReplyStatus::kNotReady);
+  }
+  const shard::Outcome outcome = HandleByEngine(lane, record);
+  ++(outcome.kind == shard::Outcome::Kind::kWrite ? core_.counters.follower_pulls
+                                                  : core_.counters.follower_redirects);
+  Act(lane, record, outcome);
 }
 
 void RequestDispatch::Act(Lane* lane, const ShardLane::Arrival& record,

@@ -30,6 +30,9 @@ class RequestDispatch {
 
  private:
   void Dispatch(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  shard::Outcome HandleByEngine(Lane* lane, const rdma::ShardLane::Arrival& arrival);
+  // A pull that a follower may answer: it does, or refuses so that the primary is asked.
+  void AnswerAsFollower(Lane* lane, const rdma::ShardLane::Arrival& arrival);
   // Performs the outcome that the handler of the request's operation returned.
   void Act(Lane* lane, const rdma::ShardLane::Arrival& arrival, const shard::Outcome& outcome);
   // At most half of a lane's operations may wait, so that pushes always get through. Beyond that, a

@@ -81,6 +81,8 @@ struct ShardCounters {
   uint64_t credit_messages = 0;
   // Times a lane had all its operations, or all its slots of one size, in use here: its worker
   // had to wait for us before it could send more.
+  uint64_t follower_pulls = 0;      // answered in place of the primary
+  uint64_t follower_redirects = 0;  // refused, so that the primary answers
   uint64_t credit_stalls = 0;
   uint64_t queue_depth = 0;  // records arrived and unanswered
   uint64_t rejected_tokens = 0;

@@ -346,6 +346,7 @@ bool PeerLinks::Send(const PeerId& peer, const PeerRecord& record) {
   request.groups = record.groups;
   request.payload = record.data;
   request.cookie = record.cookie;
+  request.header.min_version = record.echo;
   const absl::Status posted = lane.Post(request);
   if (posted.ok()) return true;
   // Otherwise the connection is in error, or the lane has closed itself.

@@ -63,6 +63,7 @@ struct PeerRecord {
   // of its buffer. May be empty.
   rdma::Segment data;
   uint64_t cookie = 0;  // comes back with the reply
+  uint64_t echo = 0;    // of a beacon: RecordHeader::min_version
 };
 
 // Callbacks of a link. A callback may call Send() and the const functions, nothing else.

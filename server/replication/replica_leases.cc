@@ -43,6 +43,8 @@ void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int6
       const bool same = was.since == part.since && was.epoch == part.epoch;
       const bool copied = was.role == Role::kFollower || was.role == Role::kLearner;
       part.heard_ns = same && copied ? was.heard_ns : now;
+      if (same && was.role == part.role && was.primary == part.primary)
+        part.fresh_ns = was.fresh_ns;
       active_ = true;
     }
     active_ |= !part.copies.empty() || part.serve_from > now;
@@ -141,6 +143,13 @@ void ReplicaLeases::Acknowledged(const PeerId& from, const Group& group, int64_t
   SetReadUntil(&part);
 }
 
+bool ReplicaLeases::Vouches(const PeerId& to, const Group& group, int64_t now) const {
+  const Part& part = parts_[group.partition];
+  const auto has = [&](const Copy& copy) { return copy.id == to && copy.since == group.sequence; };
+  return part.role == Role::kPrimary && part.epoch == group.epoch &&
+         std::any_of(part.copies.begin(), part.copies.end(), has) && MayRead(group.partition, now);
+}
+
 bool ReplicaLeases::Heard(uint32_t partition, uint64_t server, int64_t since) const {
   const std::vector<Copy>& copies = parts_[partition].copies;
   return std::any_of(copies.begin(), copies.end(), [&](const Copy& copy) {
@@ -153,7 +162,8 @@ void ReplicaLeases::Admitting(uint32_t partition, uint64_t server) {
   SetReadUntil(&parts_[partition]);
 }
 
-ReplyStatus ReplicaLeases::OnBeacon(const PeerId& from, const Group& group, int64_t now) {
+ReplyStatus ReplicaLeases::OnBeacon(const PeerId& from, const Group& group, int64_t now,
+                                    int64_t echo) {
   if (group.partition >= parts_.size()) {
     return parts_.empty() ? ReplyStatus::kNotReady : ReplyStatus::kOutOfRange;
   }
@@ -165,7 +175,16 @@ ReplyStatus ReplicaLeases::OnBeacon(const PeerId& from, const Group& group, int6
   if (group.sequence < part.since) return ReplyStatus::kWrongEpoch;
   part.heard_ns = now;
   part.given_until = std::max(part.given_until, now + lease_ns_);
+  if (SettledOf(group) != 0) part.fresh_ns = std::max(part.fresh_ns, std::min(echo, now));
   return ReplyStatus::kOk;
+}
+
+bool ReplicaLeases::IsFresh(const Group& group, int64_t age_ns, int64_t now) const {
+  if (group.partition >= parts_.size()) return false;
+  const Part& part = parts_[group.partition];
+  if (part.role != Role::kFollower || part.epoch != group.epoch) return false;
+  if (VERBENA_FAILPOINT(shard, follower_answers_stale)) return true;
+  return part.fresh_ns > 0 && now - part.fresh_ns <= age_ns / 5 * 4;
 }
 
 void ReplicaLeases::Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes) {

@@ -18,7 +18,11 @@
 //     requested to make it a follower. A shard that was a follower until then also waits
 //     for a lease since its last beacon, or since it became a replica. After a HAND_OVER a
 //     follower need not wait: the primary before had served, and asked for it when it had stopped.
-//  3. A side that did not run for a while judges no peer by that time.
+//  3. A follower reads for workers what its primary had at most the requested time ago. A beacon
+//     that the primary sent while it might read, and as one that has this follower, tells that all
+//     that it had applied is here. The time of sending is unknown here, but not before the answer
+//     whose clock value comes back with it. Clocks may run a quarter faster here.
+//  4. A side that did not run for a while judges no peer by that time.
 #ifndef VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 #define VERBENA_SERVER_REPLICATION_REPLICA_LEASES_H_
 
@@ -63,11 +67,17 @@ class ReplicaLeases {
   // The coordinator is asked to make the learner a follower: it may be one from now on.
   void Admitting(uint32_t partition, uint64_t server);
 
+  // Whether this shard may read now as the primary that has the replica of the beacon's group.
+  bool Vouches(const PeerId& to, const Group& group, int64_t now) const;
+
   // Whether the server's replica has acknowledged a beacon that was sent at that time or later.
   bool Heard(uint32_t partition, uint64_t server, int64_t since) const;
 
   // ---- as a replica ----
-  ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now);
+  // `echo`: of this clock, when it answered the last beacon that the sender knows to be answered.
+  ReplyStatus OnBeacon(const PeerId& from, const Group& group, int64_t now, int64_t echo = 0);
+  // Whether a follower here has what its primary had at most `age_ns` ago.
+  bool IsFresh(const Group& group, int64_t age_ns, int64_t now) const;
 
   // Appends the changes to request from the coordinator because of silence to *changes.
   void Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes);
@@ -95,6 +105,7 @@ class ReplicaLeases {
     uint64_t since = 0;
     PeerId primary;
     int64_t heard_ns = 0;
+    int64_t fresh_ns = 0;  // all that its primary had applied then is here; 0: unknown
   };
 
   void FollowPrimary(const v1::Partition& partition, Part* part, const Part& was, int64_t now);

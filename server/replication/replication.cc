@@ -1,7 +1,6 @@
 #include "server/replication/replication.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/nanoseconds.h"
 #include "shard/failpoints.h"
-#include "shard/replica/copies.h"
 #include "shard/replica/proofs.h"
 #include "shard/replica/replicas.h"
 
@@ -181,6 +179,7 @@ bool Replication::SendFirst(const PeerId& id, Peer* peer) {
   const auto bytes = static_cast<uint32_t>(std::min<size_t>(total - peer->offset, most));
   ReplicaHeader header = record.header;
   header.part_offset = peer->offset;
+  if (FollowersRead()) header.committed = engine_->replicas().Settled(record.group.partition);
   PeerRecord out;
   out.type = RecordType::kReplicate;
   out.table = record.table;
@@ -239,6 +238,7 @@ void Replication::OnReply(const PeerId& id, uint64_t cookie, const Reply& reply)
   peer->second.out.erase(it);
   if (engine_ != nullptr) engine_->replicas().SetRoom(CopyOf(id), RoomOf(reply));
   if (!out.groups.empty()) {
+    peer->second.echo = std::max(peer->second.echo, reply.applies);
     for (size_t i = 0; i < out.groups.size() && i < reply.group_count; ++i) {
       if (reply.group_status[i] == ReplyStatus::kOk) {
         leases_.Acknowledged(id, out.groups[i], out.sent_ns);
@@ -318,22 +318,6 @@ bool Replication::ResendRefused(int64_t now) {
   return worked;
 }
 
-shard::Answer Replication::OnRecord(const PeerId& from, const Record& record,
-                                    absl::Span<const std::byte> payload) {
-  if (engine_ == nullptr) return {ReplyStatus::kNotReady, 0, 0};
-  const shard::Answer answer = engine_->copies().Replicate(CopyOf(from), record, payload);
-  if (answer.status == ReplyStatus::kOk) ++counters_.applied_records;
-  if (answer.status == ReplyStatus::kDataLoss) {
-    ReplicaHeader header;
-    std::memcpy(&header, payload.data(), sizeof(header));
-    Log(absl::StrCat("replica of partition ", record.groups[0].partition, ", table ",
-                     record.header.table, ": differs from its primary on server ", from.server,
-                     " at record ", record.groups[0].sequence, " (kind ",
-                     static_cast<uint32_t>(header.kind), "); the primary copies it again"));
-  }
-  return answer;
-}
-
 // ---- timers -------------------------------------------------------------------------------------
 
 void Replication::SendBeacons(int64_t now) {
@@ -357,8 +341,13 @@ bool Replication::SendBeacon(const PeerId& id, Peer* peer) {
   out.type = RecordType::kBeacon;
   out.groups = peer->beacons.front();
   out.cookie = ++last_cookie_;
+  out.echo = peer->echo;
   // Before it is sent: the lease must not count from later than the follower's own promise.
   const int64_t sent_ns = clock_->NowNanos();
+  for (Group& group : peer->beacons.front()) {
+    const bool vouches = FollowersRead() && leases_.Vouches(id, group, sent_ns);
+    SetSettled(vouches ? engine_->replicas().Settled(group.partition) : 0, &group);
+  }
   if (!links_->Send(id, out)) return false;
   peer->out[out.cookie] = {0, 0, true, 0, 0, sent_ns, std::move(peer->beacons.front())};
   peer->beacons.pop_front();

@@ -25,6 +25,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "proto/control/control_channel.h"
+#include "proto/protocol_version.h"
 #include "proto/wire/record_check.h"
 #include "rdma/base/clock.h"
 #include "server/replication/configuration_calls.h"
@@ -90,9 +91,8 @@ class Replication final : public PeerListener {
   // ---- as a replica ----
   shard::Answer OnRecord(const PeerId& from, const Record& record,
                          absl::Span<const std::byte> payload);
-  ReplyStatus OnBeacon(const PeerId& from, const Group& group) {
-    return leases_.OnBeacon(from, group, clock_->NowNanos());
-  }
+  // `echo`: RecordHeader::min_version of the beacon.
+  ReplyStatus OnBeacon(const PeerId& from, const Group& group, uint64_t echo);
 
   // ---- PeerListener ----
   void OnOpen(const PeerId& peer) override;
@@ -117,6 +117,7 @@ class Replication final : public PeerListener {
     uint32_t offset = 0;  // of the first: bytes sent
     bool blocked = false;
     std::map<uint64_t, Out> out;  // by cookie
+    uint64_t echo = 0;            // RecordHeader::min_version of the next beacon
     int64_t heard_ns = 0;         // when it last answered a record, whatever the answer
   };
   ReplicaProgress* Find(uint32_t partition, const PeerId& copy);
@@ -126,6 +127,7 @@ class Replication final : public PeerListener {
   bool SendFirst(const PeerId& id, Peer* peer);
   bool SendBeacon(const PeerId& id, Peer* peer);
   void SendBeacons(int64_t now);
+  bool FollowersRead() const { return ProtocolInForce(*view_) >= kFollowersProtocol; }
   // Frees records that the engine handed over for that replica and that will not be sent any more,
   // if no part of them is in flight.
   void ReleaseUnsent(const PeerId& copy, uint32_t partition);

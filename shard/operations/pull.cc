@@ -1,5 +1,7 @@
-// A pull of one chunk of a dense table: its parameters, or an array of its state.
+// A pull of one chunk of a dense table: its parameters, here perhaps as a follower, or an array of
+// its state.
 #include "shard/operations/operations.h"
+#include "shard/replica/copy_reads.h"
 
 namespace verbena::shard {
 
@@ -16,7 +18,7 @@ Outcome HandlePull(Engine* engine, const Request& request, Scratch*) {
   pull.destination = header.destination;
   pull.destination_key = header.destination_key;
   pull.may_park = request.may_park;
-  return FromRead(engine->Pull(pull));
+  return FromRead(header.bags != 0 ? engine->copy_reads().Pull(pull) : engine->Pull(pull));
 }
 
 }  // namespace verbena::shard

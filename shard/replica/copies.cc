@@ -15,6 +15,12 @@ Copies::~Copies() {
   for (uint32_t p = 0; p < copies_.size(); ++p) Forget(p);
 }
 
+void Copies::Resize(size_t partitions) {
+  copies_.resize(partitions);
+  tails_.Resize(partitions);
+  core_.copy_reads.Resize(partitions);
+}
+
 void Copies::CountSenders(const v1::ClusterView& view) {
   absl::flat_hash_set<std::tuple<uint64_t, uint32_t, uint32_t>> distinct;
   for (const v1::Partition& p : view.partitions()) {
@@ -50,6 +56,7 @@ void Copies::Forget(uint32_t partition) {
   core_.pool.ReturnScratch(copies_[partition].parts);
   copies_[partition] = {};
   tails_.Forget(partition);
+  core_.copy_reads.Forget(partition);
 }
 
 void Copies::Keep(uint32_t partition) {
@@ -58,6 +65,7 @@ void Copies::Keep(uint32_t partition) {
   copy.parts_bytes = 0;
   copy.kept = copy.begun || copy.kept;
   copy.begun = false;
+  core_.copy_reads.Forget(partition);
 }
 
 // A primary's records come in one order to all of its replicas: at the same record of the same
@@ -124,6 +132,7 @@ ReplyStatus Copies::Apply(uint32_t table, Copied* c) {
 
 void Copies::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
   for (CopyState& copy : copies_) absl::erase_if(copy.announced, which);
+  core_.copy_reads.ForgetTables(which);
 }
 
 void Copies::ForgetRetired(TableState* state) {
@@ -254,6 +263,7 @@ Answer Copies::Replicate(const CopyId& from, const Record& record,
   if (answer.status == ReplyStatus::kOk) {
     answer.version = copy.sequence = group.sequence;
     copy.record_epoch = group.epoch;
+    core_.copy_reads.Applied(group, record.header.table, c.header);
   }
   return answer;
 }

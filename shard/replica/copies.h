@@ -39,10 +39,7 @@ class Copies {
   CopyRoom Room() const;
 
   // ---- for the engine's parts ----
-  void Resize(size_t partitions) {
-    copies_.resize(partitions);
-    tails_.Resize(partitions);
-  }
+  void Resize(size_t partitions);
   // Whether the replica is a follower beside others: it keeps a tail for them.
   void SetBesideOthers(uint32_t partition, bool beside) {
     copies_[partition].beside_others = beside;

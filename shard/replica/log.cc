@@ -56,7 +56,7 @@ void ReplicaLog::Lead(uint32_t partition, uint64_t epoch, uint64_t sequence) {
   if (p.leads) return;
   p.leads = true;
   p.next = sequence + 1;
-  p.committed = sequence;
+  p.committed = p.settled = sequence;
 }
 
 void ReplicaLog::Clear(uint32_t partition, ReplyStatus why) {

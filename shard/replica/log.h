@@ -166,6 +166,10 @@ class ReplicaLog {
   // Whether the table's content here may be read: no failover takes it back.
   bool MayRead(uint32_t partition, uint32_t table) const;
 
+  // Records up to it are on all followers and applied here, and this shard may read them; 0: it
+  // may not read.
+  uint64_t Settled(uint32_t partition);
+
   // ---- room ----
   // Whether an apply may add an entry now. A partition without a replica always has room. False:
   // wait until TakeRoom(). Once a caller was refused, later callers are refused too, until a
@@ -277,6 +281,7 @@ class ReplicaLog {
     uint64_t next = 1;  // sequence
     // All required copies have the entries up to it; without one, there is nothing to wait for.
     uint64_t committed = 0;
+    uint64_t settled = 0;  // Settled() has looked so far
     LogRoom::Part room;
     uint64_t unapplied = 0;  // entries
     CopySet copies;

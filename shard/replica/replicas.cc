@@ -245,6 +245,10 @@ bool Replicas::sealed(uint32_t partition) const {
 
 bool Replicas::Drained(uint32_t partition) const { return core_.log.Drained(partition); }
 
+uint64_t Replicas::Settled(uint32_t partition) const {
+  return partition < core_.partitions.size() ? core_.log.Settled(partition) : 0;
+}
+
 std::vector<CopyStatus> Replicas::Status() const {
   std::vector<CopyStatus> status;
   for (uint32_t p = 0; p < core_.partitions.size(); ++p) {

@@ -62,6 +62,8 @@ class Replicas {
   int64_t moves_allowed() const;
   // Whether such a learner was sent nothing in the last Take() for that limit.
   bool moves_held_back() const;
+  // ReplicaLog::Settled().
+  uint64_t Settled(uint32_t partition) const;
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> Status() const;
 

@@ -181,7 +181,7 @@ bool BufferPool::Unpin(uint64_t pin) {
   return true;
 }
 
-uint32_t BufferPool::WritableFor(uint32_t id, bool force) {
+uint32_t BufferPool::WritableFor(uint32_t id, bool force, bool retried) {
   if (entries_[id].pins == 0) return id;
   const size_t bytes = entries_[id].buffer.bytes;
   for (size_t i = 0; i < idle_spares_.size(); ++i) {
@@ -200,7 +200,7 @@ uint32_t BufferPool::WritableFor(uint32_t id, bool force) {
     --spares_;
   }
   const Buffer buffer = Allocate(bytes);
-  if (buffer.data == nullptr) return force ? id : kNone;
+  if (buffer.data == nullptr) return force && !retried ? id : kNone;
   ++spares_;
   return NewEntry(buffer, State::kIdleSpare);
 }

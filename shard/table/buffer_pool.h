@@ -64,6 +64,7 @@ class BufferPool {
     allocator_->SetFor(whom);
   }
   MemoryFor whom() const { return whom_; }
+  bool ForCopies() const { return whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower; }
   // Allocator::RoomForRows() for the current use.
   uint64_t RoomForRows() const { return allocator_->RoomForRows(); }
   // Whether the last failure to get memory was due to the job's limit.
@@ -85,8 +86,10 @@ class BufferPool {
   // The buffer an apply to `id` may write: `id` itself when it is not pinned, else a spare; kNone
   // when there is no spare. A spare must be passed to Swap() once it is written. `force`, for
   // callers that cannot wait: there may be more spares than the limit, and without memory for one
-  // it is `id`.
-  uint32_t WritableFor(uint32_t id, bool force = false);
+  // it is `id`, or with `retried` kNone.
+  uint32_t WritableFor(uint32_t id, bool force = false, bool retried = false);
+  // Whether callers that could not wait have made more spares than the limit.
+  bool over_limit() const { return spares_ > spare_limit_; }
   // A buffer to take the place of `id`, for the current use of memory. It is none of the spares,
   // and counts against no account before it is swapped in. kNone: no memory.
   uint32_t Lend(uint32_t id);
@@ -175,7 +178,6 @@ class BufferPool {
   void DropOldestKept();
   // There is no memory. False: nothing idles or is kept.
   bool GiveWay();
-  bool ForCopies() const { return whom_ == MemoryFor::kLearner || whom_ == MemoryFor::kFollower; }
 
   Allocator* const allocator_;
   const uint32_t spare_limit_;

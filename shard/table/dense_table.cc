@@ -365,13 +365,19 @@ void DenseTable::WriteAssigned(const Chunk& c, const Source& source, const Optim
 }
 
 bool DenseTable::FindWritable(const Chunk& c, bool force, ChunkSpares* to) {
+  bool lent = false;
   if (c.state != BufferPool::kNone && to->state == BufferPool::kNone && pool_->pinned(c.state)) {
     // A save that was given up has not let go of it yet.
     if (!force) return false;
     to->state = pool_->Lend(c.state);
+    lent = to->state != BufferPool::kNone;
   }
   if (to->parameters == BufferPool::kNone) {
-    to->parameters = pool_->WritableFor(c.parameters, force);
+    // The primary sends a record again that its replica has no memory for.
+    to->parameters = pool_->WritableFor(c.parameters, force, /*retried=*/pool_->ForCopies());
+    if (to->parameters == BufferPool::kNone && lent) {
+      pool_->DropParameters(std::exchange(to->state, BufferPool::kNone));
+    }
   }
   return to->parameters != BufferPool::kNone;
 }

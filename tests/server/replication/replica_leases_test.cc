@@ -525,5 +525,62 @@ TEST_CASE("leases: all of a shard's partitions may be read when each may") {
   CHECK(leases.MayReadAll(kStart + 100 * kLeaseNanos));
 }
 
+Group Settled(uint64_t sequence) {
+  Group group = Of(0);
+  SetSettled(sequence, &group);
+  return group;
+}
+
+TEST_CASE("leases: a follower reads what its primary had a bounded time ago") {
+  ReplicaLeases leases;
+  leases.Follow(View({{kOne, kTwo}}), kTwo, kStart);
+  constexpr int64_t kAge = 100 * kMilli, kShown = 80 * kMilli;  // clocks may differ by a quarter
+  CHECK_FALSE(leases.IsFresh(Of(0), kAge, kStart));
+  // A beacon that lay unread for long is as old as the answer before it.
+  REQUIRE(leases.OnBeacon(kOne, Settled(4), kStart + 500 * kMilli, kStart) == ReplyStatus::kOk);
+  CHECK_FALSE(leases.IsFresh(Of(0), kAge, kStart + 500 * kMilli));
+  CHECK(leases.IsFresh(Of(0), 1000 * kMilli, kStart + 500 * kMilli));
+  const int64_t answered = kStart + 600 * kMilli;
+  REQUIRE(leases.OnBeacon(kOne, Settled(4), answered + 9, answered) == ReplyStatus::kOk);
+  CHECK(leases.IsFresh(Of(0), kAge, answered + kShown));
+  CHECK_FALSE(leases.IsFresh(Of(0), kAge, answered + kShown + 1));
+  SECTION("a primary that may not read vouches for nothing") {
+    REQUIRE(leases.OnBeacon(kOne, Settled(0), answered + 900, answered + 800 * kMilli) ==
+            ReplyStatus::kOk);
+    CHECK_FALSE(leases.IsFresh(Of(0), kAge, answered + 850 * kMilli));
+  }
+  SECTION("a clock value that this side did not have yet counts as now") {
+    REQUIRE(leases.OnBeacon(kOne, Settled(4), answered + kAge, INT64_MAX) == ReplyStatus::kOk);
+    CHECK_FALSE(leases.IsFresh(Of(0), kAge, answered + 2 * kAge));
+  }
+  SECTION("another epoch begins anew") {
+    leases.Follow(View({{kOne, kTwo, As::kFollower, 3, 2}}), kTwo, answered + 10);
+    CHECK_FALSE(leases.IsFresh(Of(0, 2), kAge, answered + 10));
+    CHECK_FALSE(leases.IsFresh(Of(0), kAge, answered + 10));
+  }
+  SECTION("a learner reads nothing") {
+    leases.Follow(View({{kOne, kTwo, As::kLearner, 8}}), kTwo, answered + 10);
+    REQUIRE(leases.OnBeacon(kOne, Of(0, 1, 8), answered + 20, answered + 15) == ReplyStatus::kOk);
+    CHECK_FALSE(leases.IsFresh(Of(0), kAge, answered + 20));
+  }
+  SECTION("failpoint: content of any age") {
+    shard::failpoints().follower_answers_stale = true;
+    CHECK(leases.IsFresh(Of(0), kAge, answered + 1000 * kMilli));
+    shard::failpoints().follower_answers_stale = false;
+  }
+}
+
+TEST_CASE("leases: a primary vouches for its followers while it may read") {
+  ReplicaLeases leases;
+  leases.Follow(View({{kOne, kTwo}}), kOne, kStart);
+  CHECK_FALSE(leases.Vouches(kTwo, Of(0), kStart));
+  leases.Acknowledged(kTwo, Of(0), kStart);
+  CHECK(leases.Vouches(kTwo, Of(0), kStart + kReads - 1));
+  CHECK_FALSE(leases.Vouches(kTwo, Of(0), kStart + kReads));
+  CHECK_FALSE(leases.Vouches(kThree, Of(0), kStart));
+  CHECK_FALSE(leases.Vouches(kTwo, Of(0, 2), kStart));
+  CHECK_FALSE(leases.Vouches(kTwo, Of(0, 1, 4), kStart));
+}
+
 }  // namespace
 }  // namespace verbena::server
