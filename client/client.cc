@@ -279,6 +279,19 @@ std::shared_ptr<client::PulledState> Versions(const std::shared_ptr<StateVersion
 
 }  // namespace
 
+namespace {
+
+absl::StatusOr<uint32_t> MaxStaleness(const PullOptions& options) {
+  if (options.read_from == ReadFrom::kPrimary) return 0;
+  const int64_t ms = absl::ToInt64Milliseconds(options.max_staleness);
+  if (ms >= 1 && ms <= int64_t{UINT32_MAX}) return static_cast<uint32_t>(ms);
+  return absl::InvalidArgumentError(absl::StrCat("pull: max_staleness is ",
+                                                 absl::FormatDuration(options.max_staleness),
+                                                 "; allowed: 1 ms to ", UINT32_MAX, " ms"));
+}
+
+}  // namespace
+
 Ticket Client::Pull(const Table& table, const Region& destination, const Range& range,
                     const PullOptions& options) {
   Ticket ticket;
@@ -286,9 +299,11 @@ Ticket Client::Pull(const Table& table, const Region& destination, const Range& 
       [&](ClientCore& core, ClientCore::Done done) -> absl::StatusOr<client::OperationId> {
         auto slice = impl_->SliceOf(table, destination, range, "destination", options.stream);
         if (!slice.ok()) return slice.status();
+        const auto staleness = MaxStaleness(options);
+        if (!staleness.ok()) return staleness.status();
         auto pulled = Versions(options.versions, nullptr, &done);
         return core.Pull(table.id(), *slice, options.min_version, impl_->Deadline(options.timeout),
-                         std::move(done), std::move(pulled));
+                         std::move(done), std::move(pulled), *staleness);
       });
   return ticket;
 }

@@ -184,10 +184,12 @@ class ClientCore {
                                    Done done, std::unique_ptr<PushEncoding> encoded = nullptr,
                                    Write write = {}, const AssignedState& state = {});
   // `state`: pulls its array of the optimizer's state, or parameters if that is 0, and adds the
-  // chunks' versions to it; null: pulls parameters.
+  // chunks' versions to it; null: pulls parameters. `max_staleness_ms`: followers may answer an
+  // observer with what their primary had at most so long ago; 0: only primaries answer.
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
-                                   Done done, std::shared_ptr<PulledState> state = nullptr);
+                                   Done done, std::shared_ptr<PulledState> state = nullptr,
+                                   uint32_t max_staleness_ms = 0);
   absl::StatusOr<OperationId> PushPull(uint32_t table, const Slice& gradient,
                                        const Slice& destination, int64_t deadline_ns, Done done,
                                        std::unique_ptr<PushEncoding> encoded = nullptr);

@@ -232,7 +232,8 @@ absl::StatusOr<OperationId> ClientCore::Push(uint32_t table, const Slice& slice,
 absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
                                              std::optional<uint64_t> min_version,
                                              int64_t deadline_ns, Done done,
-                                             std::shared_ptr<PulledState> state) {
+                                             std::shared_ptr<PulledState> state,
+                                             uint32_t max_staleness_ms) {
   Impl& c = *impl_;
   const bool of_state = state != nullptr && state->array != 0;
   PullRequests& requests = of_state ? c.tracker.requests.pull_state : c.tracker.requests.pull;
@@ -249,6 +250,8 @@ absl::StatusOr<OperationId> ClientCore::Pull(uint32_t table, const Slice& slice,
   }
   const uint64_t version = min_version.value_or(target->table->VersionToPull());
   (*operation)->version = version;
+  // A worker's pull shows its own pushes.
+  (*operation)->max_staleness_ms = c.options.observer ? max_staleness_ms : 0;
   (*operation)->blocks[1] = slice.block;
   (*operation)->marks[1] = slice.after;
   const uint8_t array = state != nullptr ? state->array : 0;

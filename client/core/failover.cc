@@ -126,7 +126,7 @@ void Failover::LeaveOldLanes() {
         leave_at_ = std::min(leave_at_, place.leave_at);
         return false;
       };
-      if (entry.table->dropped) return false;
+      if (entry.table->dropped || entry.of_follower) return false;
       if (entry.parts.empty()) return elsewhere(entry.part);
       return std::any_of(entry.parts.begin(), entry.parts.end(), elsewhere);
     };
@@ -161,6 +161,7 @@ void Failover::OnLaneDead(Stream* stream) {
     }
   }
   tracker_.devices.DropCopies(stream);
+  tracker_.followers.OnLaneDead(stream);
   stream->wanted = false;
   const bool queued = !stream->pulls.empty() || !stream->norms.empty() ||
                       std::any_of(stream->table_lanes.begin(), stream->table_lanes.end(),

@@ -14,6 +14,7 @@ Operation* Operations::Start(std::string_view name, TableState* table, int64_t n
   operation->delivered = false;
   operation->table = table;
   operation->step = operation->version = 0;
+  operation->max_staleness_ms = 0;
   operation->ends_step = false;
   operation->started_ns = now;
   operation->range = BeginRange(operation->name.data(), 0);

@@ -80,7 +80,9 @@ struct PendingRequest {
   uint64_t norm = 0;                         // norms, totals: id of their NormStep
   uint64_t step = 0;                         // sync: step. async: sequence, after numbering; pull:
                       // sequence of the push that it follows, or 0. scan: cursor
-  uint64_t min_version = 0;            // pull, await
+  uint64_t min_version = 0;  // pull, await
+  bool of_follower = false;  // pull: queued on or posted to a lane of a follower
+  uint64_t floor = 0;        // pull that a follower may answer: the version that was read before
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when redirected to
                                        // staging
   std::byte* data = nullptr;
@@ -160,9 +162,10 @@ struct Operation {
   bool live = false;        // has not ended
   bool delivered = false;   // `done` has run
   TableState* table = nullptr;
-  uint64_t step = 0;       // sync: the step that it belongs to
-  uint64_t version = 0;    // pull: the requested version
-  bool ends_step = false;  // a push-pull that also ends its step
+  uint64_t step = 0;              // sync: the step that it belongs to
+  uint64_t version = 0;           // pull: the requested version
+  uint32_t max_staleness_ms = 0;  // pull: more than 0: followers may answer
+  bool ends_step = false;         // a push-pull that also ends its step
   int64_t deadline_ns = 0;
   int64_t started_ns = 0;
   RangeId range = kNoRange;  // while the operation is live

@@ -54,11 +54,15 @@ class PullQueue {
 
   // Moves the requests of a table to the end of *taken, in order.
   void Take(const TableState* table, std::vector<PendingRequest*>* taken) {
+    TakeIf([table](const PendingRequest& request) { return request.table == table; }, taken);
+  }
+  template <typename Which>
+  void TakeIf(Which which, std::vector<PendingRequest*>* taken) {
     const size_t first = taken->size();
     for (const Level& level : levels_) {
       for (PendingRequest* request = level.requests.front(); request != nullptr;
            request = PendingRequestQueue::Next(request)) {
-        if (request->table == table) taken->push_back(request);
+        if (which(*request)) taken->push_back(request);
       }
     }
     for (size_t i = first; i < taken->size(); ++i) Remove((*taken)[i]);

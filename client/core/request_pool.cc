@@ -19,7 +19,8 @@ PendingRequest* RequestPool::NewRequest(RequestHandler* handler, TableState* tab
   ++table->entries;
   entry->stream = nullptr;
   entry->part = entry->chunk = entry->bags = entry->elements = entry->staging_bytes = 0;
-  entry->step = entry->min_version = entry->norm = entry->applies = 0;
+  entry->step = entry->min_version = entry->norm = entry->applies = entry->floor = 0;
+  entry->of_follower = false;
   entry->array = 0;
   entry->block = nullptr;
   entry->data = entry->staging = nullptr;

@@ -63,6 +63,7 @@ void RequestQueue::EnqueuePullFirst(PendingRequest* entry) { EnqueuePullAt(entry
 
 void RequestQueue::EnqueuePullAt(PendingRequest* entry, bool front) {
   TableState* table = entry->table;
+  entry->of_follower = false;
   if (entry->parts.empty()) {
     return EnqueuePullOn(table->parts[entry->part].stream, entry, front);
   }

@@ -46,6 +46,7 @@
 #include "client/core/commits.h"
 #include "client/core/device_copies.h"
 #include "client/core/failover.h"
+#include "client/core/follower_reads.h"
 #include "client/core/lane_set.h"
 #include "client/core/norm_steps.h"
 #include "client/core/operations.h"
@@ -122,6 +123,7 @@ class RequestTracker final : public LaneListener {
   RecordStaging staging;
   Commits commits;
   Failover failover;
+  FollowerReads followers;
   RailMoves rails;
   DeviceCopies devices;
   NormSteps norms;

@@ -43,7 +43,8 @@ void PullRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
     pull->array = array;
     data += size_t{pull->elements} *
             (traits_.state ? sizeof(float) : operation->table->layout.parameter_bytes);
-    tracker_.queue.EnqueuePull(pull);
+    const bool any = operation->max_staleness_ms > 0 && array == 0;
+    if (!any || !tracker_.followers.Enqueue(pull)) tracker_.queue.EnqueuePull(pull);
   }
 }
 
@@ -92,9 +93,14 @@ bool PullRequests::Post(Stream* stream, PendingRequest* entry) {
   request.header.destination = remote->address + static_cast<uint64_t>(to - block->data());
   request.header.destination_key = remote->key;
   request.header.min_version = entry->min_version;
+  if (entry->of_follower) {
+    request.header.bags = entry->operation->max_staleness_ms;
+    request.header.min_version = std::max(entry->min_version, entry->floor);
+  }
   request.groups = absl::MakeConstSpan(tracker_.poster.groups().data(), 1);
   if (!tracker_.poster.Send(stream, entry, &request)) return false;
   if (direct) entry->device = nullptr;
+  if (entry->of_follower) tracker_.followers.Posted(entry);
   ++stream->pulls_out;
   return true;
 }
@@ -103,7 +109,11 @@ void PullRequests::OnReply(Stream* stream, PendingRequest* entry, const Reply& r
   const ReplyStatus status = reply.status;
   TableState* table = entry->table;
   const bool live = entry->operation != nullptr && entry->operation->live;
-  if (Settlement::Accepted(status)) {
+  const bool accepted =
+      Settlement::Accepted(status) && tracker_.followers.Learn(*entry, reply.version);
+  if (entry->of_follower && !accepted && live) return tracker_.followers.Redirect(entry);
+  if (accepted) {
+    if (entry->of_follower) ++tracker_.counters.follower_pulls;
     const auto bytes = static_cast<uint32_t>(BytesOf(*entry));
     ++tracker_.counters.pulls;
     tracker_.counters.bytes_pulled += bytes;

@@ -261,6 +261,13 @@ FakeCluster::CallPtr FakeCluster::Pull(uint32_t table, client::ClientCore::Slice
       [&](auto done) { return core->Pull(table, slice, min_version, now() + timeout_ns, done); });
 }
 
+FakeCluster::CallPtr FakeCluster::PullAny(uint32_t table, client::ClientCore::Slice slice,
+                                          uint32_t max_staleness_ms, int64_t timeout_ns) {
+  return Track([&](auto done) {
+    return core->Pull(table, slice, {}, now() + timeout_ns, done, nullptr, max_staleness_ms);
+  });
+}
+
 FakeCluster::CallPtr FakeCluster::PushPull(uint32_t table, client::ClientCore::Slice from,
                                            client::ClientCore::Slice to, int64_t timeout_ns) {
   return Track(

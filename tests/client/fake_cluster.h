@@ -77,7 +77,8 @@ struct Seen {
   float value;  // of the payload's first element, decoded by the record's dtype
   uint32_t lane;
   int64_t at;
-  std::vector<uint64_t> keys;               // of the group, of a record of rows
+  std::vector<uint64_t> keys;  // of the group, of a record of rows
+  uint32_t bags = 0;
   uint32_t index() const { return chunk; }  // of a sync push of rows
 };
 
@@ -106,6 +107,7 @@ class FakeServer {
   absl::Status open_status;    // of OpenLane
   v1::OpenLaneRequest last_open;
   uint64_t reply_version = 0;  // of refusals
+  std::optional<uint64_t> reply_pull_version;
   rdma::LaneConfig config;
   uint32_t protocol = kProtocolVersion;  // of its lanes
 
@@ -263,6 +265,9 @@ class FakeCluster {
                  int64_t timeout_ns = 30 * kSecond);
   CallPtr Pull(uint32_t table, client::ClientCore::Slice slice,
                std::optional<uint64_t> min_version = {}, int64_t timeout_ns = 30 * kSecond);
+  // As an observer, also from followers.
+  CallPtr PullAny(uint32_t table, client::ClientCore::Slice slice, uint32_t max_staleness_ms,
+                  int64_t timeout_ns = 30 * kSecond);
   CallPtr PushPull(uint32_t table, client::ClientCore::Slice from, client::ClientCore::Slice to,
                    int64_t timeout_ns = 30 * kSecond);
   CallPtr EndStep(uint32_t table, int64_t timeout_ns = 30 * kSecond);

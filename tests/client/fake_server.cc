@@ -204,7 +204,7 @@ Seen FakeServer::SeenOf(const Held& held, const Group& g, float value) const {
   const RecordHeader& h = held.arrival.record.header;
   return {
       h.type, h.table,   g.partition,        g.index, g.epoch, g.sequence, g.count, h.min_version,
-      value,  held.lane, clock_->NowNanos(), {}};
+      value,  held.lane, clock_->NowNanos(), {},      h.bags};
 }
 
 void FakeServer::Note(const Held& held) {
@@ -342,7 +342,7 @@ bool FakeServer::Handle(Held* held) {
   uint64_t version = 0;
   if (!AtVersion(held, &version)) return false;
   answer = AnswerTo(*held);
-  answer.version = version;
+  answer.version = h.type == RecordType::kPull ? reply_pull_version.value_or(version) : version;
   if (h.type == RecordType::kAwait) {
     lane->SendReply(answer);
     return true;

@@ -147,6 +147,12 @@ struct StateVersions {
   uint64_t least_applies = 0, greatest_applies = 0;
 };
 
+// The replicas that may answer a pull.
+enum class ReadFrom : uint8_t {
+  kPrimary,  // the primary, which has everything that was acknowledged
+  kAny,      // also a follower, as PullOptions::max_staleness allows
+};
+
 // Options of Pull().
 struct PullOptions {
   std::optional<absl::Duration> timeout = {};  // default: ClientOptions::timeout
@@ -158,6 +164,14 @@ struct PullOptions {
   void* stream = nullptr;
   // Set when the ticket is done without an error.
   std::shared_ptr<StateVersions> versions = nullptr;
+  // kAny, for observers: followers share the reads of dense sync and async tables. What they return
+  // is never older than what this client has read of the chunk, and never lost in a failover. Where
+  // no follower can answer, and in other clients and tables, the primary does.
+  ReadFrom read_from = ReadFrom::kPrimary;
+  // kAny: a follower returns what the primary had at most so long before the pull, or later. 1 ms
+  // to 49 days. Followers learn of their primary every eighth of the cluster's lease: with less
+  // than about four tenths of it, the primary answers most pulls.
+  absl::Duration max_staleness = absl::Seconds(2);
 };
 
 // Options of PushRows().

@@ -24,7 +24,9 @@ struct ClientCounters {
   uint64_t referenced_bytes = 0;
   // Pushed and pulled bytes of GPU memory that the RDMA device accessed itself (GPUDirect).
   uint64_t direct_bytes = 0;
-  uint64_t rail_moves = 0;  // times a partition of a table moved from one rail to another
+  uint64_t follower_pulls = 0;      // part of pulls that followers answered
+  uint64_t follower_redirects = 0;  // pulls that a follower did not answer, so the primary did
+  uint64_t rail_moves = 0;          // times a partition of a table moved from one rail to another
   // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
   // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
   std::array<uint64_t, 33> staleness = {};

@@ -1,0 +1,62 @@
+// Pulls that followers answer (ReadFrom::kAny): chooses a replica for each chunk, and falls back to
+// the primary.
+//
+// A follower answers at once or refuses. A pull goes to one over an open lane only; the lane is
+// opened for later pulls. After a refusal, a lost lane, another configuration, or no answer for a
+// second (less where half of the call's time is less), the primary gets the pull, as if it had
+// never been sent elsewhere. In the last case the lane is closed first, because the follower may
+// still write.
+//
+// **Thread safety**: one owner at a time.
+//
+// Invariant: a chunk that this client has read at a version is never read at an older one from a
+// follower, unless a primary has answered with an older version meanwhile (another run of the job,
+// or a reset).
+#ifndef VERBENA_CLIENT_CORE_FOLLOWER_READS_H_
+#define VERBENA_CLIENT_CORE_FOLLOWER_READS_H_
+
+#include <cstdint>
+
+#include "client/core/lane_set.h"
+#include "client/core/pending_request.h"
+
+namespace verbena::client {
+
+class RequestTracker;
+
+class FollowerReads {
+ public:
+  explicit FollowerReads(RequestTracker* tracker) : tracker_(*tracker) {}
+
+  // Queues a new pull of an operation with max_staleness_ms on a follower's lane. False: it is the
+  // primary's turn, or there is no such lane.
+  bool Enqueue(PendingRequest* entry);
+  // The pull was posted.
+  void Posted(PendingRequest* entry);
+  // Its reply has that version. False: it is older than what this client has read.
+  bool Learn(const PendingRequest& entry, uint64_t version);
+  // Its follower has refused it: the primary is next.
+  void Redirect(PendingRequest* entry);
+  // The lane is dead: pulls that were queued on it for a follower go to the primary.
+  void OnLaneDead(Stream* stream);
+
+  bool RunTimers(int64_t now);
+  int64_t next_ns() const { return next_ns_; }
+
+ private:
+  // Less: a busy server's lane is closed. More: a pull waits longer for a server that hangs.
+  static constexpr int64_t kPatienceNanos = 1'000'000'000;
+  // Of calls with a short deadline, which are not to close lanes of servers that answer.
+  static constexpr int64_t kLeastPatienceNanos = 50'000'000;
+
+  // A lane of the shard; null: none is open.
+  Stream* Open(uint64_t server, uint32_t shard);
+
+  RequestTracker& tracker_;
+  uint64_t turn_ = 0;
+  int64_t next_ns_ = INT64_MAX;
+};
+
+}  // namespace verbena::client
+
+#endif  // VERBENA_CLIENT_CORE_FOLLOWER_READS_H_
