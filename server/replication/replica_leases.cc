@@ -43,8 +43,8 @@ void ReplicaLeases::Follow(const v1::ClusterView& view, const PeerId& self, int6
       const bool same = was.since == part.since && was.epoch == part.epoch;
       const bool copied = was.role == Role::kFollower || was.role == Role::kLearner;
       part.heard_ns = same && copied ? was.heard_ns : now;
-      if (same && was.role == part.role && was.primary == part.primary)
-        part.fresh_ns = was.fresh_ns;
+      const bool follows = was.role == Role::kFollower && part.role == Role::kFollower;
+      if (same && follows && was.primary == part.primary) part.fresh_ns = was.fresh_ns;
       active_ = true;
     }
     active_ |= !part.copies.empty() || part.serve_from > now;
@@ -145,7 +145,10 @@ void ReplicaLeases::Acknowledged(const PeerId& from, const Group& group, int64_t
 
 bool ReplicaLeases::Vouches(const PeerId& to, const Group& group, int64_t now) const {
   const Part& part = parts_[group.partition];
-  const auto has = [&](const Copy& copy) { return copy.id == to && copy.since == group.sequence; };
+  // A learner does not have all that is applied here.
+  const auto has = [&](const Copy& copy) {
+    return copy.id == to && copy.since == group.sequence && copy.leased;
+  };
   return part.role == Role::kPrimary && part.epoch == group.epoch &&
          std::any_of(part.copies.begin(), part.copies.end(), has) && MayRead(group.partition, now);
 }
@@ -183,8 +186,8 @@ bool ReplicaLeases::IsFresh(const Group& group, int64_t age_ns, int64_t now) con
   if (group.partition >= parts_.size()) return false;
   const Part& part = parts_[group.partition];
   if (part.role != Role::kFollower || part.epoch != group.epoch) return false;
-  if (VERBENA_FAILPOINT(shard, follower_answers_stale)) return true;
-  return part.fresh_ns > 0 && now - part.fresh_ns <= age_ns / 5 * 4;
+  const bool fresh = part.fresh_ns > 0 && now - part.fresh_ns <= age_ns / 5 * 4;
+  return fresh || VERBENA_FAILPOINT(shard, follower_answers_stale);
 }
 
 void ReplicaLeases::Judge(int64_t now, std::vector<v1::ConfigurationChange>* changes) {

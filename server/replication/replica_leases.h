@@ -67,7 +67,8 @@ class ReplicaLeases {
   // The coordinator is asked to make the learner a follower: it may be one from now on.
   void Admitting(uint32_t partition, uint64_t server);
 
-  // Whether this shard may read now as the primary that has the replica of the beacon's group.
+  // Whether this shard may read now as the primary of which the replica of the beacon's group is a
+  // follower.
   bool Vouches(const PeerId& to, const Group& group, int64_t now) const;
 
   // Whether the server's replica has acknowledged a beacon that was sent at that time or later.

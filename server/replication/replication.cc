@@ -346,7 +346,7 @@ bool Replication::SendBeacon(const PeerId& id, Peer* peer) {
   const int64_t sent_ns = clock_->NowNanos();
   for (Group& group : peer->beacons.front()) {
     const bool vouches = FollowersRead() && leases_.Vouches(id, group, sent_ns);
-    SetSettled(vouches ? engine_->replicas().Settled(group.partition) : 0, &group);
+    SetSettled(vouches ? engine_->replicas().SettledForReads(group.partition) : 0, &group);
   }
   if (!links_->Send(id, out)) return false;
   peer->out[out.cookie] = {0, 0, true, 0, 0, sent_ns, std::move(peer->beacons.front())};

@@ -10,8 +10,9 @@ namespace {
 
 uint64_t Key(uint32_t table, uint32_t chunk) { return uint64_t{table} << 32 | chunk; }
 
-// Whether a record of that kind changes neither chunks nor the meaning of their versions.
-bool LeavesChunks(ReplicaKind kind) {
+}  // namespace
+
+bool ChangesChunks(ReplicaKind kind) {
   switch (kind) {
     case ReplicaKind::kRows:
     case ReplicaKind::kRowStates:
@@ -21,13 +22,11 @@ bool LeavesChunks(ReplicaKind kind) {
     case ReplicaKind::kProveChunk:
     case ReplicaKind::kProvePartition:
     case ReplicaKind::kNothing:
-      return true;
-    default:
       return false;
+    default:
+      return true;
   }
 }
-
-}  // namespace
 
 void CopyReads::ForgetTables(absl::FunctionRef<bool(uint32_t)> which) {
   for (Part& part : parts_) {
@@ -43,8 +42,9 @@ void CopyReads::Applied(const Group& group, uint32_t table, const ReplicaHeader&
     part = {};
     part.changed = group.sequence;
   } else if (header.kind == ReplicaKind::kDense) {
-    part.chunks[Key(table, group.index)] = group.sequence;
-  } else if (!LeavesChunks(header.kind)) {
+    // Records of a table that was dropped here may still come.
+    if (core_.tables.contains(table)) part.chunks[Key(table, group.index)] = group.sequence;
+  } else if (ChangesChunks(header.kind)) {
     part.changed = group.sequence;
   }
   part.settled = std::max(part.settled, header.committed);

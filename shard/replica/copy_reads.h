@@ -25,6 +25,9 @@ namespace verbena::shard {
 class DenseTable;
 struct EngineCore;
 
+// Whether a record of that kind changes chunks, or the meaning of their versions.
+bool ChangesChunks(ReplicaKind kind);
+
 class CopyReads {
  public:
   explicit CopyReads(EngineCore* core) : core_(*core) {}

@@ -169,6 +169,9 @@ class ReplicaLog {
   // Records up to it are on all followers and applied here, and this shard may read them; 0: it
   // may not read.
   uint64_t Settled(uint32_t partition);
+  // Whether all changes of chunks that reads show here are on all followers. Changes by a view show
+  // before.
+  bool AppliedIsCommitted(uint32_t partition) const;
 
   // ---- room ----
   // Whether an apply may add an entry now. A partition without a replica always has room. False:

@@ -1,6 +1,7 @@
 // Records of which followers may show the content.
 #include <algorithm>
 
+#include "shard/replica/copy_reads.h"
 #include "shard/replica/log.h"
 
 namespace verbena::shard {
@@ -19,6 +20,16 @@ uint64_t ReplicaLog::Settled(uint32_t partition) {
     ++p.settled;
   }
   return p.settled;
+}
+
+bool ReplicaLog::AppliedIsCommitted(uint32_t partition) const {
+  const Partition& p = partitions_[partition];
+  if (!p.notes.empty()) return false;
+  for (uint64_t s = std::max(p.committed + 1, p.next - p.entries.size()); s < p.next; ++s) {
+    const Entry& entry = *Find(partition, s);
+    if (entry.applied && ChangesChunks(entry.header.kind)) return false;
+  }
+  return true;
 }
 
 }  // namespace verbena::shard

@@ -249,6 +249,11 @@ uint64_t Replicas::Settled(uint32_t partition) const {
   return partition < core_.partitions.size() ? core_.log.Settled(partition) : 0;
 }
 
+uint64_t Replicas::SettledForReads(uint32_t partition) const {
+  const uint64_t settled = Settled(partition);
+  return settled != 0 && core_.log.AppliedIsCommitted(partition) ? settled : 0;
+}
+
 std::vector<CopyStatus> Replicas::Status() const {
   std::vector<CopyStatus> status;
   for (uint32_t p = 0; p < core_.partitions.size(); ++p) {

@@ -64,6 +64,8 @@ class Replicas {
   bool moves_held_back() const;
   // ReplicaLog::Settled().
   uint64_t Settled(uint32_t partition) const;
+  // Settled(), or 0 if reads here show anything that followers lack.
+  uint64_t SettledForReads(uint32_t partition) const;
   // The partitions that have a replica, or are one.
   std::vector<CopyStatus> Status() const;
 

@@ -143,6 +143,19 @@ TEST_CASE("follower reads: the next record tells that those before it are settle
   CHECK(w.Status(kFirst) == ReplyStatus::kOk);
 }
 
+TEST_CASE(
+    "follower reads: a change by a view, which shows before followers have it, is waited for") {
+  Followers w(SyncOrAsync(), {kFirst});
+  w.Push();
+  w.Ship({kFirst});
+  REQUIRE(w.f.engine->replicas().SettledForReads(0) > 0);
+  w.f.job()->set_generation(w.f.job()->generation() + 1);  // versions begin anew
+  w.Apply();
+  CHECK(w.f.engine->replicas().SettledForReads(0) == 0);
+  w.Ship({kFirst});
+  CHECK(w.f.engine->replicas().SettledForReads(0) > 0);
+}
+
 TEST_CASE("follower reads: a version older than the reader's is not shown") {
   Followers w(SyncOrAsync(), {kFirst});
   w.Push();

@@ -582,5 +582,14 @@ TEST_CASE("leases: a primary vouches for its followers while it may read") {
   CHECK_FALSE(leases.Vouches(kTwo, Of(0, 1, 4), kStart));
 }
 
+TEST_CASE("leases: a primary vouches for a learner once that may be a follower") {
+  ReplicaLeases leases;
+  leases.Follow(View({{kOne, kTwo, As::kLearner, 8}}), kOne, kStart);
+  leases.Acknowledged(kTwo, Of(0, 1, 8), kStart);
+  CHECK_FALSE(leases.Vouches(kTwo, Of(0, 1, 8), kStart));
+  leases.Admitting(0, kTwo.server);
+  CHECK(leases.Vouches(kTwo, Of(0, 1, 8), kStart));
+}
+
 }  // namespace
 }  // namespace verbena::server
