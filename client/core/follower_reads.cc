@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "client/core/failpoints.h"
 #include "client/core/request_tracker.h"
 #include "proto/protocol_version.h"
 
@@ -20,6 +21,12 @@ Stream* FollowerReads::Open(uint64_t server, uint32_t shard) {
   return nullptr;
 }
 
+void FollowerReads::Begin(PendingRequest* entry) {
+  std::vector<uint64_t>& known = entry->table->read_versions;
+  if (known.empty()) known.assign(entry->table->chunks(), 0);
+  entry->floor = known[entry->chunk];
+}
+
 bool FollowerReads::Enqueue(PendingRequest* entry) {
   TableState* const table = entry->table;
   const v1::ClusterView& view = tracker_.session->view();
@@ -28,8 +35,6 @@ bool FollowerReads::Enqueue(PendingRequest* entry) {
       part.partition >= static_cast<uint32_t>(view.partitions_size())) {
     return false;
   }
-  if (table->read_versions.empty()) table->read_versions.assign(table->chunks(), 0);
-  entry->floor = table->read_versions[entry->chunk];
   const v1::Partition& info = view.partitions(static_cast<int>(part.partition));
   const auto replicas = static_cast<uint64_t>(info.followers_size()) + 1;
   const auto next = static_cast<int>(turn_++ % replicas);
@@ -51,12 +56,11 @@ bool FollowerReads::Learn(const PendingRequest& entry, uint64_t version) {
   std::vector<uint64_t>& known = entry.table->read_versions;
   if (known.empty()) return true;
   uint64_t& floor = known[entry.chunk];
-  if (version >= entry.floor) {
-    floor = std::max(floor, version);
-    return true;
+  if (entry.of_follower && version < std::max(entry.floor, entry.min_version)) {
+    return VERBENA_FAILPOINT(client, take_older_version);
   }
-  if (entry.of_follower) return false;
-  floor = version;  // versions have begun anew
+  // From a primary, a lower one: versions have begun anew.
+  floor = version < entry.floor ? version : std::max(floor, version);
   return true;
 }
 

@@ -28,6 +28,8 @@ class FollowerReads {
  public:
   explicit FollowerReads(RequestTracker* tracker) : tracker_(*tracker) {}
 
+  // A new pull of an observer's operation: what this client has read of the chunk is its floor.
+  void Begin(PendingRequest* entry);
   // Queues a new pull of an operation with max_staleness_ms on a follower's lane. False: it is the
   // primary's turn, or there is no such lane.
   bool Enqueue(PendingRequest* entry);

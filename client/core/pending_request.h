@@ -80,9 +80,9 @@ struct PendingRequest {
   uint64_t norm = 0;                         // norms, totals: id of their NormStep
   uint64_t step = 0;                         // sync: step. async: sequence, after numbering; pull:
                       // sequence of the push that it follows, or 0. scan: cursor
-  uint64_t min_version = 0;  // pull, await
-  bool of_follower = false;  // pull: queued on or posted to a lane of a follower
-  uint64_t floor = 0;        // pull that a follower may answer: the version that was read before
+  uint64_t min_version = 0;            // pull, await
+  bool of_follower = false;            // pull: queued on or posted to a lane of a follower
+  uint64_t floor = 0;                  // pull of an observer: the version that was read before
   rdma::MemoryBlock* block = nullptr;  // push: source. pull: destination; null when redirected to
                                        // staging
   std::byte* data = nullptr;

@@ -112,7 +112,8 @@ struct TableState {
   uint64_t VersionToPull() const { return sync ? step : clock; }
   std::vector<PartState> parts;
   std::vector<uint64_t> chunk_version;  // sync: known commits
-  // Of pulls that followers may answer: the versions that were read. Empty: there was none.
+  // Of an observer's pulls of parameters: by chunk, the version that was read. Empty: there was
+  // none.
   std::vector<uint64_t> read_versions;
   std::vector<uint64_t> chunk_pushed;  // sync: step + 1 of the last push
   // sync: answered pushes without a known commit. For an embedding table, by part.

@@ -43,7 +43,8 @@ void PullRequests::Add(Operation* operation, uint32_t first, uint32_t count, siz
     pull->array = array;
     data += size_t{pull->elements} *
             (traits_.state ? sizeof(float) : operation->table->layout.parameter_bytes);
-    const bool any = operation->max_staleness_ms > 0 && array == 0;
+    if (tracker_.session->options().observer && !traits_.state) tracker_.followers.Begin(pull);
+    const bool any = operation->max_staleness_ms > 0 && !traits_.state;
     if (!any || !tracker_.followers.Enqueue(pull)) tracker_.queue.EnqueuePull(pull);
   }
 }
