@@ -224,6 +224,8 @@ verbena_status verbena_client_get_statistics(const verbena_client* client,
     static_assert(std::extent_v<decltype(filled.staleness)> ==
                   std::tuple_size_v<decltype(from.staleness)>);
     std::copy(from.staleness.begin(), from.staleness.end(), filled.staleness);
+    filled.follower_pulls = from.follower_pulls;
+    filled.follower_redirects = from.follower_redirects;
     verbena::c_api::WriteSized(filled, statistics);
     return absl::OkStatus();
   });

@@ -75,6 +75,23 @@ verbena_status verbena_pull(verbena_client* client, const verbena_table* table,
       });
 }
 
+verbena_status verbena_pull_any(verbena_client* client, const verbena_table* table,
+                                const verbena_region* destination, const verbena_range* range,
+                                uint64_t min_version, uint32_t max_staleness_ms, int64_t timeout_ms,
+                                verbena_ticket** ticket) {
+  return Begin(
+      "verbena_pull_any", timeout_ms, ticket,
+      {{"client", client}, {"table", table}, {"destination", destination}}, [&](Timeout timeout) {
+        verbena::PullOptions options = {.timeout = timeout,
+                                        .min_version = {},
+                                        .stream = destination->stream,
+                                        .read_from = verbena::ReadFrom::kAny,
+                                        .max_staleness = absl::Milliseconds(max_staleness_ms)};
+        if (min_version != VERBENA_MIN_VERSION_DEFAULT) options.min_version = min_version;
+        return client->client->Pull(table->table, destination->region, RangeOf(range), options);
+      });
+}
+
 verbena_status verbena_pull_state(verbena_client* client, const verbena_table* table,
                                   const char* array, const verbena_region* destination,
                                   const verbena_range* range, uint64_t min_version,

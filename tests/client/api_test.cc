@@ -182,6 +182,24 @@ TEST_CASE("a 16-bit table reports its size in each direction, and trains") {
               "overlaps the gradient");
 }
 
+TEST_CASE("a pull from any replica has a staleness of at least a millisecond") {
+  Fixture f;
+  for (const absl::Duration staleness :
+       {absl::Milliseconds(0), absl::Microseconds(999), absl::Milliseconds(int64_t{UINT32_MAX} + 1),
+        absl::InfiniteDuration(), -absl::Seconds(1)}) {
+    PullOptions options;
+    options.max_staleness = staleness;
+    CHECK(f.client->Pull(f.table, f.region, {}, options).Wait().ok());  // has no effect
+    options.read_from = ReadFrom::kAny;
+    ExpectError(f.client->Pull(f.table, f.region, {}, options).Wait(), kInvalid,
+                "max_staleness is");
+  }
+  // A worker reads from the primary.
+  PullOptions any;
+  any.read_from = ReadFrom::kAny;
+  CHECK(f.client->Pull(f.table, f.region, {}, any).Wait().ok());
+}
+
 TEST_CASE("a closed client refuses every call, and its handles stay valid") {
   Fixture f;
   PullOptions never;

@@ -309,6 +309,20 @@ TEST_CASE("an observer pulls, and does not push") {
   Good(verbena_ticket_wait(ticket, kDefault));
   verbena_ticket_free(ticket);
   CHECK(Floats(region)[0] == 2);
+  // Without followers the primary answers.
+  Floats(region)[0] = 0;
+  Good(verbena_pull_any(observer.get(), raw, region.get(), nullptr, VERBENA_MIN_VERSION_DEFAULT,
+                        2000, kDefault, &ticket));
+  Good(verbena_ticket_wait(ticket, kDefault));
+  verbena_ticket_free(ticket);
+  CHECK(Floats(region)[0] == 2);
+  verbena_statistics statistics = {};
+  statistics.struct_size = sizeof(statistics);
+  Good(verbena_client_get_statistics(observer.get(), &statistics));
+  CHECK(statistics.follower_pulls + statistics.follower_redirects == 0);
+  ExpectError(verbena_pull_any(observer.get(), raw, region.get(), nullptr,
+                               VERBENA_MIN_VERSION_DEFAULT, 0, kDefault, &ticket),
+              VERBENA_INVALID_ARGUMENT, {"max_staleness is 0", "1 ms to"});
 }
 
 struct Completion {

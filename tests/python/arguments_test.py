@@ -35,6 +35,19 @@ def test_read_only_arrays_are_pushed_and_not_pulled_into(client, table):
         client.pull(table, gradient)
 
 
+@pytest.mark.parametrize("options, error, text", [
+    ({"read_from": "follower"}, ValueError, "read_from is 'follower'; allowed: 'primary', 'any'"),
+    ({"read_from": "any", "max_staleness": 0}, ValueError, "max_staleness is 0; allowed: 0.001 to"),
+    ({"read_from": "any", "max_staleness": float("nan")}, ValueError, "max_staleness is nan"),
+    ({"read_from": "any", "max_staleness": 1e9}, ValueError, "allowed: 0.001 to 4294967 seconds"),
+    ({"read_from": "any", "max_staleness": "2 s"}, TypeError, "max_staleness is '2 s'"),
+])
+def test_replicas_to_read_from(client, table, options, error, text):
+    with pytest.raises(error, match=text):
+        client.pull(table, **options)
+    assert np.all(client.pull(table, read_from="any", max_staleness=0.5).wait() == 0)
+
+
 @pytest.mark.parametrize("argument, error, text", [
     (np.ones((2, 3)), TypeError, "gradient has elements of type float64; allowed: float32"),
     (np.ones((2, 3), np.int32), TypeError, "elements of type int32"),

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import verbena
@@ -39,6 +40,24 @@ def test_the_module_prints_versions_and_places():
     assert lines["verbenad"] == verbena.find_verbenad()
     assert os.path.samefile(lines["package"], os.path.dirname(verbena.__file__))
     assert os.path.samefile(lines["library"], verbena._core.library_path())
+
+
+def test_followers_answer_an_observer():
+    with verbena.local_cluster(servers=2, replicas=2, options=("--lease-ms", "1000")) as cluster:
+        worker = verbena.connect(cluster, job="trainer")
+        table = worker.table("weights", shape=4096, chunk_bytes=1024, rate=1, consistency="async")
+        worker.push(table, np.ones(4096, np.float32)).wait()
+        observer = verbena.connect(cluster, job="trainer", observer=True)
+        watched = observer.open_table("weights")
+        assert np.all(observer.pull(watched).wait() == -1)
+        assert observer.statistics()["follower_pulls"] == 0
+        # Until replicas are followers, and have heard from their primaries.
+        for _ in range(600):
+            assert np.all(observer.pull(watched, read_from="any", max_staleness=5).wait() == -1)
+            if observer.statistics()["follower_pulls"] > 0:
+                break
+            time.sleep(0.1)
+        assert observer.statistics()["follower_pulls"] > 0
 
 
 def test_a_cluster_with_replicas_survives_a_server():

@@ -163,6 +163,8 @@ typedef struct verbena_statistics {
   // Pull requests to ssp tables by staleness: the steps by which the slowest worker was behind this
   // one at the reply. Entries: 0, 1, ... 31, and 32 or more.
   uint64_t staleness[33];
+  uint64_t follower_pulls;      // part of `pulls` that followers answered (verbena_pull_any())
+  uint64_t follower_redirects;  // requests that a follower did not answer, so the primary did
 } verbena_statistics;
 
 // Sets the fields of `statistics` that its struct_size includes; all 0 when closed.
@@ -403,6 +405,17 @@ VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
+// As verbena_pull(), and in an observer followers share the reads of a dense sync or async table:
+// one returns what its primary had at most `max_staleness_ms` before the call, or later, which is
+// never older than what this client has read, nor lost in a failover. Where no follower can, and in
+// other clients and tables, the primary answers. Followers hear from their primary every eighth of
+// the cluster's lease: with less than four tenths of that, the primary answers most pulls. A good
+// value is 2000. INVALID_ARGUMENT: also a staleness of 0.
+VERBENA_EXPORT verbena_status verbena_pull_any(verbena_client* client, const verbena_table* table,
+                                               const verbena_region* destination,
+                                               const verbena_range* range, uint64_t min_version,
+                                               uint32_t max_staleness_ms, int64_t timeout_ms,
+                                               verbena_ticket** ticket);
 // Pulls an array of the optimizer's state of a dense table, as f32; otherwise as verbena_pull(). A
 // worker that pulls parameters and state of a sync table before it ends its next step has those of
 // one step. INVALID_ARGUMENT: also a name that the table does not have

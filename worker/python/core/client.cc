@@ -114,6 +114,8 @@ py::dict Client::Statistics() const {
   py::list staleness;
   for (const uint64_t pulls : s.staleness) staleness.append(pulls);
   all["staleness"] = staleness;
+  all["follower_pulls"] = s.follower_pulls;
+  all["follower_redirects"] = s.follower_redirects;
   return all;
 }
 

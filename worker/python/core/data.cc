@@ -69,7 +69,8 @@ uint64_t MinVersion(const std::optional<uint64_t>& min_version) {
 
 OperationPointer Pull(Client& client, const Table& table, const py::object& destination,
                       uint64_t first, const py::object& count,
-                      const std::optional<uint64_t>& min_version, const py::object& timeout) {
+                      const std::optional<uint64_t>& min_version,
+                      const std::optional<uint32_t>& max_staleness_ms, const py::object& timeout) {
   const int64_t timeout_ms = Milliseconds(timeout);
   const uint64_t elements = table.Count(first, count);
   const Buffer buffer = Describe(destination, {"destination", table.element(), elements, true});
@@ -77,8 +78,13 @@ OperationPointer Pull(Client& client, const Table& table, const py::object& dest
   const verbena_range range = {first, elements, part.placed.offset};
   verbena_ticket* ticket = nullptr;
   const Outcome outcome = OnStream(part, [&] {
-    return verbena_pull(client.handle(), table.handle(), part.placed.region->handle(), &range,
-                        MinVersion(min_version), timeout_ms, &ticket);
+    const verbena_region* const to = part.placed.region->handle();
+    if (max_staleness_ms.has_value()) {
+      return verbena_pull_any(client.handle(), table.handle(), to, &range, MinVersion(min_version),
+                              *max_staleness_ms, timeout_ms, &ticket);
+    }
+    return verbena_pull(client.handle(), table.handle(), to, &range, MinVersion(min_version),
+                        timeout_ms, &ticket);
   });
   return client.Started(outcome, ticket, {std::move(part.pin)}, destination);
 }
@@ -346,7 +352,7 @@ too. Assign parameters before state: that counts as an apply.)")
       .def("_pull_state", &PullState, py::arg("table"), py::arg("array"), py::arg("destination"),
            py::kw_only(), from_start, to_end, any_version, no_timeout)
       .def("_pull", &Pull, py::arg("table"), py::arg("destination"), py::kw_only(), from_start,
-           to_end, any_version, no_timeout)
+           to_end, any_version, py::arg("max_staleness_ms") = py::none(), no_timeout)
       .def("push_pull", &PushPull, py::arg("table"), py::arg("gradient"), py::arg("destination"),
            py::kw_only(), from_start, to_end, no_timeout, R"(
 Pushes a gradient, then pulls parameters that include it; wait() returns `destination`.

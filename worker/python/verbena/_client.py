@@ -12,7 +12,8 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 import numpy as np
 
 from . import _core
-from ._arguments import check_init, check_integer, check_range, check_text, check_texts
+from ._arguments import (check_init, check_integer, check_range, check_text, check_texts,
+                         staleness_ms)
 from ._cluster import LocalCluster
 from ._core import Handle, Table
 from ._errors import Error
@@ -262,6 +263,7 @@ class Client(_core.Client):
 
     def pull(self, table: Table, destination: Any = None, *, first: int = 0,
              count: Optional[int] = None, min_version: Optional[int] = None,
+             read_from: str = "primary", max_staleness: float = 2.0,
              timeout: Optional[float] = None) -> Handle:
         """Pulls parameters into `destination`, an array of table.dtype; wait() returns it.
 
@@ -270,15 +272,22 @@ class Client(_core.Client):
         first, count: the range in elements; it starts at a multiple of table.chunk_elements.
         min_version: the pull waits for this version or a later one; default for sync: the number
             of steps that this worker has ended.
+        read_from: "any": in an observer, followers share the reads of dense sync and async tables.
+            What they return is never older than what this client has read, nor lost in a failover.
+            Otherwise, and with "primary", the primary answers.
+        max_staleness: seconds; with "any" a follower returns what the primary had at most so long
+            before the call, or later. Less than four tenths of the cluster's lease sends most pulls
+            to the primary.
         timeout: seconds until the operation ends with DeadlineExceededError.
         """
         check_range(first, count, min_version)
+        staleness = staleness_ms(read_from, max_staleness)
         if destination is None:
             whole = first == 0 and count is None
             elements = table.elements - first if count is None else count
             destination = self.empty(table.shape if whole else elements, table.dtype)
         return self._pull(table, destination, first=first, count=count, min_version=min_version,
-                          timeout=timeout)
+                          max_staleness_ms=staleness, timeout=timeout)
 
     def pull_state(self, table: Table, array: str, destination: Any = None, *, first: int = 0,
                    count: Optional[int] = None, min_version: Optional[int] = None,
