@@ -38,6 +38,12 @@ std::string Pull(ElementType dtype) {
   return bytes;
 }
 
+std::string PullOfFollower(uint32_t staleness_ms) {
+  std::string bytes = Pull(ElementType::kF32);
+  std::memcpy(bytes.data() + offsetof(RecordHeader, bags), &staleness_ms, sizeof(staleness_ms));
+  return bytes;
+}
+
 std::string State(RecordType type, uint8_t array, uint32_t elements) {
   std::string bytes = Request(type, 1, elements);
   bytes[offsetof(RecordHeader, array)] = static_cast<char>(array);
@@ -152,7 +158,9 @@ std::vector<std::string> Seeds() {
           State(RecordType::kAssignState, 1, 0),
           State(RecordType::kAssignState, 2, 100),
           Pull(ElementType::kInt8),
-          Pull(ElementType::kE5m2)};
+          Pull(ElementType::kE5m2),
+          PullOfFollower(1),
+          PullOfFollower(UINT32_MAX)};
 }
 
 }  // namespace verbena::fuzz
@@ -183,7 +191,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool bags = h.type == RecordType::kLookupBags;
   const bool rows = h.type == RecordType::kPushRows || h.type == RecordType::kLookup ||
                     h.type == RecordType::kPrefetch || h.type == RecordType::kAssignRows || bags;
-  FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0);
+  // A pull may ask a follower.
+  FUZZ_CHECK(bags ? h.bags >= 1 && h.bags <= kMaxBags : h.bags == 0 || h.type == RecordType::kPull);
   if (h.type == RecordType::kReplicate) {
     ReplicaHeader replica;
     absl::Span<const std::byte> rest;

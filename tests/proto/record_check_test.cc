@@ -337,6 +337,29 @@ TEST_CASE("regression: pushes and assignments of all kinds may name an admission
   }
 }
 
+TEST_CASE("a pull asks a follower on lanes of a version that has this, and no other request does") {
+  for (const uint32_t version : {kOldestProtocolVersion, kFollowersProtocol}) {
+    for (const auto& operation : wire::kOperations) {
+      if (operation.bags) continue;
+      CAPTURE(version, operation.name);
+      RecordHeader header = PushHeader(0);
+      header.version = static_cast<uint16_t>(version);
+      header.type = operation.type;
+      header.bags = UINT32_MAX;
+      Slot slot;
+      slot.Put(header, {GroupOf(0)});
+      RecordLimits limits = kLimits;
+      limits.version = version;
+      Record record;
+      absl::Span<const std::byte> payload;
+      const absl::Status status = CopyRecord(slot.data(), 4096, limits, &record, &payload);
+      const bool may = operation.type == RecordType::kPull && version >= kFollowersProtocol;
+      CHECK((Message(status).find("record.bags is 4294967295") == std::string::npos) == may);
+      CHECK((!may || record.header.bags == UINT32_MAX));
+    }
+  }
+}
+
 TEST_CASE("records have the version of their lane") {
   for (const uint32_t lane : {kOldestProtocolVersion, kProtocolVersion}) {
     for (const uint32_t version : {kOldestProtocolVersion, kProtocolVersion}) {
