@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -340,6 +341,24 @@ std::optional<uint32_t> RowsPushed(const Engine& primary, uint64_t revision, uin
     if (!rows.rows(slice).is_free(row) && rows.rows(slice).applies(row) > 0) ++count;
   }
   return count;
+}
+
+std::optional<float> FirstOfChunk(const Engine& engine, uint32_t table, uint32_t chunk) {
+  const auto& core = EngineInspector::Core(engine);
+  const auto it = core.tables.find(table);
+  if (it == core.tables.end() || it->second.dense.table == nullptr) return std::nullopt;
+  const shard::DenseTable& dense = *it->second.dense.table;
+  const uint32_t partition = dense.partition_of(chunk);
+  const uint32_t slice = dense.slice_of(partition);
+  if (slice == PartitionedTable::kNone || !dense.ready(slice)) return std::nullopt;
+  Content chunks;
+  ReadChunks(dense, slice, &chunks);
+  const auto found = chunks.find(chunk);
+  if (found == chunks.end()) return std::nullopt;
+  const bool wide = dense.parameter_type() == ElementType::kF32;
+  uint32_t bits = 0;
+  std::memcpy(&bits, found->second.data(), wide ? 4 : 2);
+  return std::bit_cast<float>(wide ? bits : bits << 16);
 }
 
 std::map<uint32_t, TableContent> ReadTable(const Engine& primary, uint32_t table) {

@@ -43,6 +43,9 @@ uint64_t RevisionOf(const shard::Engine& engine);
 std::optional<uint32_t> RowsPushed(const shard::Engine& primary, uint64_t revision, uint32_t table,
                                    uint32_t partition);
 
+// The first number of a chunk. Nothing: the engine does not have the chunk.
+std::optional<float> FirstOfChunk(const shard::Engine& engine, uint32_t table, uint32_t chunk);
+
 // The contents of a row or a chunk in a checkpoint: its number of applies (8 bytes), its parameters
 // (of rows as f32), the optimizer's arrays, and the f32 copies of a dense table's 16-bit
 // parameters.

@@ -86,6 +86,7 @@ class Swarm {
     for (const SwarmJob& job : world_.jobs) {
       for (uint32_t w = 0; w < job.plan.places(); ++w) AddPlace(&job, w, false);
       if (world_.has(SwarmFeature::kReaders)) AddPlace(&job, 0, true);
+      if (world_.has(SwarmFeature::kReadFollowers)) AddPlace(&job, 1, true);
     }
     faults_ = std::make_unique<SwarmFaults>(&world_, &clients_);
     aims_ = std::make_unique<SwarmAims>(&world_, faults_.get(), &clients_);
@@ -169,6 +170,12 @@ class Swarm {
                      place->slot, "-", ++place->starts));
   }
 
+  void NotePast() {
+    if (!world_.has(SwarmFeature::kReadFollowers)) return;
+    const int64_t longest = (SwarmClient::kLongestStaleness + 1) * world_.plan.lease_ns();
+    for (const auto& [id, table] : world_.tables) world_.past.Note(table, world_.now(), longest);
+  }
+
   void Churn() {
     if (!world_.has(SwarmFeature::kChurn) || world_.stage != SwarmStage::kFaults ||
         world_.now() < next_churn_) {
@@ -182,6 +189,7 @@ class Swarm {
   bool Turn() {
     if (!result_.violations.empty()) return true;
     checks_->Run();
+    NotePast();
     if (trace_ != nullptr) {
       trace_->FollowView();
       trace_->LookAtLeases();

@@ -15,7 +15,9 @@
 //     nothing is lost, and each worker pushes and pulls each table, within a bound of virtual time.
 //  8. Evictions by number leave as many rows as they should.
 //  9. Every answer wakes a client that sleeps, unless it has one operation and it is not the last.
-//  10. A checkpoint equals the state of its shards, stays whole until it is removed, and restored
+//  10. A chunk that a follower has answered is as its primary had it within the allowed staleness,
+//     or later, committed, and not older than what the observer has read (swarm_past.h).
+//  11. A checkpoint equals the state of its shards, stays whole until it is removed, and restored
 //      tables equal it (swarm_saved.h).
 //
 // **Thread safety**: one thread.
@@ -35,6 +37,7 @@ struct SwarmResult {
   std::vector<std::string> violations;
   std::string plan;
   uint64_t pushes = 0, pulls = 0;  // that succeeded
+  uint64_t follower_pulls = 0;     // chunks that followers answered
   uint64_t steps = 0;              // of sync tables, ended by workers and committed
   uint64_t compared = 0;           // partitions of two servers at the same sequence
   int created = 0, dropped = 0, reset = 0;

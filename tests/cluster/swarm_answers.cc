@@ -25,6 +25,29 @@ void SwarmAnswers::Run() {
   if (world_->stage != SwarmStage::kFaults || world_->old_state) return;
   if (world_->has(SwarmFeature::kStrayMembers)) LetStray();
   if (world_->has(SwarmFeature::kDeafPrimaries)) DeafenPrimary();
+  if (world_->has(SwarmFeature::kReadFollowers)) DropFollower();
+}
+
+void SwarmAnswers::DropFollower() {
+  const v1::ClusterView& view = world_->cluster->view();
+  if (world_->now() < next_drop_at_ || view.partitions_size() == 0) return;
+  next_drop_at_ = world_->now() + Leases(20, 50);
+  const v1::Partition& p =
+      view.partitions(static_cast<int>(Between(0, view.partitions_size() - 1)));
+  if (p.followers_size() == 0) return;
+  const int follower = faults_->ServerOf(p.followers(0).server());
+  if (follower < 0) return;
+  SimServer* const server = world_->cluster->server(follower);
+  const int64_t time = Leases(30, 140), deaf = time + Leases(20, 300);
+  next_drop_at_ = world_->now() + deaf + Leases(50, 200);
+  server->StallUntil(world_->now() + time);
+  world_->Trace(absl::StrCat(server->host(), ", a follower, stalls for ", time / kMilli, " ms"));
+  faults_->Deafen(server->host(), deaf);
+  for (const auto& client : *clients_) {
+    if (client == nullptr || !client->observer() || Chance(0.2)) continue;
+    client->Excuse();
+    faults_->Deafen(client->process()->host(), deaf);
+  }
 }
 
 // The answers that bring them the view are on their way.

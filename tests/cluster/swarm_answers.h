@@ -32,6 +32,9 @@ class SwarmAnswers {
   // A primary that has handed a partition over, and some clients, do not hear that it is at its new
   // place.
   void DeafenPrimary();
+  // A follower stands still until it is dropped. Neither it nor most observers hear of that, so
+  // that they go on to ask it.
+  void DropFollower();
   // A decision on joining workers takes longer than steps of the run.
   void DelayAdmission();
   // Servers are cut off from an older state until a client has joined it, and for a while after the
@@ -51,7 +54,7 @@ class SwarmAnswers {
   std::vector<std::unique_ptr<SwarmClient>>* const clients_;
   std::mt19937_64 random_;
   v1::ClusterView before_;  // kDeafPrimaries
-  int64_t next_move_at_ = 0, next_admission_at_ = 0, next_stray_at_ = 0;
+  int64_t next_move_at_ = 0, next_admission_at_ = 0, next_stray_at_ = 0, next_drop_at_ = 0;
 };
 
 }  // namespace verbena::test

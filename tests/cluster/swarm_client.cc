@@ -28,6 +28,7 @@ SwarmClient::SwarmClient(SwarmWorld* world, const SwarmJob* job, uint32_t slot, 
 SwarmClient::~SwarmClient() {
   world_->Trace(absl::StrCat("ends: ", Describe()));
   CheckStaleness();
+  world_->result->follower_pulls += process_->core().statistics().follower_pulls;
   for (const auto& [table, change] : unsure_rates_) {
     world_->tables.at(table).rates().Orphan(change);
   }

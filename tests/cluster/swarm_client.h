@@ -35,6 +35,8 @@ class SwarmClient {
   void Run();
   // Whether the process has ended: another one takes the slot.
   bool ended() const { return phase_ == Phase::kEnded; }
+  // Of the staleness that an observer allows, in leases.
+  static constexpr int64_t kLongestStaleness = 3;
   // Ends its operations, leaves the job, and ends.
   void Leave() { leaving_ = true; }
   // Reads every unit of the job's tables once, in the stage kFinish.
@@ -76,6 +78,8 @@ class SwarmClient {
     std::vector<int64_t> gains;                   // by unit: the most that is acknowledged with it
     uint64_t changes = 0;                         // of the rate, before it
     std::optional<uint64_t> change;               // of the rate: its id in SwarmRates
+    uint32_t staleness_ms = 0;                    // more than 0: followers may answer
+    uint32_t run = 0;                             // of the table's job, when it began
     std::shared_ptr<rdma::MemoryBlock> gradient, values;
     int64_t began_ns = 0, deadline_ns = 0;
 
@@ -86,6 +90,11 @@ class SwarmClient {
   };
   struct Used {
     bool pushed = false, pulled = false;
+  };
+  // The greatest value that this observer has read of a unit, in a life of it and a run of its job.
+  struct Read {
+    double value = 0;
+    uint32_t life = 0, run = 0;
   };
 
   void CheckStaleness() const;
@@ -113,6 +122,12 @@ class SwarmClient {
   void Fill(const SwarmTable& table, Operation* operation);
   // Whether this push is an assignment of state, or this pull one of state (swarm_client_state.cc).
   bool OfState(const SwarmTable& table, const Operation& operation);
+  // Whether followers may answer this pull, and what it may show then (swarm_client_followers.cc).
+  void DrawReplicas(const SwarmTable& table, Operation* operation);
+  void AllowPast(const SwarmTable& table, uint32_t unit, Operation* operation) const;
+  void CheckRead(const Operation& operation, const SwarmTable& table, size_t i, float value);
+  std::optional<float> AppliedAtPrimary(const SwarmTable& table, uint32_t unit) const;
+  uint32_t RunOf(const SwarmTable& table) const;
   bool MayAssignState(const SwarmTable& table, const Operation& operation) const;
   void BeginState(SwarmTable* table, Operation* operation);
   void CheckStates(const Operation& operation, const SwarmTable& table);
@@ -182,7 +197,8 @@ class SwarmClient {
   std::set<std::string> opening_;
   uint64_t tables_seen_ = 0;  // SwarmWorld::table_changes when it last looked for tables to open
   SwarmStepper stepper_;
-  std::map<uint32_t, Used> used_;  // since the recovery began
+  std::map<uint32_t, Used> used_;                       // since the recovery began
+  std::map<std::pair<uint32_t, uint32_t>, Read> read_;  // kReadFollowers: by table and unit
   // Buffers of ended operations.
   std::vector<std::pair<client::OperationId, std::shared_ptr<rdma::MemoryBlock>>> unsettled_;
   absl::Status last_;

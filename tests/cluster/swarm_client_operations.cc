@@ -96,6 +96,7 @@ void SwarmClient::BeginOn(SwarmTable* table) {
   if (operation->units.empty()) return;
   operation->assigns = Assigns(*table, *operation);
   operation->state = OfState(*table, *operation);
+  DrawReplicas(*table, operation.get());
   operation->deadline_ns = DrawDeadline();
   // A pull that waits for slower workers holds up the pushes that others wait for. Not one of all
   // units at the end, when nobody pushes: many of its rows may have to come from the disk.
@@ -151,6 +152,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
   operation->known_lost = KnowsLost(*table, operation->units);
   operation->revision = std::as_const(*process_).core().view().revision();
   operation->changes = table->rates().changes();
+  operation->run = observer_ ? RunOf(*table) : 0;
   Fill(*table, operation.get());
   for (const uint32_t unit : operation->units) {
     operation->lives.push_back(table->life(table->units()[unit].partition));
@@ -159,6 +161,7 @@ bool SwarmClient::Start(SwarmTable* table, const std::shared_ptr<Operation>& ope
     if (table->steps() == nullptr && operation->pulls) {
       operation->least.back() += table->Gain(unit, operation->amount, operation->changes).low;
     }
+    AllowPast(*table, unit, operation.get());
     if (operation->pushes) Attempt(table, operation.get(), unit);
   }
   if (operation->assigns) FillAssigned(*table, operation.get());
@@ -281,7 +284,8 @@ absl::StatusOr<client::OperationId> SwarmClient::Issue(
         table.id(), gradient, deadline, done, nullptr, operation->write(),
         {operation->state ? uint8_t{1} : uint8_t{0}, SwarmStates::AppliesOf(operation->assigned)});
   }
-  return core.Pull(table.id(), values, std::nullopt, deadline, done, operation->pulled);
+  return core.Pull(table.id(), values, std::nullopt, deadline, done, operation->pulled,
+                   operation->staleness_ms);
 }
 
 // Looks up rows, or bags that equal the rows: each bag has one of them, and another one times zero.

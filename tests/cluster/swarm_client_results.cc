@@ -163,6 +163,7 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
       }
     }
     if (!wrong.empty()) world_->Violation(absl::StrCat(process_->host(), ": ", wrong));
+    CheckRead(operation, *table, i, values[0]);
   }
 }
 

@@ -95,6 +95,7 @@ constexpr FeatureChance kChances[] = {
     {SwarmFeature::kStrayMembers, "stray_members", 0.03},
     {SwarmFeature::kWideLoads, "wide_loads", 0.03},
     {SwarmFeature::kManyLosses, "many_losses", 0.03},
+    {SwarmFeature::kReadFollowers, "read_followers", 0.04},
 };
 static_assert(std::size(kChances) == static_cast<size_t>(SwarmFeature::kCount));
 
@@ -380,6 +381,8 @@ SwarmPlan DrawPlan(uint64_t seed) {
   need(SwarmFeature::kMissedRuns, {SwarmFeature::kSync});
   need(SwarmFeature::kElastic, {SwarmFeature::kChurn});
   need(SwarmFeature::kDeafPrimaries, {SwarmFeature::kMigrations, SwarmFeature::kReaders});
+  drop_unless(SwarmFeature::kReadFollowers, plan.cluster.replicas > 1);
+  need(SwarmFeature::kReadFollowers, {SwarmFeature::kReaders});
   need(SwarmFeature::kLateAdmissions,
        {SwarmFeature::kElastic, SwarmFeature::kChurn, SwarmFeature::kSync});
   // A client that follows an older state counts in no model of steps; the operator hears nothing.

@@ -97,6 +97,7 @@ enum class SwarmFeature : uint32_t {
   kStrayMembers,    // clients join an older state of the coordinator, which no server hears
   kWideLoads,       // restored rows take more room than logs have
   kManyLosses,      // connections are often lost, and writes land for some time after that
+  kReadFollowers,   // observers read from followers, some of which are dropped and do not hear so
   kCount
 };
 const char* SwarmFeatureName(SwarmFeature feature);

@@ -138,6 +138,11 @@ class SwarmTable {
   std::string CheckSavedStep(uint32_t unit, float value, uint64_t steps, uint32_t generation,
                              uint32_t life) const;
 
+  // Whether a read has shown more than a reader sees of a chunk with that content.
+  bool ShowsMore(float read, float content) const {
+    return read > Shown(static_cast<double>(content));
+  }
+
  private:
   void MakeSteps();
   // As a reader sees an exact value.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/cluster/seeds.h"
+#include "tests/cluster/swarm_plan.h"
 
 namespace verbena::test {
 namespace {
@@ -22,6 +23,7 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
                    result.plan.c_str());
     }
     totals.pushes += result.pushes, totals.pulls += result.pulls;
+    totals.follower_pulls += result.follower_pulls;
     totals.compared += result.compared, totals.steps += result.steps;
     totals.created += result.created, totals.dropped += result.dropped;
     totals.reset += result.reset;
@@ -45,11 +47,10 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
       totals.reset, totals.servers_crashed, totals.workers_crashed, totals.servers_stalled,
       totals.coordinator_stalled);
   std::printf(
-      "%d saves, %d compactions, %d checkpoints removed, %d restores; %d checkpoints and %d "
-      "restored "
-      "partitions compared\n",
-      totals.saved, totals.compacted, totals.pruned, totals.restored, totals.checkpoints,
-      totals.restored_partitions);
+      "%llu chunks read from followers; %d saves, %d compactions, %d checkpoints removed, %d "
+      "restores; %d checkpoints and %d restored partitions compared\n",
+      static_cast<unsigned long long>(totals.follower_pulls), totals.saved, totals.compacted,
+      totals.pruned, totals.restored, totals.checkpoints, totals.restored_partitions);
   if (SeedsToRun(1).replay) return;
   CHECK(totals.pushes > 0);
   CHECK(totals.pulls > 0);
@@ -60,6 +61,20 @@ TEST_CASE("swarm: random clusters, tables and clients under faults") {
   CHECK(totals.servers_crashed > 0);
   CHECK(totals.saved > 0);
   CHECK(totals.checkpoints > 0);
+}
+
+TEST_CASE("swarm: where observers read from any replica, followers answer many of the chunks") {
+  uint64_t chunks = 0, plans = 0;
+  // Some have embedding tables alone, or hardly ever a follower.
+  for (uint64_t seed = 1; plans < 4; ++seed) {
+    if (!DrawPlan(seed).has(SwarmFeature::kReadFollowers)) continue;
+    ++plans;
+    const SwarmResult result = RunSwarm(seed);
+    CAPTURE(seed, result.plan);
+    CHECK(result.violations == std::vector<std::string>());
+    chunks += result.follower_pulls;
+  }
+  CHECK(chunks > 100);
 }
 
 }  // namespace

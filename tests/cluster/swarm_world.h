@@ -20,6 +20,7 @@
 #include "tests/cluster/sim_cluster.h"
 #include "tests/cluster/swarm.h"
 #include "tests/cluster/swarm_members.h"
+#include "tests/cluster/swarm_past.h"
 #include "tests/cluster/swarm_plan.h"
 #include "tests/cluster/swarm_table.h"
 
@@ -50,6 +51,7 @@ struct SwarmWorld {
   std::set<uint64_t> terms;  // ids of those that the coordinator had with the newest state
   std::vector<SwarmJob> jobs;
   SwarmMembers members;                   // of elastic jobs
+  SwarmPast past;                         // kReadFollowers
   std::map<uint32_t, SwarmTable> tables;  // by id, those that were dropped included
   uint64_t table_changes = 1;             // grows when a table is made or dropped
   std::vector<int> lives;                 // by server: how often its process has died
