@@ -52,18 +52,53 @@ bool SimCore::Chance(double probability) {
 }
 
 void SimCore::At(int64_t time, std::function<void()> what) {
-  events_.emplace(std::make_pair(std::max(time, now()), next_event_++), std::move(what));
+  Event event;
+  event.call = std::move(what);
+  At(time, std::move(event));
+}
+
+void SimCore::At(int64_t time, Event event) {
+  size_t place = events_.size();
+  if (free_places_.empty()) {
+    events_.push_back(std::move(event));
+  } else {
+    place = free_places_.back();
+    free_places_.pop_back();
+    events_[place] = std::move(event);
+  }
+  due_.push({std::max(time, now()), next_event_++, place});
+}
+
+void SimCore::Run(const Event& event) {
+  switch (event.kind) {
+    case Event::Kind::kCall:
+      return event.call();
+    case Event::Kind::kRead:
+      return Read(event.link, event.side, event.write, event.piece);
+    case Event::Kind::kLand:
+      return Land(event.link, event.side, event.write, event.piece);
+    case Event::Kind::kReceive:
+      return ReportReceive(event.link, event.side, event.write);
+    case Event::Kind::kEffect:
+      return TakeEffect(event.link, event.side, event.write);
+    case Event::Kind::kSent:
+      return CompleteSend(event.link, event.side, event.write);
+  }
 }
 
 bool SimCore::Advance(int64_t limit_ns) {
-  if (events_.empty() || events_.begin()->first.first > limit_ns) {
+  if (due_.empty() || due_.top().time > limit_ns) {
     clock_.Set(std::max(now(), limit_ns));
     return false;
   }
-  clock_.Set(events_.begin()->first.first);
-  while (!events_.empty() && events_.begin()->first.first <= now()) {
-    auto due = events_.extract(events_.begin());
-    due.mapped()();
+  clock_.Set(due_.top().time);
+  while (!due_.empty() && due_.top().time <= now()) {
+    const size_t place = due_.top().place;
+    due_.pop();
+    // Its place may be taken, or move, while it runs.
+    const Event event = std::move(events_[place]);
+    free_places_.push_back(place);
+    Run(event);
   }
   return true;
 }
@@ -208,17 +243,19 @@ void SimCore::Post(const LinkPtr& link, int side, const WriteRequest& request, u
 
 void SimCore::CutIntoPieces(SimWrite* write) {
   if (write->total == 0) return;
-  std::set<uint64_t> cuts = {0};
+  write->payload = std::make_unique_for_overwrite<std::byte[]>(write->total);
+  absl::InlinedVector<uint64_t, 8> cuts = {0};
   const int64_t count = Between(1, std::max(1, faults_.max_pieces));
   for (int64_t i = 1; i < count; ++i) {
-    cuts.insert(static_cast<uint64_t>(Between(0, static_cast<int64_t>(write->total) - 1)));
+    cuts.push_back(static_cast<uint64_t>(Between(0, static_cast<int64_t>(write->total) - 1)));
   }
-  for (auto it = cuts.begin(); it != cuts.end(); ++it) {
-    const auto next = std::next(it);
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  for (size_t i = 0; i < cuts.size(); ++i) {
     SimPiece piece;
-    piece.offset = *it;
-    piece.bytes.resize((next == cuts.end() ? write->total : *next) - *it);
-    write->pieces.push_back(std::move(piece));
+    piece.offset = cuts[i];
+    piece.bytes = (i + 1 < cuts.size() ? cuts[i + 1] : write->total) - cuts[i];
+    write->pieces.push_back(piece);
   }
 }
 
@@ -245,19 +282,18 @@ void SimCore::Schedule(const LinkPtr& link, int side, const WritePtr& write) {
     const int64_t read_at = Between(start, read_by);
     const int64_t land_at = Between(read_at, write->effect_at);
     last_read = std::max(last_read, read_at);
-    At(read_at, [this, link, side, write, i] { Read(link, side, write, i); });
-    At(land_at, [this, link, side, write, i] { Land(link, side, write, i); });
+    At(read_at, {Event::Kind::kRead, side, i, link, write, {}});
+    At(land_at, {Event::Kind::kLand, side, i, link, write, {}});
   }
   const int64_t sent_at = std::max(
       source.last_sent_at,
       Between(last_read, last_read + (early ? faults_.max_delay_ns / 8 : faults_.max_delay_ns)));
   source.last_sent_at = sent_at;
   if (write->immediate.has_value() && VERBENA_FAILPOINT(rdma, act_on_send_completion)) {
-    At(std::min(sent_at, write->effect_at),
-       [this, link, side, write] { ReportReceive(link, side, write); });
+    At(std::min(sent_at, write->effect_at), {Event::Kind::kReceive, side, 0, link, write, {}});
   }
-  At(write->effect_at, [this, link, side, write] { TakeEffect(link, side, write); });
-  At(sent_at, [this, link, side, write] { CompleteSend(link, side, write); });
+  At(write->effect_at, {Event::Kind::kEffect, side, 0, link, write, {}});
+  At(sent_at, {Event::Kind::kSent, side, 0, link, write, {}});
 }
 
 void SimCore::Read(const LinkPtr& link, int side, const WritePtr& write, size_t index) {
@@ -267,8 +303,7 @@ void SimCore::Read(const LinkPtr& link, int side, const WritePtr& write, size_t 
   size_t done = 0;
   for (const SimWrite::Source& source : write->sources) {
     const uint64_t from = std::max(position, piece.offset);
-    const uint64_t to =
-        std::min<uint64_t>(position + source.bytes, piece.offset + piece.bytes.size());
+    const uint64_t to = std::min<uint64_t>(position + source.bytes, piece.offset + piece.bytes);
     if (from < to) {
       const std::shared_ptr<const MemoryBlock> block = source.block.lock();
       const std::byte* bytes =
@@ -277,7 +312,7 @@ void SimCore::Read(const LinkPtr& link, int side, const WritePtr& write, size_t 
         FailWrite(link, side, write, absl::InternalError("sim: local memory was freed too early"));
         return;
       }
-      std::memcpy(piece.bytes.data() + done, bytes, to - from);
+      std::memcpy(write->payload.get() + piece.offset + done, bytes, to - from);
       done += to - from;
     }
     position += source.bytes;
@@ -308,8 +343,7 @@ void SimCore::Land(const LinkPtr& link, int side, const WritePtr& write, size_t 
   if (link->broken && now() > target.effect_cutoff && Chance(0.5)) return;
   if (target.lingering && !piece.deferred) {
     piece.deferred = true;
-    At(Between(now(), target.dead_at - 1),
-       [this, link, side, write, index] { Land(link, side, write, index); });
+    At(Between(now(), target.dead_at - 1), {Event::Kind::kLand, side, index, link, write, {}});
     return;
   }
   const SimExposed* range = Lookup(target, *write);
@@ -321,13 +355,13 @@ void SimCore::Land(const LinkPtr& link, int side, const WritePtr& write, size_t 
   }
   std::byte* to = range->block->data() + (write->remote.address + piece.offset -
                                           reinterpret_cast<uint64_t>(range->block->data()));
-  if (observer_) observer_(target.host, range->block->id(), to, piece.bytes.size());
+  if (observer_) observer_(target.host, range->block->id(), to, piece.bytes);
   std::byte* const bytes = BytesAt(*range->block, to);
   if (bytes == nullptr) {
     FailWrite(link, side, write, absl::InternalError("sim: the peer's memory was freed too early"));
     return;
   }
-  std::memcpy(bytes, piece.bytes.data(), piece.bytes.size());
+  std::memcpy(bytes, write->payload.get() + piece.offset, piece.bytes);
   piece.landed = true;
 }
 
@@ -392,7 +426,7 @@ void SimCore::CompleteSend(const LinkPtr& link, int side, const WritePtr& write)
                          target.state == State::kEstablished && target.receives == 0;
   if (first != write || unmatched) {
     if (now() >= first->effect_at) return;
-    At(first->effect_at, [this, link, side, write] { CompleteSend(link, side, write); });
+    At(first->effect_at, {Event::Kind::kSent, side, 0, link, write, {}});
     return;
   }
   if (!write->AllRead()) return;

@@ -18,11 +18,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <queue>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "rdma/sim/sim_network.h"
 #include "rdma/transport.h"
 
@@ -38,7 +40,7 @@ struct SimExposed {
 
 struct SimPiece {
   uint64_t offset = 0;  // in the write's payload
-  std::vector<std::byte> bytes;
+  uint64_t bytes = 0;
   bool read = false;
   bool landed = false;
   bool deferred = false;  // until the last moment before the peer is dead
@@ -56,8 +58,9 @@ struct SimWrite {
     const std::byte* data;
     uint32_t bytes;
   };
-  std::vector<Source> sources;
-  std::vector<SimPiece> pieces;
+  absl::InlinedVector<Source, 2> sources;
+  absl::InlinedVector<SimPiece, 4> pieces;
+  std::unique_ptr<std::byte[]> payload;  // what was read of it; null: nothing is written
   int64_t effect_at = 0;
   bool receive_taken = false;  // it has consumed a receive of the peer
   bool receive_reported = false;
@@ -134,6 +137,9 @@ class SimCore {
   void RemoveListener(const std::string& address) { listeners_.erase(address); }
   uint64_t NextKey() { return next_key_++; }
   uint64_t receiver_not_ready() const { return receiver_not_ready_; }
+  // How often an endpoint got something that its owner has to see.
+  uint64_t news() const { return news_; }
+  void CountNews() { ++news_; }
 
   // Operations of an endpoint; `side` is the caller's.
   void Connect(const std::shared_ptr<SimLink>& link, const std::string& address,
@@ -166,7 +172,28 @@ class SimCore {
   // The time from which writes from or to `host` may move.
   int64_t Moves(const std::string& host);
   int64_t Delay() { return Between(faults_.min_delay_ns, faults_.max_delay_ns); }
+  // An event: a step of a write, which most are, or another.
+  struct Event {
+    enum class Kind : uint8_t { kCall, kRead, kLand, kReceive, kEffect, kSent };
+    Kind kind = Kind::kCall;
+    int side = 0;
+    size_t piece = 0;
+    LinkPtr link;
+    WritePtr write;
+    std::function<void()> call;
+  };
+  // When and in which order an event is due, and its place in events_.
+  struct Due {
+    int64_t time;
+    uint64_t order;
+    size_t place;
+    bool operator>(const Due& other) const {
+      return time != other.time ? time > other.time : order > other.order;
+    }
+  };
   void At(int64_t time, std::function<void()> what);
+  void At(int64_t time, Event event);
+  void Run(const Event& event);
 
   void ArriveRequest(const LinkPtr& link, const std::string& address, std::string private_data);
   void Establish(const LinkPtr& link, int side);
@@ -195,8 +222,12 @@ class SimCore {
 
   SimNetwork::WriteObserver observer_;
   SimNetwork::DeviceMemory device_memory_;
-  std::map<std::pair<int64_t, uint64_t>, std::function<void()>> events_;  // by time, then order
+  // A heap, the earliest first; the events themselves keep their places.
+  std::priority_queue<Due, std::vector<Due>, std::greater<>> due_;
+  std::vector<Event> events_;
+  std::vector<size_t> free_places_;  // of events_
   uint64_t next_event_ = 0;
+  uint64_t news_ = 0;
   uint64_t next_key_ = 1;
   uint64_t receiver_not_ready_ = 0;
   uint32_t next_endpoint_ = 1;

@@ -67,16 +67,21 @@ class SimEndpoint final : public Endpoint {
   void AddRequest(std::shared_ptr<SimLink> link, std::string private_data);
   void Push(const Completion& completion, Wakes wakes = Wakes::kPeer) {
     completions_.push_back(completion);
+    core_->CountNews();
     // A successful send completion is not a reply.
     const bool sent = completion.kind == Completion::Kind::kSend && completion.ok;
     Wake(sent ? Wakes::kImpatientPeer : wakes);
   }
   void Push(ConnectionEvent event) {
     events_.push_back(std::move(event));
+    core_->CountNews();
     Wake(Wakes::kPeer);
   }
   // Reports changes without an event: a connection is dead, or memory may be exposed again.
-  void Notify() { news_ = true; }
+  void Notify() {
+    news_ = true;
+    core_->CountNews();
+  }
   // Handles the arrival of a write with `wakes`. The rule is that of shm.
   void Wake(Wakes wakes) {
     if (!sleep_.has_value() || wakes == Wakes::kNobody) return;
@@ -84,7 +89,8 @@ class SimEndpoint final : public Endpoint {
       slept_through_ = true;
       return;
     }
-    woken_ = news_ = true;
+    woken_ = true;
+    Notify();
   }
   // Every link of this endpoint in order of id, with its side.
   struct Entry {

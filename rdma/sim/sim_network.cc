@@ -24,6 +24,7 @@ void SimNetwork::Slow(const std::string& host, int64_t most_ns) { core_->Slow(ho
 
 void SimNetwork::Hang(const std::string& host) { core_->Hang(host); }
 uint64_t SimNetwork::receiver_not_ready() const { return core_->receiver_not_ready(); }
+uint64_t SimNetwork::news() const { return core_->news(); }
 void SimNetwork::set_device_memory(DeviceMemory bytes_of) {
   core_->set_device_memory(std::move(bytes_of));
 }

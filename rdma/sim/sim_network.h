@@ -91,6 +91,10 @@ class SimNetwork {
   // Number of immediates without a posted receive: each is an accounting bug of a lane.
   uint64_t receiver_not_ready() const;
 
+  // Grows with all that an owner of an endpoint has to see. While it does not, no endpoint that had
+  // nothing for its owner has anything (SimEndpoint::pending()).
+  uint64_t news() const;
+
  private:
   std::shared_ptr<SimCore> core_;
 };
