@@ -65,6 +65,7 @@ bool SimWorker::slept_through() const {
 bool SimWorker::RunOnce() {
   if (held(network_clock_->NowNanos())) {
     const int64_t now = clock_.NowNanos();
+    ++turns_;
     if (now >= keeper_at_) keeper_at_ = core_->lease_keeper().RunOnce(now);
     inputs_.Touch();
     return false;
@@ -74,6 +75,7 @@ bool SimWorker::RunOnce() {
 }
 
 bool SimWorker::RunCore() {
+  ++turns_;
   if (asleep_) {
     if (!Woken()) return false;
     asleep_ = false;
@@ -95,6 +97,7 @@ int64_t SimWorker::NextTimerNanos() const {
 SimCluster::SimCluster(const ClusterOptions& options)
     : options_(options),
       network_(options.seed, options.network),
+      clock_(&network_.clock()),
       control_(options.seed ^ 0x5eed, &network_.clock()),
       coordinator_machine_clock_(&network_.clock(), options.seed * 3001, options.drift_ppm),
       coordinator_clock_(&coordinator_machine_clock_),
@@ -218,6 +221,8 @@ bool SimCluster::RunCoordinator() {
   bool worked = coordinator_->RunOnce();
   ObserveView();
   if (options_.group_calls > 0) return RunGroup() || worked;
+  // Most turns have none, and an empty deque takes memory, too.
+  if (coordinator_waiting_.empty()) return worked;
   for (absl::AnyInvocable<void()>& what : std::exchange(coordinator_waiting_, {})) {
     // A request may be one whose Save() blocks: the rest waits for that.
     if (coordinator_stalled()) {
@@ -256,6 +261,7 @@ bool SimCluster::RunGroup() {
 SimWorker* SimCluster::AddWorker(const std::string& host, const SimWorker::Options& options) {
   workers_.push_back(
       std::make_unique<SimWorker>(host, options, options_.drift_ppm, &network_, &control_));
+  SimInputs::CountCall();
   return workers_.back().get();
 }
 
@@ -265,6 +271,7 @@ void SimCluster::CrashWorker(SimWorker* worker) {
   }
   workers_.erase(std::find_if(workers_.begin(), workers_.end(),
                               [worker](const auto& w) { return w.get() == worker; }));
+  SimInputs::CountCall();
 }
 
 void SimCluster::CrashServer(int index) {
@@ -272,17 +279,42 @@ void SimCluster::CrashServer(int index) {
     network_.Crash(RailHost(servers_[index]->host(), rail));
   }
   servers_[index].reset();
+  SimInputs::CountCall();
 }
 
 void SimCluster::RestartServer(int index) {
   ClusterOptions options = options_;
   options.seed += 100003 * server_starts_[index]++;
   servers_[index] = std::make_unique<SimServer>(options, index, &network_, &control_);
+  SimInputs::CountCall();
 }
 
 bool SimCluster::RunProcesses() {
   bool worked = control_.RunOnce();
   worked |= RunCoordinator();
+  // Most turns are for a step of a write that no process sees.
+  const bool idle = !worked && now() < idle_until_ && SimInputs::calls() == idle_calls_ &&
+                    network_.news() == idle_news_;
+  SimIdleCheck& check = sim_idle_check();
+  if (idle && !check.on) return false;
+  const uint64_t calls = SimInputs::calls(), news = network_.news();
+  if (RunMembers()) {
+    check.did_something += idle ? 1 : 0;
+    worked = true;
+  }
+  idle_until_ = 0;
+  if (worked) return true;
+  idle_calls_ = calls;
+  idle_news_ = news;
+  idle_until_ = members_timer_ = NextTimerOfMembers();
+  for (const auto& server : servers_) {
+    if (server) idle_until_ = std::min(idle_until_, server->NextColdIo());
+  }
+  return false;
+}
+
+bool SimCluster::RunMembers() {
+  bool worked = false;
   for (auto& server : servers_) {
     if (!server || server->stalled(now()) || !server->RunOnce()) continue;
     worked = true;
@@ -294,13 +326,8 @@ bool SimCluster::RunProcesses() {
   return worked;
 }
 
-int64_t SimCluster::NextTimerNanos() const {
-  const int64_t coordinator = coordinator_machine_clock_.ToNetwork(coordinator_->NextTimerNanos());
-  int64_t next =
-      std::min(control_.NextTimerNanos(), std::max(coordinator, coordinator_stalled_until_));
-  if (!coordinator_waiting_.empty()) {
-    next = std::min(next, std::max(coordinator_stalled_until_, group_at_));
-  }
+int64_t SimCluster::NextTimerOfMembers() const {
+  int64_t next = std::numeric_limits<int64_t>::max();
   for (const auto& server : servers_) {
     if (server) next = std::min(next, std::max(server->NextTimerNanos(), server->stalled_until()));
     if (server && server->stalled(now())) next = std::min(next, server->stalled_until());
@@ -312,6 +339,16 @@ int64_t SimCluster::NextTimerNanos() const {
     if (worker->stalled(now())) next = std::min(next, worker->stalled_until());
   }
   return next;
+}
+
+int64_t SimCluster::NextTimerNanos() const {
+  const int64_t coordinator = coordinator_machine_clock_.ToNetwork(coordinator_->NextTimerNanos());
+  int64_t next =
+      std::min(control_.NextTimerNanos(), std::max(coordinator, coordinator_stalled_until_));
+  if (!coordinator_waiting_.empty()) {
+    next = std::min(next, std::max(coordinator_stalled_until_, group_at_));
+  }
+  return std::min(next, idle_until_ > 0 ? members_timer_ : NextTimerOfMembers());
 }
 
 bool SimCluster::RunUntil(const std::function<bool()>& done, int64_t limit_ns) {

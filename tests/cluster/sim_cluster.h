@@ -86,12 +86,17 @@ class SimServer {
   ~SimServer();
   bool RunOnce();
   int64_t NextTimerNanos() const;
+  // When a turn changes anything again that no timer announces; by the network's clock.
+  int64_t NextColdIo() const;
   uint64_t incarnation() const { return membership_->incarnation(); }
   const std::string& host() const { return host_; }
   const std::string& address() const { return address_; }
   uint32_t rails() const { return rails_; }
   // A stalled process does nothing until then: calls to it wait.
-  void StallUntil(int64_t ns) { stalled_until_ = ns; }
+  void StallUntil(int64_t ns) {
+    stalled_until_ = ns;
+    SimInputs::CountCall();
+  }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
   // The machine of the process was suspended until now, for `ns`.
@@ -105,7 +110,10 @@ class SimServer {
   int64_t pace() const { return pace_ns_; }
   // The disk of its cold stores is full, so that nothing is written; the pause between its I/O.
   void SetColdFull(bool full);
-  void SetColdIo(int64_t ns) { cold_io_ns_ = ns; }
+  void SetColdIo(int64_t ns) {
+    cold_io_ns_ = ns;
+    SimInputs::CountCall();
+  }
   uint32_t shards() const { return static_cast<uint32_t>(shards_.size()); }
   const server::ShardExecutor& shard(uint32_t index) const { return *shards_[index]; }
   // The epoch in which that shard may answer reads of the partition; 0: it may not.
@@ -166,8 +174,11 @@ class SimWorker {
   // Not to be kept over turns of the cluster.
   client::ClientCore& core() {
     inputs_.Touch();
+    ++turns_;
     return *core_;
   }
+  // Turns of the core, and calls to it.
+  uint64_t turns() const { return turns_; }
   const client::ClientCore& core() const { return *core_; }
   bool RunOnce();
   const std::string& host() const { return host_; }
@@ -177,7 +188,10 @@ class SimWorker {
   uint32_t rails() const { return static_cast<uint32_t>(endpoints_.size()); }
   // The thread that runs the core is in one call until then, as when memory is registered; the one
   // that keeps the lease runs.
-  void HoldUntil(int64_t ns) { held_until_ = ns, keeper_at_ = 0; }
+  void HoldUntil(int64_t ns) {
+    held_until_ = ns, keeper_at_ = 0;
+    SimInputs::CountCall();
+  }
   bool held(int64_t now) const { return now < held_until_; }
   int64_t held_until() const { return held_until_; }
   // The thread that runs the core sleeps where there is nothing to do, and runs it again when it is
@@ -186,7 +200,10 @@ class SimWorker {
   // It is asleep, and an answer came that did not wake it.
   bool slept_through() const;
   // A stalled process does nothing until then.
-  void StallUntil(int64_t ns) { stalled_until_ = ns; }
+  void StallUntil(int64_t ns) {
+    stalled_until_ = ns;
+    SimInputs::CountCall();
+  }
   bool stalled(int64_t now) const { return now < stalled_until_; }
   int64_t stalled_until() const { return stalled_until_; }
 
@@ -201,6 +218,7 @@ class SimWorker {
   int64_t held_until_ = 0, keeper_at_ = 0;  // the latter by its own clock
   bool sleeps_ = false, asleep_ = false;
   int64_t sleeps_until_ = 0;  // by its own clock
+  uint64_t turns_ = 1;
   std::unique_ptr<SimChannel> channel_;
   std::vector<std::unique_ptr<rdma::Endpoint>> endpoints_;  // a rail each
   SimInputs inputs_;
@@ -232,7 +250,7 @@ class SimCluster {
   // Runs until `done` or the virtual time limit. Returns done().
   bool RunUntil(const std::function<bool()>& done, int64_t limit_ns);
 
-  int64_t now() const { return network_.clock().NowNanos(); }
+  int64_t now() const { return clock_->NowNanos(); }
   rdma::SimNetwork& network() { return network_; }
   SimControl& control() { return control_; }
   const v1::ClusterView& view() const { return coordinator_->view(); }
@@ -249,10 +267,13 @@ class SimCluster {
   void Wait(absl::AnyInvocable<void()> what);
   void ObserveView();
   bool RunProcesses();
+  bool RunMembers();
+  int64_t NextTimerOfMembers() const;  // of servers and workers
   int64_t NextTimerNanos() const;
 
   ClusterOptions options_;
   rdma::SimNetwork network_;
+  const Clock* const clock_;  // the network's
   SimControl control_;
   const SimClock coordinator_machine_clock_;
   BlockedClock coordinator_clock_;
@@ -269,6 +290,10 @@ class SimCluster {
   std::vector<std::unique_ptr<SimServer>> servers_;
   std::vector<std::unique_ptr<SimWorker>> workers_;
   std::vector<int> server_starts_;
+  // Servers and workers have nothing to do until then, while these counts stay; 0: not known.
+  int64_t idle_until_ = 0;
+  uint64_t idle_calls_ = 0, idle_news_ = 0;
+  int64_t members_timer_ = 0;  // their next one, where idle_until_ is known
 };
 
 }  // namespace verbena::test

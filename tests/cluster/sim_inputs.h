@@ -8,6 +8,7 @@
 //     when anything arrived on its channels or endpoints, and when its timer is.
 //  2. One that is not due has nothing to do: with sim_idle_check().on some of the turns that are
 //     left out are made all the same, and counted where they do something.
+//  3. While calls() and SimNetwork::news() stay, and no timer comes, no machine becomes due.
 #ifndef VERBENA_TESTS_CLUSTER_SIM_INPUTS_H_
 #define VERBENA_TESTS_CLUSTER_SIM_INPUTS_H_
 
@@ -39,13 +40,16 @@ class SimInputs {
   }
   void Watch(const SimChannel* channel) { channels_.push_back(channel); }
   // The machine was called from outside, or its turn did something.
-  void Touch() { touched_ = touched_ || !sim_idle_check().forget_calls; }
-  // `now` and timers: by the machine's clock.
-  bool Due(int64_t now) const {
-    return touched_ || timer_ <= now ||
-           std::any_of(channels_.begin(), channels_.end(), [](auto* c) { return c->pending(); }) ||
-           std::any_of(endpoints_.begin(), endpoints_.end(), [](auto* e) { return e->pending(); });
+  void Touch() {
+    if (sim_idle_check().forget_calls) return;
+    touched_ = true;
+    CountCall();
   }
+  // Counts what may make a machine due besides news of its endpoints.
+  static void CountCall() { ++calls_; }
+  static uint64_t calls() { return calls_; }
+  // `now` and timers: by the machine's clock.
+  bool Due(int64_t now) const { return touched_ || timer_ <= now || pending(); }
   // Runs the machine when it is due. Whether that did something.
   template <typename Run, typename Timer>
   bool RunIfDue(int64_t now, Run run, Timer timer) {
@@ -56,6 +60,8 @@ class SimInputs {
     } else {
       Idle(timer());
     }
+    // Some news it leaves for later.
+    if (touched_ || pending()) CountCall();
     return worked;
   }
   // The turn of the process did nothing; its next timer is `timer`.
@@ -63,6 +69,10 @@ class SimInputs {
   int64_t NextTimerNanos() const { return touched_ ? 0 : timer_; }
 
  private:
+  bool pending() const {
+    return std::any_of(channels_.begin(), channels_.end(), [](auto* c) { return c->pending(); }) ||
+           std::any_of(endpoints_.begin(), endpoints_.end(), [](auto* e) { return e->pending(); });
+  }
   template <typename Run>
   bool CheckIdle(Run run) {
     SimIdleCheck& check = sim_idle_check();
@@ -79,6 +89,7 @@ class SimInputs {
   std::vector<const rdma::SimEndpoint*> endpoints_;
   bool touched_ = true;
   int64_t timer_ = 0;
+  static inline uint64_t calls_ = 0;
 };
 
 }  // namespace verbena::test

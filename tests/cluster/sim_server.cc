@@ -1,5 +1,6 @@
 // A server of the simulated cluster: its shards, its membership, its disks.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,6 +54,7 @@ SimServer::SimServer(const ClusterOptions& options, int index, rdma::SimNetwork*
 
 void SimServer::Resume(int64_t ns) {
   if (rdma::failpoints().clock_stops_in_suspend) clock_.Lose(ns);
+  SimInputs::CountCall();
 }
 
 void SimServer::Leave(int64_t timeout_ns) {
@@ -187,6 +189,7 @@ server::ShardExecutor* SimServer::FindShard(uint32_t shard) {
 
 void SimServer::SetColdFull(bool full) {
   for (auto& store : cold_) store->full = full;
+  SimInputs::CountCall();
 }
 
 bool SimServer::RunFiles(int64_t now) {
@@ -208,7 +211,11 @@ bool SimServer::RunOnce() {
   const int64_t now = clock_.NowNanos();
   for (auto& call : std::exchange(waiting_, {})) call();
   const bool cold_is_due = now >= cold_at_;
-  if (cold_is_due) cold_at_ = now + cold_io_ns_;
+  if (cold_is_due) {
+    cold_at_ = now + cold_io_ns_;
+    // The next turn stops the stores.
+    if (!cold_.empty()) SimInputs::CountCall();
+  }
   for (size_t s = 0; s < cold_.size(); ++s) {
     cold_[s]->stopped = !cold_is_due;
     if (cold_is_due && !cold_[s]->idle()) shard_inputs_[s].Touch();
@@ -229,6 +236,10 @@ bool SimServer::RunShard(size_t index, int64_t now) {
   return shard_inputs_[index].RunIfDue(
       now, [this, index] { return shards_[index]->RunOnce(); },
       [this, index] { return shards_[index]->NextTimerNanos(); });
+}
+
+int64_t SimServer::NextColdIo() const {
+  return cold_.empty() ? std::numeric_limits<int64_t>::max() : clock_.ToNetwork(cold_at_);
 }
 
 int64_t SimServer::NextTimerNanos() const {
