@@ -79,7 +79,8 @@ class Swarm {
     world_.lives.resize(static_cast<size_t>(cluster_->servers()));
     cluster_->network().set_write_observer([this](const std::string& host, uint64_t block,
                                                   const std::byte*, size_t bytes) {
-      if (!world_.settled.contains({ProcessOf(host), block})) return;
+      const auto settled = world_.settled.find(block);
+      if (settled == world_.settled.end() || settled->second != ProcessOf(host)) return;
       world_.Violation(absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
     });
     for (const SwarmJobPlan& job : world_.plan.jobs) world_.jobs.push_back({job, false, false, {}});

@@ -42,8 +42,7 @@ void SwarmAims::OnRequest(const std::string& method, const google::protobuf::Mes
 void SwarmAims::Run() {
   answers_.Run();
   if (world_->stage != SwarmStage::kFaults) {
-    if (cut_.until_ns != 0) Cut(cut_.primary, false);
-    cut_ = {};
+    if (cut_.until_ns != 0) Cut(std::exchange(cut_, {}).primary, false);
     EndMissedRun();
     EndLostFollower();
     EndSlowFollower();
@@ -247,6 +246,7 @@ void SwarmAims::BeginMissedRun() {
 }
 
 void SwarmAims::EndMissedRun() {
+  if (run_.until_ns == 0) return;
   if (run_.deaf) world_->cluster->control().Cut("coordinator", run_.host, false);
   run_ = {};
 }
@@ -316,10 +316,9 @@ void SwarmAims::CutRails(const std::string& host, bool cut) {
 }
 
 void SwarmAims::EndLostFollower() {
-  if (lost_.until_ns != 0) {
-    world_->cluster->control().Cut("coordinator", lost_.deaf, false);
-    CutRails(lost_.deaf, false);
-  }
+  if (lost_.until_ns == 0) return;
+  world_->cluster->control().Cut("coordinator", lost_.deaf, false);
+  CutRails(lost_.deaf, false);
   lost_ = {};
 }
 
@@ -414,10 +413,9 @@ void SwarmAims::BeginSlowFollower() {
 }
 
 void SwarmAims::EndSlowFollower() {
-  if (late_.until_ns != 0) {
-    CutRails(late_.slow, false);
-    SlowRails(late_.slow, 0);
-  }
+  if (late_.until_ns == 0) return;
+  CutRails(late_.slow, false);
+  SlowRails(late_.slow, 0);
   late_ = {};
 }
 

@@ -72,12 +72,18 @@ void SwarmChecks::CheckMembers(const shard::Commit& commit) {
 void SwarmChecks::FollowServers() {
   for (int i = 0; i < world_->cluster->servers(); ++i) {
     const SimServer* server = world_->cluster->server(i);
-    if (server == nullptr || server->incarnation() == 0) continue;
-    processes_[server->incarnation()] = {i, world_->lives[static_cast<size_t>(i)]};
+    if (server == nullptr) continue;
+    const uint64_t incarnation = server->incarnation();
+    const std::pair<int, int> process = {i, world_->lives[static_cast<size_t>(i)]};
+    const auto followed = living_.find(incarnation);
+    if (incarnation == 0 || (followed != living_.end() && followed->second == process)) continue;
+    processes_[incarnation] = living_[incarnation] = process;
   }
-  for (const auto& [incarnation, process] : processes_) {
-    if (!Lives(incarnation)) died_at_.try_emplace(incarnation, world_->now());
-  }
+  std::erase_if(living_, [this](const auto& entry) {
+    if (world_->lives[static_cast<size_t>(entry.second.first)] == entry.second.second) return false;
+    died_at_.try_emplace(entry.first, world_->now());
+    return true;
+  });
 }
 
 bool SwarmChecks::Lives(uint64_t server) const {

@@ -71,7 +71,8 @@ class SwarmChecks {
   v1::ClusterView before_;
   // Incarnation -> process: index of the server, and which of its lives.
   std::map<uint64_t, std::pair<int, int>> processes_;
-  std::map<uint64_t, int64_t> died_at_;  // by incarnation
+  std::map<uint64_t, std::pair<int, int>> living_;  // those that had not died when it last looked
+  std::map<uint64_t, int64_t> died_at_;             // by incarnation
   // By table, chunk or partition of rows, and epoch.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, uint64_t> primaries_;
   int64_t next_compare_ = 0;

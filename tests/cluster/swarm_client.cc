@@ -62,7 +62,8 @@ int64_t SwarmClient::DrawStepDeadline() {
 }
 
 void SwarmClient::Run() {
-  if (process_->stalled(world_->now()) || process_->held(world_->now())) return;
+  const int64_t now = world_->now();
+  if (process_->stalled(now) || process_->held(now)) return;
   // Only a client with one operation sleeps until the last answer.
   if (operations_ > 1 && process_->slept_through()) {
     world_->Violation(absl::StrCat(Describe(), ": an answer has woken nobody"));
@@ -71,7 +72,7 @@ void SwarmClient::Run() {
   switch (phase_) {
     case Phase::kStart:
       if (leaving_ && calls_ == 0) phase_ = Phase::kEnded;
-      if (!leaving_ && world_->now() >= next_at_) Join();
+      if (!leaving_ && now >= next_at_) Join();
       break;
     case Phase::kRunning:
       if (leaving_) {

@@ -201,6 +201,7 @@ class SwarmClient {
   std::map<std::pair<uint32_t, uint32_t>, Read> read_;  // kReadFollowers: by table and unit
   // Buffers of ended operations.
   std::vector<std::pair<client::OperationId, std::shared_ptr<rdma::MemoryBlock>>> unsettled_;
+  uint64_t settled_in_ = 0;  // turns of the process when it looked through them
   absl::Status last_;
 };
 

@@ -19,6 +19,15 @@ constexpr int64_t kSlowThink = 800 * kMilli;
 constexpr double kRates[] = {1, 2, 4};
 constexpr int64_t kMostRate = 4;
 
+// An element of 2 or 4 bytes, `count` times.
+void Repeat(uint32_t bits, uint32_t bytes, uint64_t count, std::byte* to) {
+  if (bytes == sizeof(uint32_t)) {
+    std::fill_n(reinterpret_cast<uint32_t*>(to), count, bits);
+  } else {
+    std::fill_n(reinterpret_cast<uint16_t*>(to), count, static_cast<uint16_t>(bits));
+  }
+}
+
 }  // namespace
 
 void SwarmClient::Begin() {
@@ -236,9 +245,7 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
       *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm gradient");
   const auto bits =
       std::bit_cast<uint32_t>(-static_cast<float>(operation->amount)) >> (bytes == 2 ? 16 : 0);
-  for (uint64_t e = 0; e < elements; ++e) {
-    std::memcpy(operation->gradient->data() + e * bytes, &bits, bytes);
-  }
+  Repeat(bits, bytes, elements, operation->gradient->data());
 }
 
 void SwarmClient::FillAssigned(const SwarmTable& table, Operation* operation) {
@@ -251,9 +258,8 @@ void SwarmClient::FillAssigned(const SwarmTable& table, Operation* operation) {
   for (size_t i = 0; i < operation->units.size(); ++i) {
     const auto bits = std::bit_cast<uint32_t>(static_cast<float>(operation->values_to_be[i])) >>
                       (bytes == 2 ? 16 : 0);
-    for (uint64_t e = 0; e < table.elements(operation->units[i]); ++e, to += bytes) {
-      std::memcpy(to, &bits, bytes);
-    }
+    Repeat(bits, bytes, table.elements(operation->units[i]), to);
+    to += table.elements(operation->units[i]) * bytes;
   }
 }
 

@@ -142,12 +142,16 @@ void SwarmClient::CheckValues(const Operation& operation, SwarmTable* table) {
   for (size_t i = 0; i < operation.units.size(); ++i) {
     const uint32_t unit = operation.units[i];
     values.resize(table->elements(unit));
-    for (float& value : values) {
-      uint32_t bits = 0;
-      std::memcpy(&bits, from, bytes);
-      value = std::bit_cast<float>(bits << (bytes == 2 ? 16 : 0));
-      from += bytes;
+    if (bytes == sizeof(float)) {
+      std::memcpy(values.data(), from, values.size() * sizeof(float));
+    } else {
+      for (size_t e = 0; e < values.size(); ++e) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, from + e * sizeof(bits), sizeof(bits));
+        values[e] = std::bit_cast<float>(uint32_t{bits} << 16);
+      }
     }
+    from += values.size() * bytes;
     std::string wrong =
         table->Check(unit, values, operation.least[i], operation.lives[i], operation.bags);
     // One that has ended more steps since may have been shown a later one.
@@ -245,21 +249,25 @@ void SwarmClient::Judge(const absl::Status& status, const SwarmTable& table,
 // Buffers that are ours again are noted, and scribbled over, so that any later access to them
 // shows.
 void SwarmClient::Settle() {
+  // What the client holds changes in its turns and calls.
+  const bool draws = world_->has(SwarmFeature::kFreeRegions);
+  if (unsettled_.empty() || (!draws && settled_in_ == process_->turns())) return;
   const client::ClientCore& core = std::as_const(*process_).core();
   std::erase_if(unsettled_, [&](const auto& buffer) {
     const auto& [operation, block] = buffer;
     if (operation != 0 && !core.BufferReleased(operation)) {
-      if (world_->has(SwarmFeature::kFreeRegions) && world_->Chance(0.01)) {
+      if (draws && world_->Chance(0.01)) {
         process_->core().ReleaseBlock(block->id());
       }
       return false;
     }
     // The client keeps a block registered until then.
     process_->core().ReleaseBlock(block->id());
-    world_->settled.emplace(process_->host(), block->id());
+    world_->settled.emplace(block->id(), process_->host());
     std::memset(block->data(), kScribble, block->size());
     return true;
   });
+  settled_in_ = process_->turns();
 }
 
 }  // namespace verbena::test

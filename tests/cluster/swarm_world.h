@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -56,8 +57,8 @@ struct SwarmWorld {
   uint64_t table_changes = 1;             // grows when a table is made or dropped
   std::vector<int> lives;                 // by server: how often its process has died
   std::set<std::string> removed;          // names of servers that the operator had removed
-  // (host, block) of every buffer that its process has back.
-  std::set<std::pair<std::string, uint64_t>> settled;
+  // Every buffer that its process has back: the process by the block, whose number is unique.
+  std::unordered_map<uint64_t, std::string> settled;
 
   int64_t now() const { return cluster->now(); }
   bool has(SwarmFeature feature) const { return plan.has(feature); }
