@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/heap_block.h"
 
 namespace verbena::test {
 
@@ -93,7 +94,7 @@ void TableUse::Adopt(const v1::Table& table) {
 }
 
 std::shared_ptr<rdma::MemoryBlock> TableUse::Block() const {
-  return *rdma::MemoryBlock::Allocate(state_->model.numbers(table_) * sizeof(float), "scenario");
+  return HeapBlock(state_->model.numbers(table_) * sizeof(float));
 }
 
 // ---- pushes -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/wire/routing.h"
+#include "tests/cluster/heap_block.h"
 #include "tests/cluster/sim_cluster.h"
 
 namespace verbena::test {
@@ -127,9 +128,9 @@ class LossTable {
   }
 
   std::shared_ptr<rdma::MemoryBlock> Block() {
-    auto block = rdma::MemoryBlock::Allocate(kElements * sizeof(float), "scenario");
-    std::fill_n(reinterpret_cast<float*>((*block)->data()), kElements, 1.0f);
-    return *block;
+    auto block = HeapBlock(kElements * sizeof(float));
+    std::fill_n(reinterpret_cast<float*>(block->data()), kElements, 1.0f);
+    return block;
   }
 
   void Push() {

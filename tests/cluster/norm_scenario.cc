@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/spec/table_spec.h"
+#include "tests/cluster/heap_block.h"
 #include "tests/cluster/norm_reference.h"
 
 namespace verbena::test {
@@ -177,7 +178,7 @@ class NormWorker {
   }
 
   std::shared_ptr<rdma::MemoryBlock> NewBlock(size_t table) {
-    return *rdma::MemoryBlock::Allocate(shared_->specs[table].shape(0) * sizeof(float), "norms");
+    return HeapBlock(shared_->specs[table].shape(0) * sizeof(float));
   }
 
   // A push of some chunks, or none, and the end of the step; or all of it in one call.

@@ -58,7 +58,8 @@ class Scenario {
     state_.cluster = cluster_.get();
     cluster_->network().set_write_observer(
         [this](const std::string& host, uint64_t block, const std::byte*, size_t bytes) {
-          if (state_.settled.count({ProcessOf(host), block}) > 0) {
+          const auto settled = state_.settled.find(block);
+          if (settled != state_.settled.end() && settled->second == ProcessOf(host)) {
             state_.Violation(
                 absl::StrCat(bytes, " bytes were written into a settled buffer of ", host));
           }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/heap_block.h"
 
 namespace verbena::test {
 namespace {
@@ -27,13 +28,7 @@ int64_t ScenarioWorker::RandomDeadline() {
 // Every operation gets memory of its own, so that every late access is seen.
 std::shared_ptr<ScenarioWorker::Use> ScenarioWorker::NewUse(bool is_push) {
   auto use = std::make_shared<Use>();
-  auto block = rdma::MemoryBlock::Allocate(state_->table->elements() * sizeof(float), "scenario");
-  if (!block.ok()) {
-    state_->Violation(block.status().ToString());
-    phase_ = Phase::kExpired;
-    return use;
-  }
-  use->block = *block;
+  use->block = HeapBlock(state_->table->elements() * sizeof(float));
   use->is_push = is_push;
   use->deadline = RandomDeadline();
   uses_.push_back(use);
@@ -200,9 +195,7 @@ void ScenarioWorker::StartPull() {
 
 absl::StatusOr<client::OperationId> ScenarioWorker::PushPull(const std::shared_ptr<Use>& use) {
   const ScenarioTable& table = *state_->table;
-  auto block = rdma::MemoryBlock::Allocate(table.elements() * sizeof(float), "scenario");
-  if (!block.ok()) return block.status();
-  use->gradient = *block;
+  use->gradient = HeapBlock(table.elements() * sizeof(float));
   table.PutGradients(std::vector<float>(table.elements(), AsyncGradient(rank_)),
                      use->gradient->data());
   push_pulls_ = step_ + 1;
@@ -319,10 +312,10 @@ void ScenarioWorker::Settle() {
       ++it;
       continue;
     }
-    state_->settled.emplace(process_->host(), use.block->id());
+    state_->settled.emplace(use.block->id(), process_->host());
     for (float& f : Floats(*use.block)) f = kScribble;
     if (use.gradient != nullptr) {
-      state_->settled.emplace(process_->host(), use.gradient->id());
+      state_->settled.emplace(use.gradient->id(), process_->host());
       for (float& f : Floats(*use.gradient)) f = kScribble;
     }
     it = uses_.erase(it);

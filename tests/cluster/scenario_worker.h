@@ -10,8 +10,8 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/cluster/reference.h"
@@ -30,8 +30,8 @@ struct ScenarioState {
   std::unique_ptr<ScenarioTable> table;
   std::unique_ptr<SyncReference> reference;
   std::vector<std::unique_ptr<ScenarioWorker>> workers;
-  // (host, block) of every buffer that was returned to its worker.
-  std::set<std::pair<std::string, uint64_t>> settled;
+  // Every buffer that was returned to its worker: the process by the block, whose number is unique.
+  std::unordered_map<uint64_t, std::string> settled;
   void Violation(const std::string& what) { result->violations.push_back(what); }
 };
 

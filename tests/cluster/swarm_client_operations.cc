@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "proto/spec/optimizer_values.h"
+#include "tests/cluster/heap_block.h"
 #include "tests/cluster/swarm_client.h"
 
 namespace verbena::test {
@@ -236,13 +237,11 @@ void SwarmClient::Fill(const SwarmTable& table, Operation* operation) {
   for (const uint32_t unit : operation->units) elements += table.elements(unit);
   if (operation->pulls) {
     const size_t bytes = operation->state ? sizeof(float) : table.parameter_bytes();
-    operation->values =
-        *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm values");
+    operation->values = HeapBlock(elements * bytes);
   }
   if (!operation->pushes || operation->assigns || operation->state) return;
   const uint32_t bytes = table.gradient_bytes();
-  operation->gradient =
-      *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm gradient");
+  operation->gradient = HeapBlock(elements * bytes);
   const auto bits =
       std::bit_cast<uint32_t>(-static_cast<float>(operation->amount)) >> (bytes == 2 ? 16 : 0);
   Repeat(bits, bytes, elements, operation->gradient->data());
@@ -252,8 +251,7 @@ void SwarmClient::FillAssigned(const SwarmTable& table, Operation* operation) {
   uint64_t elements = 0;
   for (const uint32_t unit : operation->units) elements += table.elements(unit);
   const uint32_t bytes = table.parameter_bytes();
-  operation->gradient =
-      *rdma::MemoryBlock::AllocatePrivate(elements * bytes, rdma::kSharedPages, "swarm parameters");
+  operation->gradient = HeapBlock(elements * bytes);
   std::byte* to = operation->gradient->data();
   for (size_t i = 0; i < operation->units.size(); ++i) {
     const auto bits = std::bit_cast<uint32_t>(static_cast<float>(operation->values_to_be[i])) >>

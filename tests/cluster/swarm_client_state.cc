@@ -1,8 +1,8 @@
 // Assignments and pulls of the optimizer's state by a client of the swarm.
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "tests/cluster/heap_block.h"
 #include "tests/cluster/swarm_client.h"
 
 namespace verbena::test {
@@ -40,12 +40,8 @@ void SwarmClient::BeginState(SwarmTable* table, Operation* operation) {
                                                 steps ? operation->step : 0);
   uint64_t elements = 0;
   for (const uint32_t unit : operation->units) elements += table->elements(unit);
-  operation->gradient = *rdma::MemoryBlock::AllocatePrivate(elements * sizeof(float),
-                                                            rdma::kSharedPages, "swarm state");
-  for (uint64_t e = 0; e < elements; ++e) {
-    std::memcpy(operation->gradient->data() + e * sizeof(float), &operation->assigned,
-                sizeof(float));
-  }
+  operation->gradient = HeapBlock(elements * sizeof(float));
+  std::fill_n(reinterpret_cast<float*>(operation->gradient->data()), elements, operation->assigned);
 }
 
 void SwarmClient::CheckStates(const Operation& operation, const SwarmTable& table) {
