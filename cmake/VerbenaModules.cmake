@@ -162,7 +162,8 @@ endfunction()
 # tests/run.sh runs five tests at a time: one of those that cause faults, have threads or watch the clock
 # (they hold the lock "machine"); one of the others that start a cluster (the lock "clusters"), and one of
 # Python, deploy/ and network namespaces (the lock "scripts"), which mostly wait; and those that only
-# compute. These get processors that are idle otherwise, so that they do not disturb the others. Tests that emulate whole machines are RUN_SERIAL.
+# compute. These get processors that are idle otherwise, so that they do not disturb the others. Tests that
+# emulate whole machines hold all three locks.
 set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
 
 # verbena_test(NAME SOURCES ... LINK ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds] [COST seconds]
