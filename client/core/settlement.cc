@@ -7,6 +7,12 @@
 #include "client/core/request_tracker.h"
 
 namespace verbena::client {
+namespace {
+
+// Part of a backoff that a record waits which was refused for its epoch.
+constexpr int64_t kShareOfWrongEpoch = 8;
+
+}  // namespace
 
 // ---- operations ---------------------------------------------------------------------------------
 
@@ -151,7 +157,13 @@ void Settlement::Retry(PendingRequest* entry, ReplyStatus status) {
   lane->reordering = true;
   // It came before one that is sent again first, as behind a refused push: nothing to wait for.
   if (status == ReplyStatus::kSequenceGap && lane->queue.front() != entry) return;
-  lane->retry_at = tracker_.now + lane->backoff.Next(*tracker_.random);
+  // Records that were in flight together and are refused one after the other were one attempt.
+  if (entry->posted_at < lane->refused_at) return;
+  int64_t wait = lane->backoff.Next(*tracker_.random);
+  // One of the two lacks a view that is on its way to it.
+  if (status == ReplyStatus::kWrongEpoch) wait /= kShareOfWrongEpoch;
+  lane->refused_at = tracker_.now;
+  lane->retry_at = tracker_.now + wait;
   tracker_.queue.NoteTimer(lane->retry_at);
 }
 

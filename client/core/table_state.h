@@ -43,6 +43,7 @@ struct TableLane {
   // Changes of the optimizer that have no sequences, posted and unanswered. Others wait for these.
   uint32_t changes_out = 0;
   int64_t retry_at = 0;
+  int64_t refused_at = 0;  // when the last attempt ended for which `backoff` counts
   Backoff backoff;
   PendingRequestQueue ended;          // accepted end-steps without a known commit
   PendingRequest* filling = nullptr;  // while a call on rows is divided into records

@@ -88,6 +88,32 @@ TEST_CASE("regression: attempts that each leave fewer groups do not wait longer 
   CheckRows(cluster, table, 1, 300);
 }
 
+TEST_CASE("regression: pushes in flight that are refused together wait as one attempt") {
+  for (const ReplyStatus refusal : {ReplyStatus::kNotReady, ReplyStatus::kWrongEpoch}) {
+    FakeCluster cluster;
+    const uint32_t table = cluster.AddEmbedding(v1::CONSISTENCY_ASYNC, kDim);
+    cluster.Join();
+    Good(&cluster, cluster.PushRows(table, Keys(), Memory(1)));
+    // As a new primary whose view is late.
+    constexpr int kPushes = 8;
+    constexpr int kRefusals = 2 * kPushes;  // each twice
+    int refusals = 0;
+    cluster.servers[0]->refuse_group = [&](const Seen& s) -> std::optional<ReplyStatus> {
+      if (s.partition != 1 || refusals == kRefusals) return std::nullopt;
+      ++refusals;
+      return refusal;
+    };
+    const int64_t began = cluster.now();
+    std::vector<FakeCluster::CallPtr> calls;
+    for (int i = 0; i < kPushes; ++i) calls.push_back(cluster.PushRows(table, Keys(), Memory(1)));
+    for (const auto& call : calls) Good(&cluster, call);
+    CHECK(refusals == kRefusals);
+    const int64_t share = refusal == ReplyStatus::kWrongEpoch ? 8 : 1;
+    CHECK(cluster.now() - began <= 4 * client::kFirstBackoff / share);
+    CheckRows(cluster, table, kPushes + 1);
+  }
+}
+
 TEST_CASE("a lane lost in mid-push: every group is applied once") {
   for (const auto consistency : {v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SYNC}) {
     for (int lost_after = 0; lost_after < 6; ++lost_after) {
