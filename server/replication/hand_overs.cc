@@ -27,7 +27,11 @@ bool HandOvers::AnyStopped() const {
                      [](const auto& stopped) { return !stopped.second.resumed; });
 }
 
-bool HandOvers::MayStop(int64_t now) {
+bool HandOvers::MayStop(const Coordinator& coordinator, int64_t now) {
+  if (!coordinator.ready) {
+    delayed_ = true;
+    return false;
+  }
   const bool together = AnyStopped() && together_ns_ == now;
   if (!together && (AnyStopped() || now < paused_until_ns_)) {
     delayed_ = true;
@@ -86,19 +90,38 @@ bool HandOvers::NeedsTicket(uint32_t partition, int64_t ticket_ns, const Replica
          (stopped == stopped_.end() || stopped->second.closing) && !Recent(ticket_ns, leases, now);
 }
 
-uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLeases& leases,
-                          shard::Engine* engine, int64_t now) {
+bool HandOvers::waits_for_call() const {
+  return delayed_ || std::any_of(stopped_.begin(), stopped_.end(), [](const auto& stopped) {
+           return stopped.second.ready_ns != 0 && !stopped.second.asked && !stopped.second.resumed;
+         });
+}
+
+int64_t HandOvers::AskNanos(int64_t now) const {
+  int64_t until = kNever;
+  bool all = true;
+  for (const auto& [id, stopped] : stopped_) {
+    if (stopped.resumed || stopped.asked || stopped.closing) continue;
+    all &= stopped.ready_ns != 0;
+    if (stopped.ready_ns == 0) continue;
+    until = std::min(until, stopped.ready_ns + (stopped.ready_ns - stopped.since_ns));
+  }
+  return all ? now : std::max(until, now);
+}
+
+uint64_t HandOvers::Ready(uint32_t partition, const Coordinator& coordinator,
+                          const ReplicaLeases& leases, shard::Engine* engine, int64_t now) {
   const auto heard = [&](uint64_t server) {
     return leases.Heard(partition, server, now - leases.lease_ns() / 4);
   };
   const auto may_stop = [&](uint64_t heir) {
-    return leases.MayServe(partition, now) && Recent(ticket_ns, leases, now) && heard(heir);
+    return leases.MayServe(partition, now) && Recent(coordinator.answered_ns, leases, now) &&
+           heard(heir);
   };
   auto it = stopped_.find(partition);
   if (it == stopped_.end()) {
     const auto planned = planned_.find(partition);
     if (planned == planned_.end() || planned->second.heir == 0 || !may_stop(planned->second.heir) ||
-        !MayStop(now)) {
+        !MayStop(coordinator, now)) {
       return 0;
     }
     it = stopped_
@@ -128,7 +151,13 @@ uint64_t HandOvers::Ready(uint32_t partition, int64_t ticket_ns, const ReplicaLe
   }
   if (stopped.closing) return 0;
   // It may be gone since it has answered.
-  return engine->replicas().Drained(partition) && heard(stopped.heir) ? stopped.heir : 0;
+  const bool ready = engine->replicas().Drained(partition) && heard(stopped.heir);
+  if (!ready) {
+    stopped.ready_ns = 0;
+  } else if (stopped.ready_ns == 0) {
+    stopped.ready_ns = now;
+  }
+  return ready ? stopped.heir : 0;
 }
 
 }  // namespace verbena::server

@@ -426,8 +426,8 @@ bool Replication::WantChange(const v1::Partition& p, int64_t now, WantedChange* 
   }
   if (p.learners().empty()) {
     wanted->change.set_kind(v1::ConfigurationChange::HAND_OVER);
-    wanted->change.set_server(
-        hand_overs_.Ready(p.id(), calls_.answered_ns(), leases_, engine_.get(), now));
+    wanted->change.set_server(hand_overs_.Ready(p.id(), {calls_.answered_ns(), calls_.ready()},
+                                                leases_, engine_.get(), now));
     return wanted->change.server() != 0;
   }
   if (!engine_->replicas().CaughtUp(p.id())) return false;
@@ -457,6 +457,14 @@ void Replication::Reconfigure(int64_t now) {
     WantedChange w;
     if (WantChange(p, now, &w)) wanted.push_back(std::move(w));
   }
+  if (const int64_t ask_ns = hand_overs_.AskNanos(now); ask_ns > now) {
+    // The call for stopped partitions is not to wait for the answer to one that can wait.
+    std::erase_if(wanted, [](const WantedChange& w) {
+      return w.change.kind() == v1::ConfigurationChange::HAND_OVER ||
+             w.change.kind() == v1::ConfigurationChange::ADMIT;
+    });
+    next_ask_ns_ = std::min(next_ask_ns_, ask_ns);
+  }
   if (hand_overs_.closing()) next_ask_ns_ = std::min(next_ask_ns_, now + kBetweenCloses);
   next_ask_ns_ = std::min(next_ask_ns_, hand_overs_.NextNanos(now));
   if ((wanted.empty() && !needs_ticket) || !calls_.ready()) return;
@@ -471,7 +479,9 @@ void Replication::Reconfigure(int64_t now) {
   calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2), now,
              [this, needs_ticket](const std::vector<WantedChange>& asked,
                                   ConfigurationCalls::Answer answer) {
-               if (answer.again || needs_ticket) next_ask_ns_ = clock_->NowNanos();
+               if (answer.again || needs_ticket || hand_overs_.waits_for_call()) {
+                 next_ask_ns_ = clock_->NowNanos();
+               }
                if (answer.late) return;
                for (const WantedChange& w : asked) {
                  if (w.change.kind() != v1::ConfigurationChange::DROP_REPLICA) continue;

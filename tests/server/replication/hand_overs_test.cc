@@ -2,6 +2,7 @@
 #include "server/replication/hand_overs.h"
 
 #include <catch2/catch.hpp>
+#include <vector>
 
 #include "shard/replica/replicas.h"
 #include "tests/shard/engine_fixture.h"
@@ -39,15 +40,36 @@ class Moving {
     Follow(kStart);
   }
 
-  // Whether HAND_OVER is to be asked for.
-  bool Ready(uint32_t partition, int64_t now) {
+  // Whether all of it is at the heir.
+  bool Ready(uint32_t partition, int64_t now, bool may_ask = true) {
     Group group = {};
     group.partition = partition;
     group.epoch = 1;
     group.sequence = 3;
     leases_.Acknowledged(kHeir, group, now);
-    return hand_overs_.Ready(partition, now, leases_, engine_.engine.get(), now) == kHeir.server;
+    return hand_overs_.Ready(partition, {now, may_ask}, leases_, engine_.engine.get(), now) ==
+           kHeir.server;
   }
+  // The heir has not answered the records of the partition.
+  void KeepBusy(uint32_t partition) {
+    v1::Replica* const follower =
+        engine_.view.mutable_partitions(static_cast<int>(partition))->add_followers();
+    follower->set_server(kHeir.server);
+    follower->set_since(3);
+    engine_.view.set_revision(engine_.view.revision() + 1);
+    REQUIRE(engine_.engine->ApplyView(engine_.view).ok());
+  }
+  void AnswerOf(uint32_t partition) {
+    while (engine_.engine->replicas().Take(&records_, 16)) {
+    }
+    for (const shard::ReplicaRecord& record : records_) {
+      if (record.group.partition != partition) continue;
+      engine_.engine->replicas().Answered(record.to, record.group.partition, record.group.sequence,
+                                          ReplyStatus::kOk);
+    }
+  }
+  int64_t AskNanos(int64_t now) const { return hand_overs_.AskNanos(now); }
+  bool waits_for_call() const { return hand_overs_.waits_for_call(); }
   bool Stopped(uint32_t partition) const { return engine_.engine->replicas().sealed(partition); }
   // The heir is the primary.
   void HandedOver(uint32_t partition, int64_t now) {
@@ -72,6 +94,7 @@ class Moving {
   void Follow(int64_t now) { hand_overs_.Follow(view_, kSelf, engine_.engine.get(), now); }
 
   shard::Fixture engine_;
+  std::vector<shard::ReplicaRecord> records_;  // that were sent
   v1::ClusterView view_;
   ReplicaLeases leases_;
   HandOvers hand_overs_;
@@ -116,6 +139,46 @@ TEST_CASE("regression: hand-overs: after a stop that is given up the next ones p
   CHECK_FALSE(moving.Ready(1, given_up));
   CHECK_FALSE(moving.Stopped(1));
   CHECK(moving.Ready(1, given_up + HandOvers::kLongestPause));
+}
+
+TEST_CASE("hand-overs: none stops while a call to the coordinator is in flight") {
+  Moving moving;
+  CHECK_FALSE(moving.Ready(0, kStart, /*may_ask=*/false));
+  CHECK_FALSE(moving.Stopped(0));
+  // Its end is the next occasion.
+  CHECK(moving.waits_for_call());
+  CHECK(moving.Ready(0, kStart + kMilli));
+  CHECK(moving.Stopped(0));
+}
+
+TEST_CASE("hand-overs: those that stopped together are asked for in one call") {
+  Moving moving;
+  for (const uint32_t partition : {0u, 1u}) moving.KeepBusy(partition);
+  CHECK_FALSE(moving.Ready(0, kStart));
+  CHECK_FALSE(moving.Ready(1, kStart));
+  CHECK(moving.AskNanos(kStart) == kNever);
+  moving.AnswerOf(0);
+  const int64_t later = kStart + 4 * kMilli;
+  CHECK(moving.Ready(0, later));
+  CHECK_FALSE(moving.Ready(1, later));
+  CHECK(moving.AskNanos(later) > later);
+  moving.AnswerOf(1);
+  CHECK(moving.Ready(1, later + kMilli));
+  CHECK(moving.AskNanos(later + kMilli) == later + kMilli);
+}
+
+TEST_CASE("hand-overs: one that is ready waits for another no longer than it took") {
+  Moving moving;
+  for (const uint32_t partition : {0u, 1u}) moving.KeepBusy(partition);
+  CHECK_FALSE(moving.Ready(0, kStart));
+  CHECK_FALSE(moving.Ready(1, kStart));
+  CHECK(moving.AskNanos(kStart) == kNever);
+  moving.AnswerOf(0);
+  CHECK(moving.Ready(0, kStart + 4 * kMilli));
+  CHECK_FALSE(moving.Ready(1, kStart + 4 * kMilli));
+  CHECK(moving.waits_for_call());
+  CHECK(moving.AskNanos(kStart + 4 * kMilli) == kStart + 8 * kMilli);
+  CHECK(moving.AskNanos(kStart + 9 * kMilli) == kStart + 9 * kMilli);
 }
 
 }  // namespace hand_overs_test
