@@ -165,6 +165,7 @@ std::future<CoordinatorMetrics> NodeCoordinator::AskMetrics() {
     if (task->coordinator() == nullptr) return;
     CoordinatorMetrics summary = Summarise(task->coordinator()->view());
     summary.moves = task->coordinator()->moves();
+    summary.partitions_refused = task->coordinator()->partitions_refused();
     promise->set_value(summary);
   });
   return future;

@@ -214,6 +214,15 @@ std::vector<uint32_t> WantingLearners(const LearnerBars& bars, const v1::Cluster
   return wanting;
 }
 
+// Moves to a server that has just refused one for memory, whose copies have not begun: each of them
+// would be refused in turn, with a longer pause each time.
+void EndWaitingMoves(uint64_t server, ViewEditor* view) {
+  for (const v1::Partition& partition : view->view().partitions()) {
+    if (MissingTarget(partition) != server || !partition.learners().empty()) continue;
+    EndMove(v1::MOVE_END_NO_MEMORY, partition.id(), view);
+  }
+}
+
 absl::Status Broken(const v1::Partition& partition, const char* what) {
   return absl::DataLossError(
       absl::StrCat("the coordinator's state makes no sense: partition ", partition.id(), what));
@@ -450,6 +459,7 @@ absl::StatusOr<bool> Reconfigure(const v1::ConfigurationChange& change, uint64_t
     bars->AddFull(partition->id(), change.server(), now_ns, lease_ns);
     if (partition->move_to() == change.server()) {
       EndMove(v1::MOVE_END_NO_MEMORY, partition->id(), view);
+      EndWaitingMoves(change.server(), view);
     }
   } else {
     bars->Add(partition->id(), change.server(), now_ns + lease_ns);

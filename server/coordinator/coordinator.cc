@@ -314,6 +314,29 @@ bool Coordinator::Impl::EndRestores(int64_t now) {
   return true;
 }
 
+// Nobody may wait for a drain, or for a missing replica.
+void Coordinator::Impl::LogFullServers() {
+  for (const uint64_t server : bars.TakeBegun()) {
+    const auto full = bars.full().find(server);
+    const v1::Server* const of = FindServer(server, state.view);
+    if (!options.log || of == nullptr || full == bars.full().end()) continue;
+    std::vector<uint32_t> refused;
+    bool drains = false;
+    for (const auto& [partition, when] : full->second.refused) {
+      const v1::Partition& p = state.view.partitions(static_cast<int>(partition));
+      if (!WantsReplica(p, state.view)) continue;
+      refused.push_back(partition);
+      drains |= 1 + static_cast<uint32_t>(p.followers_size()) >= state.view.replicas();
+    }
+    if (refused.empty()) continue;
+    options.log(absl::StrCat("server '", of->name(), "' has no memory for replicas of ",
+                             refused.size(), refused.size() == 1 ? " partition" : " partitions",
+                             ": ", drains ? "a drain waits for them" : "they are missing",
+                             "; raise its --memory-limit, add a "
+                             "server, or drop tables"));
+  }
+}
+
 // Learners may be put again where they were dropped a lease ago.
 bool Coordinator::Impl::EndBars(int64_t now) {
   if (bars.NextDueNanos() > now || next_checkpoint_ns > now) return false;

@@ -189,6 +189,8 @@ class Coordinator {
   uint64_t polls_beyond() const;
   // Planned moves that have ended in this term.
   const MoveCounters& moves() const;
+  // Partitions that want a replica for which a server had no memory.
+  size_t partitions_refused() const;
   // When RunOnce() has something to do; INT64_MAX: never.
   int64_t NextTimerNanos() const;
 

@@ -306,6 +306,7 @@ void Coordinator::Reconfigure(const v1::ReconfigureRequest& request,
     return ChangeConfigurations(request, impl_->Now(), impl_->LeaseNanos(), &impl_->bars,
                                 &impl_->state, &impl_->editor, response);
   });
+  impl_->LogFullServers();
 }
 
 void Coordinator::SetJobLimits(const v1::SetJobLimitsRequest& request,
@@ -449,6 +450,10 @@ const absl::Status& Coordinator::status() const { return impl_->refusal; }
 uint64_t Coordinator::polls_beyond() const { return impl_->polls_beyond; }
 
 const MoveCounters& Coordinator::moves() const { return impl_->moves.counters(); }
+
+size_t Coordinator::partitions_refused() const {
+  return PartitionsRefused(impl_->bars, impl_->state.view).size();
+}
 
 bool Coordinator::answers_change() const { return impl_->answers_change; }
 

@@ -166,6 +166,7 @@ struct Coordinator::Impl {
   bool EndLeases(int64_t now);
   bool EndRestores(int64_t now);
   bool EndBars(int64_t now);
+  void LogFullServers();
   bool EndTokens(int64_t now);
   void FollowTokens();
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/control/planned_moves.h"
 #include "server/coordinator/placement.h"
 #include "server/nanoseconds.h"
 
@@ -28,6 +29,7 @@ void LearnerBars::AddFull(uint32_t partition, uint64_t server, int64_t now_ns, i
   if (full.until_ns > now_ns) return;
   full.pause_ns = std::clamp(2 * full.pause_ns, lease_ns, kLongestPauseLeases * lease_ns);
   full.until_ns = now_ns + full.pause_ns;
+  begun_.push_back(server);
   full.forget_ns = full.until_ns + kLongestPauseLeases * lease_ns;
   next_ = std::min(next_, full.until_ns);
 }
@@ -73,6 +75,24 @@ void LearnerBars::FindNext(int64_t now_ns) {
   }
 }
 
+// One is missing, or a planned move or the drain of a server waits for it.
+bool WantsReplica(const v1::Partition& partition, const v1::ClusterView& view) {
+  return StayingReplicas(partition, view) < view.replicas() || MissingTarget(partition) != 0;
+}
+
+std::set<uint32_t> PartitionsRefused(const LearnerBars& bars, const v1::ClusterView& view) {
+  std::set<uint32_t> refused;
+  for (const auto& [server, full] : bars.full()) {
+    if (!IsAlive(server, view)) continue;
+    for (const auto& [partition, when] : full.refused) {
+      if (WantsReplica(view.partitions(static_cast<int>(partition)), view)) {
+        refused.insert(partition);
+      }
+    }
+  }
+  return refused;
+}
+
 void AddFullServers(const LearnerBars& bars, int64_t now_ns, const v1::ClusterView& view,
                     v1::GetViewResponse* response) {
   for (const auto& [server, full] : bars.full()) {
@@ -80,9 +100,7 @@ void AddFullServers(const LearnerBars& bars, int64_t now_ns, const v1::ClusterVi
     v1::FullServer added;
     for (const auto& [partition, when] : full.refused) {
       const v1::Partition& of = view.partitions(static_cast<int>(partition));
-      if (static_cast<uint32_t>(of.followers_size()) + 1 < view.replicas()) {
-        added.add_partitions(partition);
-      }
+      if (WantsReplica(of, view)) added.add_partitions(partition);
     }
     if (added.partitions().empty()) continue;
     added.set_incarnation(server);

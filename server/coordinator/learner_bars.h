@@ -12,7 +12,9 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "verbena/v1/cluster.pb.h"
 
@@ -34,6 +36,8 @@ class LearnerBars {
 
   void Add(uint32_t partition, uint64_t server, int64_t until_ns);
   void AddFull(uint32_t partition, uint64_t server, int64_t now_ns, int64_t lease_ns);
+  // Servers whose pause has begun since the last call.
+  std::vector<uint64_t> TakeBegun() { return std::exchange(begun_, {}); }
   // A learner there has become a follower.
   void Admitted(uint32_t partition, uint64_t server);
   // Something was dropped on all servers, so they may have memory.
@@ -52,10 +56,17 @@ class LearnerBars {
 
   std::map<std::pair<uint32_t, uint64_t>, int64_t> until_;
   std::map<uint64_t, Full> full_;  // by server
+  std::vector<uint64_t> begun_;    // TakeBegun()
   int64_t next_ = INT64_MAX;
 };
 
-// The servers of the view that had no memory for replicas of partitions that have too few.
+// Whether the partition has too few replicas, or a planned move or the drain of a server waits for
+// one.
+bool WantsReplica(const v1::Partition& partition, const v1::ClusterView& view);
+// Partitions that want a replica for which a server had no memory.
+std::set<uint32_t> PartitionsRefused(const LearnerBars& bars, const v1::ClusterView& view);
+
+// The servers of the view that had no memory for replicas of partitions that want one.
 void AddFullServers(const LearnerBars& bars, int64_t now_ns, const v1::ClusterView& view,
                     v1::GetViewResponse* response);
 

@@ -35,8 +35,8 @@
 namespace verbena::server {
 
 // Begins or cancels moves. NOT_FOUND: there is no such server or table. INVALID_ARGUMENT: a
-// partition does not exist. FAILED_PRECONDITION: the server is silent or drained, or there is no
-// move to cancel. Partitions that are there already are not in the response.
+// partition does not exist. FAILED_PRECONDITION: the server is silent or drained. Partitions that
+// are there already, or whose moves are not there to be cancelled, are not in the response.
 absl::StatusOr<Effect> MovePartitions(const v1::MovePartitionsRequest& request, ViewEditor* view,
                                       v1::MovePartitionsResponse* response);
 

@@ -164,6 +164,10 @@ void AddCoordinator(const CoordinatorMetrics& c, std::vector<MetricFamily>* out)
   AddGauge("verbena_coordinator_partitions_moving",
            "Partitions whose planned move (rebalance, migrate) has not ended.",
            D(c.partitions_moving), out);
+  AddGauge("verbena_coordinator_partitions_without_memory",
+           "Partitions of which a replica is missing, or waited for by a planned move or the drain "
+           "of a server, and for which a server had no memory.",
+           D(c.partitions_refused), out);
   MetricFamily moves =
       Family("verbena_coordinator_moves_total",
              "Planned moves of partitions that ended in this term, by result: moved, cancelled, "

@@ -38,7 +38,8 @@ struct CoordinatorMetrics {
   uint64_t checkpoint_failures = 0;  // of the state
   bool checkpoint_failing = false;   // the last one
   uint64_t partitions_moving = 0;
-  MoveCounters moves = {};  // planned moves that have ended
+  uint64_t partitions_refused = 0;  // that want a replica for which a server had no memory
+  MoveCounters moves = {};          // planned moves that have ended
 };
 CoordinatorMetrics Summarise(const v1::ClusterView& view);
 

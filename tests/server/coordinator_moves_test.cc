@@ -155,6 +155,8 @@ TEST_CASE("moves that cannot begin have an error") {
   TestCoordinator c({.partitions = 2, .lease_ms = kLeaseMs});
   c.JoinServer("a");
   REQUIRE_STATUS(Move(&c, {0}, "a").status(), kFailedPrecondition, "on no server yet");
+  // Nothing is there to be cancelled.
+  REQUIRE(Move(&c, {0}, "", true)->partitions().empty());
   REQUIRE(c.CreateTable(c.Spec("t", 4096)).ok());
   const uint64_t b = c.JoinServer("b");
   REQUIRE_STATUS(Move(&c, {0}, "x").status(), kNotFound, "there is no server 'x'");
@@ -162,8 +164,7 @@ TEST_CASE("moves that cannot begin have an error") {
                  "partitions has 2; allowed: 0 to 1");
   REQUIRE_STATUS(Move(&c, {}, "b").status(), kInvalidArgument, "partitions and table are empty");
   REQUIRE(Move(&c, {0}, "a")->partitions().empty());  // it is there
-  REQUIRE_STATUS(Move(&c, {0}, "", true).status(), kFailedPrecondition,
-                 "none of these partitions is being moved");
+  REQUIRE(Move(&c, {0}, "", true)->partitions().empty());
   REQUIRE_STATUS(Drain(&c, "x"), kNotFound, "there is no server 'x'");
   PassLease(&c, {1});
   REQUIRE(c.Server("b").state() == v1::Server::SILENT);
@@ -281,7 +282,7 @@ TEST_CASE("a follower is moved: the target is copied before the old one is dropp
     c.JoinServer("b");
     CHECK(c.Partition(0).unwanted() == 0);
     CHECK(c.Partition(0).followers_size() == 1);
-    CHECK_THAT(std::string(Move(&c, {0}, "", true).status().message()), Contains("being moved"));
+    CHECK(Move(&c, {0}, "", true)->partitions().empty());
   }
   SECTION("it is cancelled") {
     REQUIRE(Move(&c, {0}, "", true).ok());
@@ -392,6 +393,63 @@ TEST_CASE("few partitions are copied for moves at one time") {
   CHECK(learning() == kMovesAtOnce);
   Settle(&c);
   for (const v1::Partition& p : c.view().partitions()) CHECK(Words(p) == "2");
+}
+
+TEST_CASE("moves to a server without memory that have not begun to copy end with the first one") {
+  std::vector<std::string> lines;
+  TestCoordinator c({.partitions = 4 * kMovesAtOnce,
+                     .log = [&](const std::string& text) { lines.push_back(text); }});
+  const uint64_t a = c.JoinServer("a");
+  REQUIRE(c.CreateTable(c.Spec("t", 1 << 20)).ok());
+  const uint64_t b = c.JoinServer("b");
+  c.JoinServer("c");
+  std::vector<uint32_t> most;
+  for (uint32_t p = 0; p < 4 * kMovesAtOnce - 1; ++p) most.push_back(p);
+  REQUIRE(Move(&c, most, "b").ok());
+  REQUIRE(Move(&c, {4 * kMovesAtOnce - 1}, "c").ok());
+  v1::ConfigurationChange full = c.Change(kDropChange, 0, b);
+  full.set_no_memory(true);
+  REQUIRE(Made(&c, a, full));
+  int goes_on = 0;
+  for (const uint32_t p : most) {
+    const v1::Partition now = c.Partition(p);
+    goes_on += now.move_to() == b ? 1 : 0;
+    if (now.move_to() == 0) CHECK(now.last_move() == v1::MOVE_END_NO_MEMORY);
+  }
+  // Others may be smaller.
+  CHECK(goes_on == kMovesAtOnce - 1);
+  CHECK(c->moves().no_memory == most.size() - (kMovesAtOnce - 1));
+  CHECK(c.Partition(4 * kMovesAtOnce - 1).move_to() != 0);
+  REQUIRE(lines.size() == 1);
+}
+
+TEST_CASE("a drain that waits for memory is shown, counted and logged") {
+  std::vector<std::string> lines;
+  TestCoordinator c(
+      {.partitions = 2, .lease_ms = kLeaseMs, .replicas = 2, .log = [&](const std::string& text) {
+         lines.push_back(text);
+       }});
+  for (const char* name : {"a", "b", "c"}) c.JoinServer(name);
+  REQUIRE(c.CreateTable(c.Spec("t", 1 << 20)).ok());
+  REQUIRE(Drain(&c, "a").ok());
+  CHECK(c->partitions_refused() == 0);
+  const v1::Partition before = c.Partition(0);
+  REQUIRE(before.learners_size() == 1);
+  const uint64_t target = before.learners(0).server();
+  v1::ConfigurationChange full = c.Change(kDropChange, 0, target);
+  full.set_no_memory(true);
+  REQUIRE(Made(&c, before.primary(), full));
+  CHECK(c->partitions_refused() == 1);
+  const auto view = c.Call(&Coordinator::GetView, v1::GetViewRequest());
+  REQUIRE(view.ok());
+  REQUIRE(view->full_servers_size() == 1);
+  CHECK(view->full_servers(0).incarnation() == target);
+  CHECK(view->full_servers(0).partitions_size() == 1);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("has no memory for replicas of 1 partition: a drain waits for them") !=
+        std::string::npos);
+  REQUIRE(Drain(&c, "a", true).ok());
+  CHECK(c->partitions_refused() == 0);
 }
 
 TEST_CASE("a server that is drained has no replica in the end, and gets none") {
