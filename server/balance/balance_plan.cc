@@ -1,7 +1,6 @@
 #include "server/balance/balance_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -23,6 +22,8 @@ class Planner {
     uint64_t bytes = 0;
     for (const BalancePartition& p : input.partitions) bytes += p.bytes;
     counts_partitions_ = bytes == 0;
+    for (size_t p = 0; p < input.partitions.size(); ++p) average_ += Weight(p);
+    average_ /= static_cast<double>(std::max<size_t>(input.partitions.size(), 1));
     for (size_t i = 0; i < input.servers.size(); ++i) {
       index_[input.servers[i].incarnation] = i;
       if (!input.servers[i].counts) continue;
@@ -31,13 +32,14 @@ class Planner {
     FindShares();
     load_.resize(input.servers.size());
     leads_.resize(input.servers.size());
+    lead_bytes_.resize(input.servers.size());
     led_.resize(input.servers.size());
     incoming_.resize(input.servers.size());
     held_.resize(input.servers.size());
     for (size_t p = 0; p < input.partitions.size(); ++p) {
       const BalancePartition& partition = input.partitions[p];
-      Hold(p, partition.primary, &leads_);
-      for (const uint64_t follower : partition.followers) Hold(p, follower, nullptr);
+      Hold(p, partition.primary, /*leads=*/true);
+      for (const uint64_t follower : partition.followers) Hold(p, follower, /*leads=*/false);
     }
     // The largest first, in a fixed order.
     for (std::vector<size_t>& held : held_) {
@@ -56,7 +58,7 @@ class Planner {
     for (const size_t s : counting_) {
       plan.servers.push_back({.server = input_.servers[s].incarnation,
                               .bytes_before = Bytes(load_[s]),
-                              .primary_before = Bytes(leads_[s]),
+                              .primary_before = Bytes(lead_bytes_[s]),
                               .primaries_before = led_[s],
                               .memory_limit = input_.servers[s].memory_limit,
                               .load_before = OfShare(s)});
@@ -70,9 +72,9 @@ class Planner {
     const bool exchanges = Imbalance(leads_) > kPrimariesBalanced;
     while (exchanges && plan.moves.size() + 2 <= options_.most_moves &&
            Imbalance(leads_) > options_.primaries_aim) {
-      const std::optional<std::array<BalanceMove, 2>> moves = NextExchange();
-      if (!moves) break;
-      for (const BalanceMove& move : *moves) {
+      const std::vector<BalanceMove> moves = NextExchange();
+      if (moves.empty()) break;
+      for (const BalanceMove& move : moves) {
         plan.moves.push_back(move);
         plan.bytes += move.bytes;
       }
@@ -82,7 +84,7 @@ class Planner {
     for (size_t i = 0; i < counting_.size(); ++i) {
       ServerBalance& out = plan.servers[i];
       out.bytes_after = Bytes(load_[counting_[i]]);
-      out.primary_after = Bytes(leads_[counting_[i]]);
+      out.primary_after = Bytes(lead_bytes_[counting_[i]]);
       out.primaries_after = led_[counting_[i]];
       out.load_after = OfShare(counting_[i]);
     }
@@ -94,6 +96,8 @@ class Planner {
   double Weight(size_t partition) const {
     return counts_partitions_ ? 1 : static_cast<double>(input_.partitions[partition].bytes);
   }
+  // Of a primary: a partition without much content has requests, too.
+  double Lead(size_t partition) const { return Weight(partition) + average_; }
   uint64_t Bytes(double weight) const {
     return counts_partitions_ ? 0 : static_cast<uint64_t>(weight);
   }
@@ -126,15 +130,18 @@ class Planner {
     }
   }
 
-  void Hold(size_t partition, uint64_t server, std::vector<double>* leads) {
+  void Hold(size_t partition, uint64_t server, bool leads) {
     const auto it = index_.find(server);
     if (it == index_.end()) return;
     load_[it->second] += Weight(partition);
-    if (leads != nullptr) {
-      (*leads)[it->second] += Weight(partition);
-      ++led_[it->second];
-    }
+    if (leads) CountPrimary(partition, it->second, 1);
     held_[it->second].push_back(partition);
+  }
+
+  void CountPrimary(size_t partition, size_t server, int change) {
+    leads_[server] += change * Lead(partition);
+    lead_bytes_[server] += change * Weight(partition);
+    led_[server] += static_cast<size_t>(change);
   }
 
   double Load(size_t server) const { return load_[server] / shares_[server]; }
@@ -233,43 +240,65 @@ class Planner {
   }
 
   // From the server that leads most to the one that leads least first.
-  std::optional<std::array<BalanceMove, 2>> NextExchange() {
+  std::vector<BalanceMove> NextExchange() {
     std::vector<size_t> order = counting_;
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
       return leads_[a] / shares_[a] > leads_[b] / shares_[b];
     });
     for (size_t i = 0; i < order.size(); ++i) {
       for (size_t j = order.size() - 1; j > i; --j) {
-        if (const auto moves = Exchange(order[i], order[j])) return moves;
+        std::vector<BalanceMove> moves = Exchange(order[i], order[j]);
+        if (!moves.empty()) return moves;
       }
     }
-    return std::nullopt;
+    return {};
   }
 
-  std::optional<std::array<BalanceMove, 2>> Exchange(size_t from, size_t to) {
-    if (!input_.servers[to].accepts || !input_.servers[from].accepts) return std::nullopt;
-    // Of a larger one, both would pass each other; or stay as far apart.
-    const double most = (leads_[from] / shares_[from] - leads_[to] / shares_[to]) /
-                        (1 / shares_[from] + 1 / shares_[to]) * (2 - kLeastGain);
+  // How much moves from one to the other of what they have, so that they do not pass each other, or
+  // stay as far apart.
+  double MostShift(const std::vector<double>& of, size_t from, size_t to) const {
+    return (of[from] / shares_[from] - of[to] / shares_[to]) /
+           (1 / shares_[from] + 1 / shares_[to]) * (2 - kLeastGain);
+  }
+
+  std::vector<BalanceMove> Exchange(size_t from, size_t to) {
+    if (!input_.servers[to].accepts || !input_.servers[from].accepts) return {};
+    const double most = MostShift(leads_, from, to);
+    // The largest that brings the bytes of primaries closer, too; else the smallest.
+    const double most_bytes = std::max(0.0, MostShift(lead_bytes_, from, to));
     for (const size_t p : held_[from]) {
-      const BalancePartition& partition = input_.partitions[p];
-      if (partition.primary != input_.servers[from].incarnation || Weight(p) == 0 ||
-          Weight(p) > most || !MayMove(p, from, to)) {
+      if (Weight(p) > most_bytes) continue;
+      std::vector<BalanceMove> moves = ExchangeOf(p, most, from, to);
+      if (!moves.empty()) return moves;
+    }
+    for (auto p = held_[from].rbegin(); p != held_[from].rend(); ++p) {
+      std::vector<BalanceMove> moves = ExchangeOf(*p, most, from, to);
+      if (!moves.empty()) return moves;
+    }
+    return {};
+  }
+
+  std::vector<BalanceMove> ExchangeOf(size_t p, double most, size_t from, size_t to) {
+    if (input_.partitions[p].primary != input_.servers[from].incarnation || Lead(p) > most ||
+        !MayMove(p, from, to)) {
+      return {};
+    }
+    std::optional<size_t> back;
+    for (const size_t q : held_[to]) {
+      if (input_.partitions[q].primary == input_.servers[to].incarnation || !MayMove(q, to, from) ||
+          !MayShift(Weight(p) - Weight(q), from, to)) {
         continue;
       }
-      std::optional<size_t> back;
-      for (const size_t q : held_[to]) {
-        if (input_.partitions[q].primary == input_.servers[to].incarnation ||
-            !MayMove(q, to, from) || !MayShift(Weight(p) - Weight(q), from, to)) {
-          continue;
-        }
-        if (!back || std::abs(Weight(q) - Weight(p)) < std::abs(Weight(*back) - Weight(p))) {
-          back = q;
-        }
+      if (!back || std::abs(Weight(q) - Weight(p)) < std::abs(Weight(*back) - Weight(p))) {
+        back = q;
       }
-      if (back) return std::array<BalanceMove, 2>{Move(p, from, to), Move(*back, to, from)};
     }
-    return std::nullopt;
+    if (back) {
+      const BalanceMove there = Move(p, from, to);
+      return {there, Move(*back, to, from)};
+    }
+    if (Weight(p) == 0) return {Move(p, from, to)};  // nothing is copied
+    return {};
   }
 
   // Whether so much more may come to `to` from `from` (invariant 3).
@@ -289,10 +318,8 @@ class Planner {
     load_[from] -= Weight(p);
     load_[to] += Weight(p);
     if (primary) {
-      leads_[from] -= Weight(p);
-      leads_[to] += Weight(p);
-      --led_[from];
-      ++led_[to];
+      CountPrimary(p, from, -1);
+      CountPrimary(p, to, 1);
     }
     incoming_[to] += partition.bytes;
     moved_[p] = true;
@@ -309,17 +336,69 @@ class Planner {
   std::map<uint64_t, size_t> index_;  // of servers
   std::vector<size_t> counting_;      // servers that count
   std::vector<size_t> too_small_;     // servers that would, if their limits were larger
-  std::vector<double> shares_, load_, leads_;
-  std::vector<size_t> led_;                // primaries
-  std::vector<uint64_t> incoming_;         // bytes of moves
-  std::vector<std::vector<size_t>> held_;  // partitions by server, before all moves
+  double average_ = 0;                // weight of a partition
+  std::vector<double> shares_, load_;
+  std::vector<double> leads_, lead_bytes_;  // of primaries: Lead(), Weight()
+  std::vector<size_t> led_;                 // primaries
+  std::vector<uint64_t> incoming_;          // bytes of moves
+  std::vector<std::vector<size_t>> held_;   // partitions by server, before all moves
   std::vector<bool> moved_;
 };
+
+BalanceInput InputAfter(const BalancePlan& plan, BalanceInput input) {
+  std::map<uint32_t, BalancePartition*> partitions;
+  for (BalancePartition& partition : input.partitions) partitions[partition.id] = &partition;
+  for (const BalanceMove& move : plan.moves) {
+    BalancePartition& partition = *partitions.at(move.partition);
+    if (move.primary) {
+      partition.primary = move.to;
+    } else {
+      std::replace(partition.followers.begin(), partition.followers.end(), move.from, move.to);
+    }
+    for (BalanceServer& server : input.servers) {
+      if (server.incarnation == move.to) server.memory_reserved += move.bytes;
+      if (server.incarnation != move.from) continue;
+      server.memory_reserved -= std::min(server.memory_reserved, move.bytes);
+    }
+  }
+  return input;
+}
 
 }  // namespace
 
 BalancePlan PlanBalance(const BalanceInput& input, const BalanceOptions& options) {
   return Planner(input, options).Run();
+}
+
+BalancePlan PlanAllRounds(const BalanceInput& input, const BalanceOptions& options,
+                          size_t most_rounds) {
+  BalancePlan whole = PlanBalance(input, options);
+  BalanceInput now = InputAfter(whole, input);
+  whole.rounds = whole.moves.empty() ? 0 : 1;
+  if (whole.balanced()) return whole;
+  for (size_t round = 2; round <= most_rounds && whole.rounds + 1 == round; ++round) {
+    const BalancePlan plan = PlanBalance(now, options);
+    if (plan.balanced() || plan.moves.empty()) break;
+    whole.rounds = round;
+    whole.bytes += plan.bytes;
+    whole.after = plan.after;
+    whole.primaries_after = plan.primaries_after;
+    for (BalanceMove move : plan.moves) {
+      move.round = round;
+      whole.moves.push_back(move);
+    }
+    for (const ServerBalance& after : plan.servers) {
+      for (ServerBalance& server : whole.servers) {
+        if (server.server != after.server) continue;
+        server.bytes_after = after.bytes_after;
+        server.primary_after = after.primary_after;
+        server.primaries_after = after.primaries_after;
+        server.load_after = after.load_after;
+      }
+    }
+    now = InputAfter(plan, std::move(now));
+  }
+  return whole;
 }
 
 }  // namespace verbena::server

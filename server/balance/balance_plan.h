@@ -4,16 +4,17 @@
 // A server's load is the bytes of contents of its replicas, followers included, over its share: its
 // memory limit over the average one where every server has a limit, else one. The imbalance is the
 // difference of the largest and the smallest load over the average. A server whose limit holds no
-// partition has no share and is left out. The imbalance of primaries is the same with the bytes of
-// primaries alone: these serve the workers.
+// partition has no share and is left out. The imbalance of primaries, which serve the workers, is
+// the same with primaries alone, where each counts by its bytes and, as much on average, as one: a
+// partition with little content has requests, too.
 //
 // Each step moves one replica from a server above the average to one below it, the largest that
 // neither passes the average by; so hardly a byte moves that does not have to. It is the primary
 // where the source leads more than the target, so that also the work of primaries is spread.
 //
 // Then primaries are exchanged: a primary moves from a server that leads more to one that leads
-// less, and a follower of about the same size moves back. A server that has replicas of all the
-// partitions of the other can exchange none with it.
+// less, and a follower of about the same size moves back; none does where the primary has no bytes.
+// A server that has replicas of all the partitions of the other can exchange none with it.
 //
 // **Thread safety**: pure functions.
 //
@@ -79,6 +80,7 @@ struct BalanceMove {
   uint64_t from = 0, to = 0;  // server incarnations
   bool primary = false;       // else a follower
   uint64_t bytes = 0;
+  size_t round = 1;  // of PlanAllRounds()
 };
 
 struct ServerBalance {
@@ -93,6 +95,7 @@ struct ServerBalance {
 struct BalancePlan {
   std::vector<BalanceMove> moves;
   std::vector<ServerBalance> servers;                // that count, in the input's order
+  size_t rounds = 1;                                 // of PlanAllRounds(); 0: no moves
   uint64_t bytes = 0;                                // of all moves
   double before = 0, after = 0;                      // imbalance
   double primaries_before = 0, primaries_after = 0;  // imbalance of primaries
@@ -102,6 +105,11 @@ struct BalancePlan {
 };
 
 BalancePlan PlanBalance(const BalanceInput& input, const BalanceOptions& options);
+
+// The moves of a plan, then of the plan for their result, and so on, as they follow one another
+// until the servers are balanced or no move helps: a partition moves once at most in each round.
+BalancePlan PlanAllRounds(const BalanceInput& input, const BalanceOptions& options,
+                          size_t most_rounds);
 
 }  // namespace verbena::server
 
