@@ -157,6 +157,8 @@ uint64_t HandOvers::Ready(uint32_t partition, const Coordinator& coordinator,
   } else if (stopped.ready_ns == 0) {
     stopped.ready_ns = now;
   }
+  // The view is on its way, unless the call was lost.
+  if (stopped.asked && now - stopped.asked_ns < leases.lease_ns() / 16) return 0;
   return ready ? stopped.heir : 0;
 }
 

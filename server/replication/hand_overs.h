@@ -49,13 +49,16 @@ class HandOvers {
     bool ready = false;       // no call to it is in flight
   };
   // Stops the partition if it is to be handed over. Returns the server to ask HAND_OVER for, when
-  // all replicas have everything; 0: not now.
+  // all replicas have everything; 0: not now, or it was asked for a moment ago.
   uint64_t Ready(uint32_t partition, const Coordinator& coordinator, const ReplicaLeases& leases,
                  shard::Engine* engine, int64_t now);
   // From when on HAND_OVER is asked for the partitions that are ready: `now`, or when the wait for
   // those is over that stopped with them; kNever: none is ready yet.
   int64_t AskNanos(int64_t now) const;
-  void Asked(uint32_t partition) { stopped_.at(partition).asked = true; }
+  void Asked(uint32_t partition, int64_t now) {
+    stopped_.at(partition).asked = true;
+    stopped_.at(partition).asked_ns = now;
+  }
   // Whether answers of replicas are waited for.
   bool waits() const { return !stopped_.empty(); }
   // Whether a partition waits for the end of the call to the coordinator that is in flight.
@@ -75,6 +78,7 @@ class HandOvers {
     uint64_t heir = 0;
     int64_t since_ns = 0;
     int64_t ready_ns = 0;  // when all replicas had everything; 0: not yet
+    int64_t asked_ns = 0;  // last
     bool closing = true;   // until no step is open
     bool asked = false;
     bool resumed = false;  // it could not ask, and goes on for a while

@@ -473,7 +473,7 @@ void Replication::Reconfigure(int64_t now) {
       leases_.Admitting(w.change.partition(), w.change.server());
     }
     if (w.change.kind() == v1::ConfigurationChange::HAND_OVER) {
-      hand_overs_.Asked(w.change.partition());
+      hand_overs_.Asked(w.change.partition(), now);
     }
   }
   calls_.Ask(self_, std::move(wanted), absl::Nanoseconds(leases_.lease_ns() / 2), now,

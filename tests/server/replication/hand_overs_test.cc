@@ -68,6 +68,7 @@ class Moving {
                                           ReplyStatus::kOk);
     }
   }
+  void Asked(uint32_t partition, int64_t now) { hand_overs_.Asked(partition, now); }
   int64_t AskNanos(int64_t now) const { return hand_overs_.AskNanos(now); }
   bool waits_for_call() const { return hand_overs_.waits_for_call(); }
   bool Stopped(uint32_t partition) const { return engine_.engine->replicas().sealed(partition); }
@@ -149,6 +150,16 @@ TEST_CASE("hand-overs: none stops while a call to the coordinator is in flight")
   CHECK(moving.waits_for_call());
   CHECK(moving.Ready(0, kStart + kMilli));
   CHECK(moving.Stopped(0));
+}
+
+TEST_CASE("hand-overs: a partition is not asked for again before its view may have come") {
+  Moving moving;
+  CHECK(moving.Ready(0, kStart));
+  moving.Asked(0, kStart);
+  CHECK_FALSE(moving.Ready(0, kStart + kMilli));
+  CHECK(moving.Stopped(0));
+  // The call may be lost.
+  CHECK(moving.Ready(0, kStart + 63 * kMilli));
 }
 
 TEST_CASE("hand-overs: those that stopped together are asked for in one call") {
