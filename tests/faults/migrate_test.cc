@@ -66,6 +66,27 @@ TEST_CASE("a drained server is stopped under load: sums are exact and no call fa
   load.Check();
 }
 
+TEST_CASE("nothing to cancel is no failure of migrate, drain and rebalance") {
+  ProcessCluster cluster({.servers = 2, .replicas = 1});
+  SumLoad load(cluster);
+  load.AwaitMore();
+  const Finished migrate = Cli(cluster, {"migrate", "--table", "sums", "--cancel"});
+  CHECK(migrate.status == 0);
+  CHECK(migrate.err.find("no move of these partitions is in progress") != std::string::npos);
+  const Finished drain = Cli(cluster, {"drain", "server-1", "--cancel"});
+  CHECK(drain.status == 0);
+  CHECK(drain.err.find("server 'server-1' is not being drained") != std::string::npos);
+  const Finished rebalance = Cli(cluster, {"rebalance", "--cancel"});
+  CHECK(rebalance.status == 0);
+  CHECK(Cli(cluster, {"drain", "server-9", "--cancel"}).status == 1);
+  // Each table of several has to be there.
+  const Finished both =
+      Cli(cluster, {"migrate", "--table", "sums", "--table", "none", "--to", "server-1"});
+  CHECK(both.status == 1);
+  CHECK(both.err.find("there is no table 'none'") != std::string::npos);
+  load.Check();
+}
+
 TEST_CASE("sync training has the same bits while its partitions move without replicas") {
   const TemporaryDirectory directory;
   std::string text;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "proto/base/json.h"
+#include "proto/wire/table_partitions.h"
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
@@ -88,9 +90,19 @@ std::string DrainObstacle(const v1::Server& server, const ClusterState& state) {
         "it waits: ", others, others == 1 ? " other server is" : " other servers are",
         " alive and not being drained, and --replicas is ", wanted, "; start another server");
   }
-  std::string full = FullServersText(state);
-  std::replace(full.begin(), full.end(), '\n', ' ');
-  return full;
+  return absl::StrReplaceAll(LackingMemoryText(state), {{"\n", " "}});
+}
+
+// Servers report their memory, too, where one had too little.
+absl::StatusOr<ClusterState> ReadDrain(ClusterReader* reader, ProgressLine* line) {
+  absl::StatusOr<ClusterState> state = ReadOrWait(reader, line);
+  if (!state.ok() || state->full_servers.empty()) return state;
+  return reader->Read(/*with_servers=*/true, &*state);
+}
+
+bool NothingToCancel(const absl::Status& status) {
+  // Coordinators of an earlier version answer so.
+  return absl::IsFailedPrecondition(status);
 }
 
 absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
@@ -98,13 +110,23 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   v1::MovePartitionsRequest request;
   request.set_request_id(NewRequestId());
   request.mutable_partitions()->Add(options.partitions.begin(), options.partitions.end());
-  request.set_table(options.table);
+  if (options.tables.size() == 1) request.set_table(options.tables[0]);
+  if (options.tables.size() > 1) {
+    // In one call, so that all of them or none are moved.
+    const absl::StatusOr<ClusterState> state = reader->Read(/*with_servers=*/false);
+    if (!state.ok()) return state.status();
+    const auto of_tables = PartitionsOfTables(options.tables, state->view);
+    if (!of_tables.ok()) return of_tables.status();
+    request.mutable_partitions()->Add(of_tables->begin(), of_tables->end());
+  }
   request.set_to(options.server);
   request.set_cancel(options.cancel);
   const auto begun =
       ChangeAndWait<v1::MovePartitionsResponse>(coordinator, "MovePartitions", request);
-  if (!begun.ok()) return begun.status();
-  const std::vector<uint32_t> partitions(begun->partitions().begin(), begun->partitions().end());
+  const bool none = options.cancel && NothingToCancel(begun.status());
+  if (!begun.ok() && !none) return begun.status();
+  std::vector<uint32_t> partitions;
+  if (!none) partitions.assign(begun->partitions().begin(), begun->partitions().end());
   const std::string to = absl::StrCat("server '", Printable(options.server), "'");
   MoveReport report;
   Progress progress;
@@ -135,7 +157,8 @@ absl::StatusOr<MoveReport> Migrate(const MoveOptions& options, bool json,
   }
   absl::StrAppend(
       &report.err, "verbena: ",
-      options.cancel
+      options.cancel && partitions.empty() ? "no move of these partitions is in progress"
+      : options.cancel
           ? absl::StrCat("the moves of ", CountOfPartitions(partitions.size()), " are cancelled")
       : partitions.empty() ? absl::StrCat("nothing to move: all of it is at ", to)
       : options.no_wait
@@ -151,6 +174,13 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
   request.set_request_id(NewRequestId());
   request.set_name(options.server);
   request.set_cancel(options.cancel);
+  bool was_draining = false;
+  if (options.cancel) {
+    const absl::StatusOr<ClusterState> state = reader->Read(/*with_servers=*/false);
+    if (!state.ok()) return state.status();
+    const v1::Server* const server = Named(options.server, state->view);
+    was_draining = server != nullptr && server->draining();
+  }
   const auto begun = ChangeAndWait<v1::DrainServerResponse>(coordinator, "DrainServer", request);
   if (!begun.ok()) return begun.status();
   const std::string name = absl::StrCat("server '", Printable(options.server), "'");
@@ -159,8 +189,9 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
   size_t left = 0;
   ProgressLine line;
   bool silent = false;
+  reader->WantPartitions();
   while (!options.cancel) {
-    const absl::StatusOr<ClusterState> state = ReadOrWait(reader, &line);
+    const absl::StatusOr<ClusterState> state = ReadDrain(reader, &line);
     if (!state.ok()) {
       return Interrupted(state.status(), "the drain goes on; verbena drain " +
                                              Printable(options.server) + " --cancel ends it");
@@ -191,10 +222,11 @@ absl::StatusOr<MoveReport> Drain(const MoveOptions& options, bool json,
     report.out = out.ToString() + "\n";
   }
   report.err = absl::StrCat("verbena: ", name,
-                            options.cancel    ? " may have replicas again"
-                            : options.no_wait ? " is being drained"
-                            : silent          ? " has no replica any more; it is silent"
-                                              : " has no replica any more and may be stopped",
+                            options.cancel && !was_draining ? " is not being drained"
+                            : options.cancel                ? " may have replicas again"
+                            : options.no_wait               ? " is being drained"
+                            : silent ? " has no replica any more; it is silent"
+                                     : " has no replica any more and may be stopped",
                             "\n");
   return report;
 }
@@ -218,7 +250,9 @@ void AddMigrate(CLI::App* command, MoveOptions* move) {
           ->type_name("N")
           ->check(number);
   CLI::Option* table =
-      command->add_option("--table", move->table, "Move all partitions that have chunks of it")
+      command
+          ->add_option("--table", move->tables,
+                       "Move all partitions that have chunks of it; may be repeated")
           ->type_name("TABLE")
           ->excludes(partition);
   CLI::Option* to =
@@ -240,6 +274,64 @@ void AddDrain(CLI::App* command, MoveOptions* move) {
   command->add_flag("--cancel", move->cancel, "It may have replicas again");
   AddWait(command, move);
   command->callback([move] { move->action = MoveOptions::Action::kDrain; });
+}
+
+std::string LackingMemoryText(const ClusterState& state) {
+  std::map<uint32_t, uint64_t> bytes;  // of partitions; a learner has a part only
+  for (const ServerState& server : state.servers) {
+    if (!server.statistics.ok()) continue;
+    for (const v1::ShardStatistics& shard : server.statistics->shards()) {
+      for (const v1::PartitionStatistics& held : shard.partitions()) {
+        bytes[held.partition()] = std::max(bytes[held.partition()], held.bytes());
+      }
+    }
+  }
+  std::string text;
+  for (const v1::FullServer& full : state.full_servers) {
+    const auto server = std::find_if(
+        state.servers.begin(), state.servers.end(),
+        [&](const ServerState& s) { return s.server.incarnation() == full.incarnation(); });
+    if (server == state.servers.end()) continue;
+    const std::vector<int64_t> partitions(full.partitions().begin(), full.partitions().end());
+    absl::StrAppend(&text, "server '", Printable(server->server.name()),
+                    "' has no memory for replicas of ", CountOfPartitions(partitions.size()), " (",
+                    Ranges(partitions), ")");
+    uint64_t needed = 0, limit = 0, reserved = 0;
+    for (const uint32_t partition : full.partitions()) needed += bytes[partition];
+    if (server->statistics.ok()) {
+      for (const v1::ShardStatistics& shard : server->statistics->shards()) {
+        limit = std::max(limit, shard.memory_limit_bytes());
+        reserved = std::max(reserved, shard.memory_reserved_bytes());
+      }
+    }
+    if (limit > 0) {
+      const uint64_t free = limit - std::min(limit, reserved);
+      absl::StrAppend(&text, ": they need ", Bytes(needed), " beside room for growth, and ",
+                      Bytes(free), " of its limit of ", Bytes(limit), " are free");
+      if (needed > free) absl::StrAppend(&text, ", so ", Bytes(needed - free), " are lacking");
+    }
+    absl::StrAppend(
+        &text, "; it is tried again: raise its --memory-limit, add a server, or drop tables\n");
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<uint32_t>> PartitionsOfTables(const std::vector<std::string>& tables,
+                                                         const v1::ClusterView& view) {
+  const auto count = static_cast<uint32_t>(view.partitions_size());
+  std::set<uint32_t> partitions;
+  for (const std::string& name : tables) {
+    const auto table =
+        std::find_if(view.tables().begin(), view.tables().end(),
+                     [&](const v1::Table& t) { return t.spec().name() == name && !t.restoring(); });
+    if (table == view.tables().end()) {
+      return absl::NotFoundError(absl::StrCat("there is no table '", Printable(name), "'"));
+    }
+    for (uint32_t p = 0; p < count; ++p) {
+      if (HasChunkIn(*table, p, count)) partitions.insert(p);
+    }
+  }
+  return std::vector<uint32_t>(partitions.begin(), partitions.end());
 }
 
 absl::StatusOr<MoveReport> RunMove(const MoveOptions& options, bool json,

@@ -19,7 +19,7 @@ struct MoveOptions {
   enum class Action { kNone, kMigrate, kDrain };
   Action action = Action::kNone;
   std::vector<uint32_t> partitions;
-  std::string table;
+  std::vector<std::string> tables;
   std::string server;  // the target, or the server that is drained
   bool cancel = false;
   bool no_wait = false;
@@ -28,6 +28,14 @@ struct MoveOptions {
 // Adds the options of `migrate` or `drain`. Parsing fills *move.
 void AddMigrate(CLI::App* command, MoveOptions* move);
 void AddDrain(CLI::App* command, MoveOptions* move);
+
+// For servers that had no memory for replicas which a drain or a missing replica waits for: the
+// bytes that these need, and the free ones; a line for each server, empty: there is none. The state
+// was read with servers and their partitions.
+std::string LackingMemoryText(const ClusterState& state);
+// The partitions that have chunks of one of the tables, each once. NOT_FOUND names the table.
+absl::StatusOr<std::vector<uint32_t>> PartitionsOfTables(const std::vector<std::string>& tables,
+                                                         const v1::ClusterView& view);
 
 struct MoveReport {
   std::string out;    // for standard output

@@ -26,7 +26,8 @@ std::string MoveEndText(v1::MoveEnd end, const std::string& to) {
     case v1::MOVE_END_SOURCE_GONE:
       return "its primary is silent, or was lost during the move";
     case v1::MOVE_END_NO_MEMORY:
-      return absl::StrCat(target, " has no memory for it (--memory-limit)");
+      return absl::StrCat(target,
+                          " has no memory for more (raise its --memory-limit, or name another)");
     case v1::MOVE_END_CANCELLED:
       return "the move was cancelled";
     default:

@@ -23,7 +23,10 @@ using server::BalancePlan;
 
 // A partition moves once in a plan, so a cluster that grows manifold needs several. More would not
 // end while tables grow faster than they are moved.
-constexpr int kMostRounds = 16;
+constexpr size_t kMostRounds = 16;
+constexpr char kNothingPlaced[] =
+    "nothing to move: no partition is on a server yet; the first table that is created spreads "
+    "them evenly";
 constexpr char kGoesOn[] = "the moves go on; verbena rebalance --cancel ends them";
 
 std::string Apart(double share) { return absl::StrCat(Fixed(share * 100, 1), " %"); }
@@ -44,6 +47,7 @@ JsonWriter PlanJson(const BalancePlan& plan, const ClusterState& state) {
     json.Add("from", ServerName(move.from, state.view));
     json.Add("to", ServerName(move.to, state.view));
     json.Add("bytes", move.bytes);
+    json.Add("round", static_cast<uint64_t>(move.round));
     moves.Add(json);
   }
   JsonArray servers;
@@ -70,9 +74,15 @@ JsonWriter PlanJson(const BalancePlan& plan, const ClusterState& state) {
   json.Add("primaries_imbalance_after", plan.primaries_after);
   json.Add("moving", server::PartitionsInMove(state.view));
   json.Add("bytes", plan.bytes);
+  json.Add("rounds", static_cast<uint64_t>(plan.rounds));
   json.Add("moves", moves);
   json.Add("servers", servers);
   return json;
+}
+
+bool NothingPlaced(const v1::ClusterView& view) {
+  return std::all_of(view.partitions().begin(), view.partitions().end(),
+                     [](const v1::Partition& p) { return p.primary() == 0; });
 }
 
 // What hinders a plan that leaves the servers apart.
@@ -84,8 +94,8 @@ std::string Rest(double after, double primaries_after) {
   }
   if (primaries_after > server::kPrimariesBalanced) {
     absl::StrAppend(&text, "; primaries stay ", Apart(primaries_after),
-                    " apart: a primary is exchanged with a follower of another partition only "
-                    "between servers that have not the same partitions");
+                    " apart: a primary is exchanged with a follower of another partition, and only "
+                    "between servers that do not have the same partitions");
   }
   return text;
 }
@@ -100,7 +110,8 @@ std::string Summary(const BalancePlan& plan) {
   if (plan.balanced()) return absl::StrCat("balanced: ", differ, "; nothing to move");
   const std::string rest = Rest(plan.after, plan.primaries_after);
   if (plan.moves.empty()) return absl::StrCat("nothing to move: ", differ, rest);
-  return absl::StrCat(plan.moves.size(), plan.moves.size() == 1 ? " move" : " moves", ", ",
+  return absl::StrCat(plan.moves.size(), plan.moves.size() == 1 ? " move" : " moves",
+                      plan.rounds > 1 ? absl::StrCat(" in ", plan.rounds, " rounds") : "", ", ",
                       Bytes(plan.bytes), "; ", differ, ", then by ", Apart(plan.after), " and ",
                       Apart(plan.primaries_after), rest);
 }
@@ -198,21 +209,28 @@ absl::StatusOr<MoveReport> ApplyPlan(const RebalanceOptions& options, bool json,
   uint64_t bytes = 0;
   std::string result;
   double first = 0, last = 0;
-  for (int round = 0; round < kMostRounds; ++round) {
+  bool balanced = false;  // when last measured
+  for (size_t round = 0; round < kMostRounds; ++round) {
     // Before the first moves there is nothing to wait for.
     const absl::StatusOr<ClusterState> state =
         round == 0 ? reader->Read(/*with_servers=*/true) : ReadLoad(reader, &line);
     if (!state.ok()) return round == 0 ? state.status() : Interrupted(state.status(), kGoesOn);
+    if (NothingPlaced(state->view)) {
+      report.done = balanced = true;
+      result = kNothingPlaced;
+      break;
+    }
     if (absl::Status status = server::MayBalance(state->view); !status.ok()) return status;
     const absl::StatusOr<BalancePlan> plan = PlanFor(*state);
     if (!plan.ok()) return plan.status();
     if (round == 0) first = plan->before;
     last = plan->before;
+    balanced = plan->balanced();
     if (plan->balanced() || plan->moves.empty()) {
-      report.done = plan->before <= server::kBalanced;
+      report.done = balanced;
       result = round == 0
                    ? Summary(*plan)
-                   : absl::StrCat(report.done ? "balanced: " : "moved: ", moved, " moves, ",
+                   : absl::StrCat(report.done ? "balanced: " : "not balanced: ", moved, " moves, ",
                                   Bytes(bytes), "; ", Differ(plan->before, plan->primaries_before),
                                   Rest(plan->before, plan->primaries_before));
       break;
@@ -240,7 +258,7 @@ absl::StatusOr<MoveReport> ApplyPlan(const RebalanceOptions& options, bool json,
   }
   if (json) {
     JsonWriter out;
-    out.Add("balanced", last <= server::kBalanced);
+    out.Add("balanced", balanced);
     out.Add("imbalance", first);
     out.Add("imbalance_after", last);
     out.Add("moved", static_cast<uint64_t>(moved));
@@ -302,7 +320,9 @@ void AddRebalance(CLI::App* command, RebalanceOptions* options) {
   });
 }
 
-absl::StatusOr<BalancePlan> PlanFor(const ClusterState& state) {
+namespace {
+
+absl::StatusOr<server::BalanceInput> InputOf(const ClusterState& state) {
   if (absl::Status status = server::MayPlanBalance(state.view); !status.ok()) return status;
   server::ServerReports reports;
   for (const ServerState& server : state.servers) {
@@ -317,7 +337,21 @@ absl::StatusOr<BalancePlan> PlanFor(const ClusterState& state) {
   }
   std::set<uint64_t> full;
   for (const v1::FullServer& server : state.full_servers) full.insert(server.incarnation());
-  return server::PlanBalance(server::BalanceInputOf(state.view, reports, full), {});
+  return server::BalanceInputOf(state.view, reports, full);
+}
+
+}  // namespace
+
+absl::StatusOr<BalancePlan> PlanFor(const ClusterState& state) {
+  const absl::StatusOr<server::BalanceInput> input = InputOf(state);
+  if (!input.ok()) return input.status();
+  return server::PlanBalance(*input, {});
+}
+
+absl::StatusOr<BalancePlan> WholePlanFor(const ClusterState& state) {
+  const absl::StatusOr<server::BalanceInput> input = InputOf(state);
+  if (!input.ok()) return input.status();
+  return server::PlanAllRounds(*input, {}, kMostRounds);
 }
 
 std::string PlanText(const BalancePlan& plan, const ClusterState& state) {
@@ -343,9 +377,10 @@ std::string PlanText(const BalancePlan& plan, const ClusterState& state) {
   }
   absl::StrAppend(&text, servers.ToString());
   if (plan.balanced() || plan.moves.empty()) return text;
-  TextTable moves({{"PARTITION", kRight}, {"REPLICA"}, {"FROM"}, {"TO"}, {"BYTES", kRight}});
+  TextTable moves(
+      {{"ROUND", kRight}, {"PARTITION", kRight}, {"REPLICA"}, {"FROM"}, {"TO"}, {"BYTES", kRight}});
   for (const BalanceMove& move : plan.moves) {
-    moves.AddRow({absl::StrCat(move.partition), Role(move),
+    moves.AddRow({absl::StrCat(move.round), absl::StrCat(move.partition), Role(move),
                   Printable(ServerName(move.from, state.view)),
                   Printable(ServerName(move.to, state.view)), Bytes(move.bytes)});
   }
@@ -359,11 +394,21 @@ absl::StatusOr<MoveReport> RunRebalance(const RebalanceOptions& options, bool js
   if (options.apply) return ApplyPlan(options, json, coordinator, reader);
   const absl::StatusOr<ClusterState> state = reader->Read(/*with_servers=*/true);
   if (!state.ok()) return state.status();
-  absl::StatusOr<BalancePlan> plan = PlanFor(*state);
+  if (NothingPlaced(state->view)) {
+    BalancePlan none;
+    none.rounds = 0;
+    MoveReport report;
+    report.done = true;
+    report.out =
+        json ? PlanJson(none, *state).ToString() + "\n" : absl::StrCat(kNothingPlaced, "\n");
+    return report;
+  }
+  absl::StatusOr<BalancePlan> plan = WholePlanFor(*state);
   if (!plan.ok()) return plan.status();
   // One within the bound is left alone.
   if (plan->balanced()) {
     plan->moves.clear();
+    plan->rounds = 0;
     plan->bytes = 0;
     plan->after = plan->before;
     plan->primaries_after = plan->primaries_before;

@@ -30,8 +30,10 @@ void AddRebalance(CLI::App* command, RebalanceOptions* options);
 absl::StatusOr<MoveReport> RunRebalance(const RebalanceOptions& options, bool json,
                                         const Coordinator& coordinator, ClusterReader* reader);
 
-// The plan for a state that was read with partitions. Errors of RunRebalance().
+// The plan for a state that was read with partitions: its first round, and with those that follow
+// it. Errors of RunRebalance().
 absl::StatusOr<server::BalancePlan> PlanFor(const ClusterState& state);
+absl::StatusOr<server::BalancePlan> WholePlanFor(const ClusterState& state);
 std::string PlanText(const server::BalancePlan& plan, const ClusterState& state);
 
 }  // namespace verbena::cli
