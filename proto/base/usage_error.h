@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "proto/base/integer_values.h"
 
 namespace verbena {
 
@@ -43,8 +44,9 @@ inline std::string OptionOf(const std::string& text) {
 inline std::string ValuesOf(const CLI::App& command, const std::string& name) {
   const CLI::Option* const option = command.get_option_no_throw(name);
   const std::string type = option == nullptr ? "" : option->get_type_name();
-  if (type == "UINT") return "an integer from 0";
-  if (type == "INT") return "an integer";
+  // More than 32 bits; others have been refused before (CheckIntegers()).
+  if (type == "UINT") return "an integer from 0 to 4294967295";
+  if (type == "INT") return "an integer from -2147483648 to 2147483647";
   return "a number";
 }
 
@@ -168,6 +170,7 @@ inline std::optional<int> ParseOrExit(CLI::App* app, int argc, const char* const
     const std::string path = argv[0];
     app->name(path.substr(path.rfind('/') + 1));
   }
+  CheckIntegers(app);
   try {
     app->parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

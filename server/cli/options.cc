@@ -13,6 +13,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
+#include "proto/base/integer_values.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/usage_error.h"
 #include "proto/base/utf8_text.h"
@@ -452,6 +453,7 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--help")->configurable(false);
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
+  CheckIntegers(&app);
   RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
   app.footer(
       "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.\n"

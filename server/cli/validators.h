@@ -9,11 +9,13 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "proto/base/host_port.h"
+#include "proto/base/integer_values.h"
 
 namespace verbena::server {
+
+using ::verbena::InRange;
 
 inline CLI::Validator HostPort(bool port_required) {
   CLI::Validator check;
@@ -48,19 +50,6 @@ inline CLI::Validator NotEmpty(const char* allowed) {
     return text.empty() ? absl::StrCat("'' is not allowed: ", allowed) : "";
   });
   return check;
-}
-
-// CLI11's range.
-template <typename T>
-CLI::Validator InRange(T least, T most) {
-  CLI::Validator range;
-  range.description(absl::StrCat("[", least, " - ", most, "]"));
-  range.operation([least, most](std::string& text) -> std::string {
-    T value;
-    if (absl::SimpleAtoi(text, &value) && value >= least && value <= most) return "";
-    return absl::StrCat("'", text, "' is not allowed: an integer from ", least, " to ", most);
-  });
-  return range;
 }
 
 }  // namespace verbena::server

@@ -20,6 +20,13 @@ struct Program {
     CLI::Option* const plan = app.add_flag("--plan", one, "One");
     app.add_flag("--apply", other, "The other")->excludes(plan);
     app.add_option("--file", file, "A file")->type_name("FILE");
+    app.add_option("--seed", seed, "A number of 64 bits");
+    app.add_option("--rank", rank, "A number with a sign");
+    app.add_option("--small", small, "A number of 32 bits");
+    app.add_option("--every", every, "A time")
+        ->type_name("SECONDS")
+        ->check(InRange<uint32_t>(1, 60));
+    CheckIntegers(&app);
   }
   // "" if it is right.
   std::string Error(std::vector<const char*> arguments) {
@@ -33,7 +40,9 @@ struct Program {
   }
 
   CLI::App app{"A program", "program"};
-  uint64_t count = 0;
+  uint64_t count = 0, seed = 0;
+  int rank = 0;
+  uint32_t small = 0, every = 0;
   double rate = 0;
   int share = 1;
   std::string kind, file;
@@ -49,7 +58,8 @@ TEST_CASE("errors of command lines have option, value and allowed values") {
   CHECK(p.Error({"--count"}) == "--count needs a value");
   CHECK(p.Error({"--share"}) == "--share needs a value: [1 - 99]");
   CHECK(p.Error({"--kind"}) == "--kind needs a value: {small,large}");
-  CHECK(p.Error({"--count", "x"}) == "--count: 'x' is not allowed: an integer from 0");
+  CHECK(p.Error({"--count", "x"}) ==
+        "--count: 'x' is not allowed: an integer from 0 to 18446744073709551615");
   CHECK(p.Error({"--rate", "fast"}) == "--rate: 'fast' is not allowed: a number");
   CHECK(p.Error({"--kind", "huge"}) == "--kind: 'huge' is not allowed: small, large");
   CHECK(p.Error({"--share", "100"}) == "--share: '100' is not allowed: 1 to 99");
@@ -57,6 +67,34 @@ TEST_CASE("errors of command lines have option, value and allowed values") {
         "--plan and --apply exclude each other; give one of them");
   CHECK(p.Error({"--file", "a", "--file", "b"}) == "--file is given 2 times; allowed: once");
   CHECK(p.Error({"--plan=maybe"}) == "--plan takes no value");
+}
+
+TEST_CASE("an integer that its option cannot have is refused, and none wraps or is octal") {
+  const std::string most = "18446744073709551615";
+  for (const std::string text : {"-1", "-18446744073709551615", "18446744073709551616", "1e3",
+                                 "3 4", "0x10000000000000000", "99999999999999999999999"}) {
+    Program p;
+    CHECK(p.Error({"--seed", text.c_str()}) ==
+          "--seed: '" + text + "' is not allowed: an integer from 0 to " + most);
+  }
+  Program p;
+  CHECK(p.Error({"--seed", most.c_str(), "--rank", "-1"}) == "");
+  CHECK(p.seed == UINT64_MAX);
+  CHECK(p.rank == -1);
+  CHECK(p.Error({"--rank", "-9223372036854775809"}) ==
+        "--rank: '-9223372036854775809' is not allowed: an integer from -9223372036854775808 to "
+        "9223372036854775807");
+  CHECK(p.Error({"--rank", "2147483648"}) ==
+        "--rank: '2147483648' is not allowed: an integer from -2147483648 to 2147483647");
+  CHECK(p.Error({"--small", "4294967296"}) ==
+        "--small: '4294967296' is not allowed: an integer from 0 to 4294967295");
+  CHECK(p.Error({"--every", "61"}) == "--every: '61' is not allowed: an integer from 1 to 60");
+  CHECK(p.Error({"--every", "-1"}) == "--every: '-1' is not allowed: an integer from 1 to 60");
+  CHECK(p.Error({"--every", "010", "--small", "0010", "--seed", "0xff", "--share", "011"}) == "");
+  CHECK(p.every == 10);
+  CHECK(p.small == 10);
+  CHECK(p.seed == 255);
+  CHECK(p.share == 11);
 }
 
 TEST_CASE("a wrong command line is exit status 2, and help is 0") {

@@ -58,6 +58,17 @@ expect 2 "--optimizer: adma is none of adagrad, adam" "${base[@]}" --optimizer a
 expect 2 "--rate: -0.1 is not allowed; a rate is a positive number" "${base[@]}" --rate -0.1
 expect 2 "--rate: 0 is not allowed" "${base[@]}" --rate 0
 expect 2 "--format" --data "$work/data" --cluster 127.0.0.1:1
+# Integers: of each option that has one in the help. None wraps.
+options=$("$train" --help | grep -oE '^  --[a-z-]+ N ' | tr -d ' N')
+[ "$(wc -w <<< "$options")" -ge 15 ] || fail "options with integers: $options"
+for option in $options; do
+  for value in -18446744073709551615 -9223372036854775809 18446744073709551616 1e2 x ''; do
+    expect 2 "$option: '$value' is not allowed: " "${base[@]}" $option "$value"
+    [ -z "$value" ] || grep -qE "an integer from -?[0-9]+ to [0-9]+" "$work/err" ||
+      fail "$option $value: no range: $(cat "$work/err")"
+  done
+done
+expect 2 "--seed: '-1' is not allowed: an integer from 0 to 18446744073709551615" "${base[@]}" --seed -1
 elastic=("${base[@]}" --workers 2 --max-workers 4 --job j)
 expect 2 "--max-workers: 1 is not allowed; allowed with --workers 2: 2 to 1024, or 0" \
   "${base[@]}" --workers 2 --max-workers 1 --job j
@@ -70,13 +81,13 @@ expect 2 "--resume needs --job" "${base[@]}" --resume
 expect 2 "--resume needs --job" "${base[@]}" --resume auto
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
 expect 2 "in brackets" --format libsvm --data "$work/data" --cluster ::1:7000
-expect 2 "--workers: 0 is not allowed; allowed: 1 to 1024" "${base[@]}" --workers 0
+expect 2 "--workers: '0' is not allowed: an integer from 1 to 1024" "${base[@]}" --workers 0
 for epochs in 1e20 1000001 0 -1 nan inf; do
   expect 2 "is not allowed; allowed: above 0, to 1000000" "${base[@]}" --epochs $epochs
 done
 expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
 expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1
-expect 2 "--staleness: 1000001 is not allowed; allowed: 0 to 1000000" \
+expect 2 "--staleness: '1000001' is not allowed: an integer from 0 to 1000000" \
   "${base[@]}" --consistency ssp --staleness 1000001
 expect 2 "--consistency: 'bsp' is not allowed: sync, ssp, async" "${base[@]}" --consistency bsp
 expect 2 "--dtype: 'f64' is not allowed: f32, bf16, f16" "${base[@]}" --dtype f64
@@ -103,8 +114,8 @@ expect 2 "--rank: 2 is not allowed; allowed with --workers 2: 0 to 1" \
 expect 2 "--predictions needs --test" "${base[@]}" --predictions "$work/p"
 expect 2 "no-such-option" "${base[@]}" --no-such-option
 expect 2 "--transport: 'tcp' is not allowed: auto, shm, verbs, ofi" "${base[@]}" --transport tcp
-expect 2 "--rdma-retries: 8 is not allowed; allowed: 0 to 7" "${base[@]}" --rdma-retries 8
-expect 2 "--rdma-timeout: 0 is not allowed; allowed: 1 to 31" "${base[@]}" --rdma-timeout 0
+expect 2 "--rdma-retries: '8' is not allowed: an integer from 0 to 7" "${base[@]}" --rdma-retries 8
+expect 2 "--rdma-timeout: '0' is not allowed: an integer from 1 to 31" "${base[@]}" --rdma-timeout 0
 expect 2 "--rdma-mtu" "${base[@]}" --rdma-mtu 1500
 printf 'rate = -2\n' > "$work/toml"
 expect 2 "--rate: -2 is not allowed" "${base[@]}" --config "$work/toml"
@@ -131,7 +142,7 @@ expect 2 "--model: fm does not go with --format text" \
   --local --format text --data "$work/data" --model fm
 expect 2 "--hidden: --model fm has no hidden layer" "${base[@]}" --model fm --hidden 8
 expect 2 "--embedding does not go with --model logistic" "${base[@]}" --embedding 8
-expect 2 "--embedding: 0 is not allowed; allowed: 1 to 256" "${base[@]}" --model fm --embedding 0
+expect 2 "--embedding: '0' is not allowed: an integer from 1 to 256" "${base[@]}" --model fm --embedding 0
 expect 2 "--ngrams: 1 is not allowed; allowed: 0, 2 to 7" "${base[@]}" --ngrams 1
 expect 2 "--clip-global-norm: -1 is not allowed; allowed: 0 to 1e30" "${base[@]}" \
   --clip-global-norm -1
@@ -145,7 +156,7 @@ expect 2 "--clip-global-norm does not go with --model fm, which has an embedding
 expect 2 "--optimizer lamb does not go with --ngrams, which has an embedding table" \
   --format text --data "$work/data" --cluster 127.0.0.1:1 --ngrams 3 --optimizer lamb
 expect 2 "--min-count is for models with an embedding table" "${base[@]}" --min-count 3
-expect 2 "--min-count: 256 is not allowed; allowed: 1 to 255" "${base[@]}" --model fm --min-count 256
+expect 2 "--min-count: '256' is not allowed: an integer from 1 to 255" "${base[@]}" --model fm --min-count 256
 expect 2 "--local admits every key" "${base[@]}" --model fm --local --min-count 2
 expect 2 "--max-rows is for models with an embedding table" "${base[@]}" --max-rows 1000
 expect 2 "--table-option: colour=red is not allowed; allowed: NAME=VALUE with a name of 'verbena table options'" \

@@ -16,9 +16,11 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
+#include "proto/base/integer_values.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/usage_error.h"
 #include "proto/spec/option_value.h"
+#include "proto/wire/record.h"
 #include "verbena/version.h"
 #include "worker/train/options_check.h"
 #include "worker/train/options_defaults.h"
@@ -37,6 +39,9 @@ constexpr char kFooter[] =
     "Progress goes to stderr, results to stdout. Exit status: 0 trained, 1 failed, 2 wrong usage,\n"
     "128 + N ended by signal N. Workers that die are reported; the others continue.\n"
     "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.";
+
+// The range is in the option's description, too.
+CLI::Validator From(int64_t least, int64_t most) { return InRange(least, most).description(""); }
 
 void AddWhatToTrain(CLI::App* app, Options* o) {
   app->add_option("--format", o->format, "Format of the files")
@@ -165,12 +170,14 @@ void AddCluster(CLI::App* app, Options* o) {
   app->add_option("--workers", o->workers,
                   "Worker processes of the job, 1 to 1024. With --max-workers: the number with "
                   "which a run begins")
+      ->check(From(1, 1024))
       ->capture_default_str();
   app->add_option(
          "--max-workers", o->max_workers,
          "The job is elastic, with up to so many workers, --workers to 1024: each process is one "
          "worker, joins the run of --job or begins it, and may leave it. Batches are those of any "
          "number of workers. For --consistency sync and --device cpu. 0: not elastic")
+      ->check(From(0, 1024))
       ->capture_default_str();
   app->add_option(
          "--consistency", o->consistency,
@@ -180,7 +187,8 @@ void AddCluster(CLI::App* app, Options* o) {
       ->check(ConsistencyName())
       ->capture_default_str();
   app->add_option("--staleness", o->staleness,
-                  "ssp: steps by which a worker may be ahead of the slowest; default: 4");
+                  "ssp: steps by which a worker may be ahead of the slowest; default: 4")
+      ->check(From(0, kMaxStaleness));
   app->add_option(
          "--dtype", o->dtype,
          "Type of pulled dense parameters. The servers train them in f32 and send them rounded to "
@@ -206,6 +214,7 @@ void AddCluster(CLI::App* app, Options* o) {
          "--min-count", o->min_count,
          "A key of an embedding table gets a row with its N-th push, 1 to 255; earlier pushes are "
          "dropped")
+      ->check(From(1, 255))
       ->capture_default_str();
   app->add_option("--row-dtype", o->row_dtype,
                   "Type of rows of embedding tables in the servers' memory; 16-bit rows are "
@@ -263,6 +272,7 @@ void AddCluster(CLI::App* app, Options* o) {
          "--rank", o->rank,
          "Run only this worker of --workers; Slurm or you start the others. Needs --job. -1: all "
          "workers")
+      ->check(From(-1, 1023))
       // The launcher appends it to the command line it was given.
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app->add_option("--timeout", o->timeout,
@@ -292,28 +302,33 @@ void AddToken(CLI::App* app, std::string* token_file) {
 void AddRdma(CLI::App* app, RdmaOptions* rdma, std::string* gpu_direct) {
   std::vector<CLI::Option*> options = {
       app->add_option("--rdma-device", rdma->device,
-                      "Device and port; default: the nearest usable; a list: a rail for each"),
+                      "Device and port; default: the nearest usable; a list: a rail for each")
+          ->type_name("DEV[:PORT][,...]"),
       app->add_option("--rdma-address", rdma->address,
-                      "Local address of that device, one for each rail; default: its first"),
+                      "Local address of that device, one for each rail; default: its first")
+          ->type_name("IP[,...]"),
       app->add_option("--rdma-gid-index", rdma->gid_index,
                       "Index in the GID table, up to 65535; -1: that of the address")
-          ->type_name("IP[,...]")
-          ->type_name("DEV[:PORT][,...]")
+          ->check(From(-1, 65535))
           ->capture_default_str(),
       app->add_option("--rdma-traffic-class", rdma->traffic_class,
                       "Traffic class of packets (DSCP << 2 | ECN), up to 255; -1: the system's")
+          ->check(From(-1, 255))
           ->capture_default_str(),
       app->add_option("--rdma-service-level", rdma->service_level,
                       "Service level, up to 15; -1: that of the path")
+          ->check(From(-1, 15))
           ->capture_default_str(),
       app->add_option("--rdma-mtu", rdma->path_mtu, "Path MTU in bytes; 0: that of the path")
           ->check(CLI::IsMember({"0", "256", "512", "1024", "2048", "4096"}))
           ->capture_default_str(),
       app->add_option("--rdma-timeout", rdma->timeout,
                       "The ACK timeout is 4.096 us x 2^N, N from 1 to 31")
+          ->check(From(1, 31))
           ->capture_default_str(),
       app->add_option("--rdma-retries", rdma->retries,
                       "Retry count, 0 to 7, after which the lane is lost")
+          ->check(From(0, 7))
           ->capture_default_str(),
       app->add_option("--rdma-memory-windows", rdma->memory_windows,
                       "Protect memory by memory windows, where the device has them")
@@ -361,6 +376,7 @@ void AddTraining(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--warmup-steps", o->warmup_steps,
                   "Steps of the linear warm-up of the rate, 0 to 10^12")
+      ->check(From(0, 1'000'000'000'000))
       ->capture_default_str();
   app->add_option(
       "--weight-decay", o->weight_decay,
@@ -374,10 +390,12 @@ void AddTraining(CLI::App* app, Options* o) {
   app->add_option("--epochs", o->epochs,
                   "Passes over the training data, above 0, up to 10^6. Default: logistic and "
                   "embedding-logistic 8, text 5, fm and mlp 4");
-  app->add_option("--steps", o->steps, "Steps to train, 1 to 10^12; instead of --epochs");
+  app->add_option("--steps", o->steps, "Steps to train, 1 to 10^12; instead of --epochs")
+      ->check(From(1, 1'000'000'000'000));
   app->add_option(
-      "--batch", o->batch,
-      "Examples of a step, of all workers together, 1 to 2^24. Default: text 1024, else 256");
+         "--batch", o->batch,
+         "Examples of a step, of all workers together, 1 to 2^24. Default: text 1024, else 256")
+      ->check(From(1, 1 << 24));
   app->add_option(
       "--l2", o->l2,
       "Weight of the L2 penalty, 0 to 1; on rows of embedding tables once for each use. "
@@ -400,17 +418,21 @@ void AddTraining(CLI::App* app, Options* o) {
       ->capture_default_str();
   app->add_option("--context", o->text.shape.context,
                   "text: bytes of context that predict the next, 1 to 256")
+      ->check(From(1, 256))
       ->capture_default_str();
   app->add_option(
-      "--embedding", o->embedding,
-      "Numbers of the embedding of a byte (text, default 32) or a feature (mlp, 8), or factors "
-      "of a feature (fm, 8); 1 to 256");
+         "--embedding", o->embedding,
+         "Numbers of the embedding of a byte (text, default 32) or a feature (mlp, 8), or factors "
+         "of a feature (fm, 8); 1 to 256")
+      ->check(From(1, 256));
   app->add_option("--hidden", o->hidden,
-                  "Units of the hidden layer, 1 to 8192. Default: text 320, mlp 64");
+                  "Units of the hidden layer, 1 to 8192. Default: text 320, mlp 64")
+      ->check(From(1, 8192));
   app->add_option(
          "--ngrams", o->text.ngrams,
          "text: an embedding table with a row of 256 numbers for each context of the last 2 to N "
          "bytes (at most 7), by hash, added to the input of the softmax; 0: none")
+      ->check(From(0, 7))
       ->capture_default_str();
   app->add_option("--dropout", o->text.dropout,
                   "text: share of hidden units that are dropped in each training example, 0 to 0.9")
@@ -449,6 +471,7 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddToken(&app, &o.token_file);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
+  CheckIntegers(&app);
   RefuseEmptyValues(&app);
   try {
     app.parse(argc, argv);

@@ -10,6 +10,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
+#include "proto/base/integer_values.h"
 #include "proto/base/usage_error.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
@@ -489,6 +490,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kMoveLeader) AddMoveLeader(command, &raw.successor);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
+  CheckIntegers(&app);
   RefuseEmptyValues(&app, {"--note"});
   try {
     app.parse(argc, argv);
