@@ -245,13 +245,13 @@ TEST_CASE("a resume with other options than the run before is refused, and names
     std::vector<std::string> options;
     std::string problem;
   };
-  for (const Other& other : std::vector<Other>{
-           {{"--batch", "32", "--seed", "5", "--rate", "0.02"},
-            "--batch is 32, and the run that is resumed had 64"},
-           {{"--batch", "64", "--seed", "6", "--rate", "0.02"},
-            "--seed is 6, and the run that is resumed had 5"},
-           {{"--batch", "64", "--seed", "5", "--rate", "0.03"},
-            "optimizer.rate is 0.02 in the existing table and 0.03 in the one asked for"}}) {
+  for (const Other& other :
+       std::vector<Other>{{{"--batch", "32", "--seed", "5", "--rate", "0.02"},
+                           "--batch is 32, and the run that is resumed had 64"},
+                          {{"--batch", "64", "--seed", "6", "--rate", "0.02"},
+                           "--seed is 6, and the run that is resumed had 5"},
+                          {{"--batch", "64", "--seed", "5", "--rate", "0.03"},
+                           "--rate is 0.03, and the run that is resumed had 0.02"}}) {
     std::vector<std::string> argv = other.options;
     argv.insert(argv.end(), {"--steps", "20", "--resume"});
     const Finished refused = run(argv);

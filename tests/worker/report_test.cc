@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "tests/support/json_check.h"
 #include "tests/worker/temporary_file.h"
+#include "worker/train/progress.h"
 #include "worker/train/run_log.h"
 
 namespace verbena::worker {
@@ -38,6 +39,21 @@ std::vector<google::protobuf::Value> LinesOf(const std::string& path) {
 
 double Number(const google::protobuf::Value& line, const std::string& member) {
   return line.struct_value().fields().at(member).number_value();
+}
+
+TEST_CASE("the progress of a run that is resumed is of its own steps") {
+  Totals now;
+  now.steps = now.steps_before = 30;
+  now.bytes_pulled = 1000;
+  now.seconds = 1e-6;
+  CHECK(ProgressLine(now, Totals(), 30) == "step 30/30  nothing was left to train");
+  CHECK(ProgressLine(now, Totals(), 20) == "step 30/20  nothing was left to train");
+  // 10 of 70 steps in 5 s.
+  now.steps = 40;
+  now.seconds = 5;
+  CHECK(absl::EndsWith(ProgressLine(now, Totals(), 100), "  ETA 30 s"));
+  now.steps = now.steps_before = 0;
+  CHECK_FALSE(absl::StrContains(ProgressLine(now, Totals(), 100), "ETA"));
 }
 
 TEST_CASE("every member of the result is described") {

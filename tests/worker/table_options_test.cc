@@ -1,7 +1,12 @@
 // Options of the trainer's tables: each is set in the tables that may have its value.
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "proto/spec/table_spec.h"
 #include "worker/stores/client_store.h"
+#include "worker/stores/option_differences.h"
 
 namespace verbena::worker {
 namespace {
@@ -44,6 +49,40 @@ TEST_CASE("options are set in the tables that may have them") {
   CHECK(counter.dtype() == v1::DTYPE_F32);
   CHECK(counter.push_codec() <= v1::CODEC_NONE);
   CHECK(counter.optimizer().clip_value() == 0);
+}
+
+TEST_CASE("a table that exists with another specification is refused by the trainer's options") {
+  const auto difference = [](const v1::TableSpec& kept, const v1::TableSpec& given, size_t index,
+                             const std::vector<std::string>& sizes = {}) {
+    const OptionDifference found =
+        OptionDifferenceOf(CheckSameSpec(kept, given).message(), index, sizes);
+    return absl::StrCat(found.option, ": ", found.kept, ", ", found.given);
+  };
+  const auto spec = [](std::vector<uint64_t> shape, uint64_t seed) {
+    v1::TableSpec table;
+    table.set_name("job/weights");
+    for (const uint64_t dimension : shape) table.add_shape(dimension);
+    table.mutable_initializer()->set_kind(v1::Initializer::ZEROS);
+    table.mutable_initializer()->set_seed(TableSeed(seed, 3));
+    table.mutable_optimizer()->set_name("adam");
+    table.mutable_optimizer()->set_rate(0.5);
+    return NormalizeTableSpec(table).value();
+  };
+  CHECK(difference(spec({4}, 7), spec({4}, UINT64_MAX), 3) == "--seed: 7, 18446744073709551615");
+  CHECK(difference(spec({13, 64}, 1), spec({13, 32}, 1), 0, {"", "--hidden"}) ==
+        "--hidden: 64, 32");
+  CHECK(difference(spec({13, 64}, 1), spec({12, 32}, 1), 0, {"", "--hidden"}) ==
+        "shape, which follows from --model, its sizes and the features of --data,: [13, 64], "
+        "[12, 32]");
+  v1::TableSpec other = spec({4}, 1);
+  other.mutable_optimizer()->set_rate(0.25);
+  CHECK(difference(spec({4}, 1), other, 0) == "--rate: 0.5, 0.25");
+  other = spec({4}, 1);
+  (*other.mutable_optimizer()->mutable_parameters())["beta1"] = 0.5;
+  CHECK_THAT(difference(spec({4}, 1), NormalizeTableSpec(other).value(), 0),
+             Catch::Matchers::Contains("optimizer.parameters[\"beta1\"]: ") &&
+                 Catch::Matchers::EndsWith(", 0.5"));
+  CHECK(OptionDifferenceOf("max_workers is 3, but job 'a' was started with 4", 0, {}).option == "");
 }
 
 }  // namespace

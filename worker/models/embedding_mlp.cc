@@ -84,11 +84,17 @@ EmbeddingMlp::EmbeddingMlp(ExampleSet train, std::optional<ExampleSet> test, uin
   // He et al. (2015): behind a rectifier, activations keep their size.
   const double hidden_scale = std::sqrt(6.0 / static_cast<double>(width_));
   const double output_scale = std::sqrt(6.0 / static_cast<double>(hidden_));
-  Define(Layout({{"hidden_weights", {width_, hidden_}, Tensor::Initial::kUniform, hidden_scale},
+  Layout layout({{"hidden_weights",
+                  {width_, hidden_},
+                  Tensor::Initial::kUniform,
+                  hidden_scale,
+                  false,
+                  {"", "--hidden"}},
                  {"hidden_bias", {hidden_}},
                  {"output_weights", {hidden_}, Tensor::Initial::kUniform, output_scale},
-                 {"output_bias", {1}}}),
-         {"embedding", embedding, Tensor::Initial::kNormal, 0.05});
+                 {"output_bias", {1}}});
+  Define(std::move(layout),
+         {"embedding", embedding, Tensor::Initial::kNormal, 0.05, "--embedding"});
 }
 
 void EmbeddingMlp::Forward(const Batch& batch, const Parameters& parameters,

@@ -26,6 +26,8 @@ struct Tensor {
   // Adds up the negated gradients of all workers (sgd of rate 1, no mean), whatever trains the
   // model: for numbers that workers share.
   bool counter = false;
+  // The options that give the dimensions, for errors; empty, or "" for one: none does.
+  std::vector<std::string> sizes = {};
 
   uint64_t elements() const {
     uint64_t n = 1;
@@ -40,7 +42,8 @@ struct EmbeddingTable {
   std::string name;
   uint32_t dim = 0;
   Tensor::Initial initial = Tensor::Initial::kZeros;
-  double scale = 0;  // as of a tensor
+  double scale = 0;       // as of a tensor
+  std::string size = "";  // the option that gives `dim`, for errors; empty: none does alone
 };
 
 class Layout {

@@ -23,12 +23,18 @@ TextModel::TextModel(TextData data, const TextModelOptions& options, const TextK
   // Glorot and Bengio (2010): activations and gradients keep their variance through the layers.
   const double w1 = std::sqrt(6.0 / static_cast<double>(input + hidden));
   const double w2 = std::sqrt(6.0 / static_cast<double>(hidden + classes));
-  layout_ = Layout({{"embedding", {classes, width}, Tensor::Initial::kNormal, 0.3},
-                    {"hidden_weights", {input, hidden}, Tensor::Initial::kUniform, w1},
-                    {"hidden_bias", {hidden}},
-                    {"output_weights", {hidden, classes}, Tensor::Initial::kUniform, w2},
-                    {"output_skip", {classes, classes}},
-                    {"output_bias", {classes}}});
+  layout_ = Layout(
+      {{"embedding", {classes, width}, Tensor::Initial::kNormal, 0.3, false, {"", "--embedding"}},
+       {"hidden_weights",
+        {input, hidden},
+        Tensor::Initial::kUniform,
+        w1,
+        false,
+        {"--context times --embedding", "--hidden"}},
+       {"hidden_bias", {hidden}},
+       {"output_weights", {hidden, classes}, Tensor::Initial::kUniform, w2},
+       {"output_skip", {classes, classes}},
+       {"output_bias", {classes}}});
 
   if (options_.ngrams > 1) tables_ = {{"ngrams", kTextClasses}};
 

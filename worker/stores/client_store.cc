@@ -1,22 +1,19 @@
 #include "worker/stores/client_store.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/spec/option_value.h"
 #include "worker/cuda/stream.h"
+#include "worker/stores/option_differences.h"
 #include "worker/train/job_progress.h"
 
 namespace verbena::worker {
 namespace {
-
-constexpr uint64_t kSeedFactor = 1000003;
 
 bool Stopped(const ClusterOptions& options) {
   return options.stop != nullptr && options.stop->load(std::memory_order_relaxed);
@@ -81,7 +78,7 @@ v1::TableSpec BaseSpec(const std::string& name, Tensor::Initial initial, double 
       break;
   }
   // Tables of one shape must not start equal.
-  initializer->set_seed(spec.seed * kSeedFactor + index);
+  initializer->set_seed(TableSeed(spec.seed, index));
   v1::Optimizer* optimizer = table.mutable_optimizer();
   optimizer->set_name(spec.optimizer);
   optimizer->set_rate(spec.rate);
@@ -194,40 +191,36 @@ absl::Status ClientStore::CreateTables(absl::Span<const EmbeddingTable> embeddin
           options_.job, "' were counted for another number of ranks: go on with ", option,
           " that need as many, or begin with another --job"));
     }
-    if (!table.ok()) return AdviseOnResume(table.status(), i, spec);
+    if (!table.ok()) return OfOptions(table.status(), i, layout_[i].sizes);
     tables_.push_back(*std::move(table));
   }
   std::vector<Table> tables;
   for (size_t i = 0; i < embeddings.size(); ++i) {
     absl::StatusOr<Table> table =
         CreateTable(TableSpecOf(embeddings[i], layout_.size() + i, options_.job, spec), deadline);
-    if (!table.ok()) return AdviseOnResume(table.status(), layout_.size() + i, spec);
+    if (!table.ok()) {
+      return OfOptions(table.status(), layout_.size() + i, {embeddings[i].size});
+    }
     tables.push_back(*std::move(table));
   }
   rows_ = std::make_unique<ClientRows>(client_.get(), embeddings, std::move(tables), options_.stop);
   return absl::OkStatus();
 }
 
-// An error that names the trainer's options by which the existing tables differ.
-absl::Status ClientStore::AdviseOnResume(const absl::Status& status, size_t index,
-                                         const TrainingSpec& spec) const {
-  if (!options_.resume || !absl::IsAlreadyExists(status)) return status;
-  const std::string message(status.message());
-  constexpr std::string_view kSeed = "initializer.seed is ";
-  uint64_t kept = 0;
-  if (const size_t at = message.find(kSeed); at != std::string::npos) {
-    const std::string digits = message.substr(at + kSeed.size());
-    const bool number = absl::SimpleAtoi(digits.substr(0, digits.find(' ')), &kept);
-    if (number && (kept - index) % kSeedFactor == 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("--resume: --seed is ", spec.seed, ", and the run that is resumed had ",
-                       (kept - index) / kSeedFactor, "; give the options of that run"));
-    }
+absl::Status ClientStore::OfOptions(const absl::Status& status, size_t index,
+                                    const std::vector<std::string>& sizes) const {
+  if (!absl::IsAlreadyExists(status)) return status;
+  const OptionDifference differs = OptionDifferenceOf(status.message(), index, sizes);
+  if (differs.option.empty()) return status;
+  const std::string values = absl::StrCat(differs.option, " is ", differs.given, ", and ");
+  if (options_.resume) {
+    return absl::FailedPreconditionError(absl::StrCat("--resume: ", values,
+                                                      "the run that is resumed had ", differs.kept,
+                                                      "; give the options of that run"));
   }
   return absl::FailedPreconditionError(
-      absl::StrCat("--resume: ", message,
-                   "; give the options of the run that is resumed (--optimizer, --rate, --schedule "
-                   "and with cosine --steps, in async and ssp with a schedule also --workers)"));
+      absl::StrCat(values, "the tables of job '", options_.job, "' were made with ", differs.kept,
+                   "; give the options with which they were made, or another --job"));
 }
 
 absl::StatusOr<Table> ClientStore::CreateTable(const v1::TableSpec& spec, absl::Time deadline) {

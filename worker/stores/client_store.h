@@ -79,8 +79,9 @@ class ClientStore : public ParameterStore {
       : options_(options), layout_(layout) {}
   absl::Status CreateTables(absl::Span<const EmbeddingTable> embeddings, const TrainingSpec& spec);
   absl::StatusOr<Table> CreateTable(const v1::TableSpec& spec, absl::Time deadline);
-  absl::Status AdviseOnResume(const absl::Status& status, size_t index,
-                              const TrainingSpec& spec) const;
+  // A refusal of a table that exists: by the trainer's options from which the difference follows.
+  absl::Status OfOptions(const absl::Status& status, size_t index,
+                         const std::vector<std::string>& sizes) const;
   absl::Status AllocateRegions(const TrainingSpec& spec);
   // Notes the versions of the pull that it is for, during PullApplied().
   PullOptions PullOptionsFor(size_t tensor);

@@ -26,6 +26,10 @@ size_t Columns(std::FILE* out) {
 }  // namespace
 
 std::string ProgressLine(const Totals& now, const Totals& rate_from, uint64_t steps) {
+  const uint64_t made = now.steps - std::min(now.steps, now.steps_before);
+  if (made == 0 && now.steps >= steps && steps > 0) {
+    return absl::StrFormat("step %d/%d  nothing was left to train", now.steps, steps);
+  }
   const double seconds = now.seconds - rate_from.seconds;
   const auto per_second = [seconds](uint64_t a, uint64_t b) {
     return seconds > 0 && a >= b ? static_cast<double>(a - b) / seconds : 0.0;
@@ -35,9 +39,9 @@ std::string ProgressLine(const Totals& now, const Totals& rate_from, uint64_t st
                       now.steps, steps, per_second(now.samples, rate_from.samples), now.loss,
                       per_second(now.bytes_pushed, rate_from.bytes_pushed) / 1e6,
                       per_second(now.bytes_pulled, rate_from.bytes_pulled) / 1e6);
-  if (now.steps > 0 && now.steps < steps && now.seconds > 0) {
+  if (made > 0 && now.steps < steps && now.seconds > 0) {
     const double left =
-        now.seconds / static_cast<double>(now.steps) * static_cast<double>(steps - now.steps);
+        now.seconds / static_cast<double>(made) * static_cast<double>(steps - now.steps);
     absl::StrAppendFormat(&line, "  ETA %.0f s", std::ceil(left));
   }
   return line;

@@ -17,7 +17,7 @@
 namespace verbena::worker {
 
 // Without a line end. `rate_from` is an earlier state: speeds are those since then. ETA is left out
-// while unknown.
+// while unknown. A run that was resumed counts its own steps alone for it.
 std::string ProgressLine(const Totals& now, const Totals& rate_from, uint64_t steps);
 
 class Progress {
