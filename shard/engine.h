@@ -10,7 +10,8 @@
 //  1. sync: a chunk at version t holds t committed steps; step t commits when every rank of the job
 //     has contributed, ended the step on the partition or departed; contributions are summed in
 //     rank order, each longest contiguous run in one pass, whatever the order of arrival. Where its
-//     norm spans several chunks, it then waits for totals (partition/norms.h).
+//     norm spans several chunks, it then waits for totals (partition/norms.h). Where all workers of
+//     the run have departed, an incomplete step is dropped: nobody's departure completes it.
 //  2. Nothing uncommitted is ever returned by Pull().
 //  3. A chunk that is pinned (being written out) is never changed: an apply goes to a spare buffer
 //     and swaps.
@@ -289,6 +290,7 @@ struct Commit {
   uint32_t divisor;                         // of a mean
   uint64_t server = 0;                      // that makes it
   uint64_t epoch = 0;                       // of the partition; 0: that one is not its primary
+  bool abandoned = false;                   // no worker of the run lived when it was complete
 };
 using CommitObserver = std::function<void(const Commit&)>;
 

@@ -78,6 +78,7 @@ struct Failpoints {
   Failpoint follower_answers_stale;      // a follower shows content of any age
   Failpoint follower_ignores_floor;      // a follower shows an older version than the reader's
   Failpoint pass_early;                  // a rank that has ended the step before this one is passed
+  Failpoint apply_abandoned;  // the open step of a run is applied when all its workers are gone
 };
 
 // All false unless a test sets them.

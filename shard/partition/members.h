@@ -8,6 +8,7 @@
 #ifndef VERBENA_SHARD_PARTITION_MEMBERS_H_
 #define VERBENA_SHARD_PARTITION_MEMBERS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -53,6 +54,11 @@ class Members {
   uint32_t admission() const { return admission_; }
   // The live incarnation of a rank; 0: none.
   uint64_t owner(uint32_t rank) const { return slots_[rank].incarnation; }
+  // Whether a worker of the run lives. Without one no incomplete step of it is applied.
+  bool any_live() const {
+    return std::any_of(slots_.begin(), slots_.end(),
+                       [](const Slot& s) { return s.incarnation != 0; });
+  }
   // The worker that has an index; 0: none.
   uint64_t index_owner(uint32_t index) const { return index_owners_[index]; }
   uint32_t indices() const { return static_cast<uint32_t>(index_owners_.size()); }

@@ -131,6 +131,7 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
     SetBlocked(chunk);
     return Replicating::kNoRoom;
   }
+  const bool abandoned = Abandoned(chunk);
   ClearBlocked(chunk);
   const StepScale scale = norms_ != nullptr ? norms_->scale(chunk) : StepScale();
   const DenseTable::Chunk& c = table_.chunk(chunk);
@@ -155,7 +156,7 @@ Sync::Replicating Sync::Replicate(uint32_t chunk, size_t payloads) {
   appended.local = chunk;
   s.appended = log.Add(std::move(appended));
   s.acknowledged = mode == ReplicaLog::Mode::kForward;
-  Observe(chunk, c.version, s.listed);
+  Observe(chunk, c.version, s.listed, abandoned);
   return Replicating::kReplicated;
 }
 
@@ -241,6 +242,7 @@ bool Sync::Commit(uint32_t chunk, bool force) {
     SetBlocked(chunk);
     return false;
   }
+  const bool abandoned = Abandoned(chunk);
   ClearBlocked(chunk);
   const bool appended = s.appended != 0;
   if (appended) sink_.log->Applied(PartitionOf(chunk), std::exchange(s.appended, 0));
@@ -248,7 +250,7 @@ bool Sync::Commit(uint32_t chunk, bool force) {
   if (norms_ != nullptr) norms_->Committed(chunk);
   ++sink_.counters.applies;
   ++sink_.counters.commits;
-  if (!appended) Observe(chunk, table_.chunk(chunk).version - 1, listed);
+  if (!appended) Observe(chunk, table_.chunk(chunk).version - 1, listed, abandoned);
   for (uint32_t r = 0; r < ranks_; ++r) Settle(chunk, &At(chunk, r), State::kNone);
   chunks_[chunk].cursor = 0;
   DropAccumulator(&chunks_[chunk]);
@@ -256,14 +258,16 @@ bool Sync::Commit(uint32_t chunk, bool force) {
   return true;
 }
 
-void Sync::Observe(uint32_t chunk, uint64_t step, uint32_t listed) {
+void Sync::Observe(uint32_t chunk, uint64_t step, uint32_t listed, bool abandoned) {
   if (!sink_.commit_observer) return;
   contributors_.clear();
   for (uint32_t r = 0; r < ranks_; ++r) {
     const Contribution& x = At(chunk, r);
     if (Pending(x) || x.state == State::kConsumed) contributors_.push_back(x.worker);
   }
-  sink_.commit_observer({table_.id(), table_.chunk(chunk).id, step, contributors_, listed});
+  shard::Commit commit = {table_.id(), table_.chunk(chunk).id, step, contributors_, listed};
+  commit.abandoned = abandoned;
+  sink_.commit_observer(commit);
 }
 
 void Sync::Settle(uint32_t chunk, Contribution* x, State next) {

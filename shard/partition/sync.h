@@ -147,7 +147,9 @@ class Sync final : public DenseConsistency {
   bool Commit(uint32_t chunk, bool force = false);
   uint32_t Listed(uint32_t chunk);
   // The step's contributions are final.
-  void Observe(uint32_t chunk, uint64_t step, uint32_t listed);
+  void Observe(uint32_t chunk, uint64_t step, uint32_t listed, bool abandoned);
+  // Steps that wait for a buffer or for room were complete before.
+  bool Abandoned(uint32_t chunk) const { return !members_.any_live() && !chunks_[chunk].blocked; }
   uint32_t PartitionOf(uint32_t chunk) const {
     return table_.life(table_.chunk(chunk).slice).partition;
   }
@@ -155,6 +157,8 @@ class Sync final : public DenseConsistency {
   // Removes a held contribution; with an event unless why is null.
   void Drop(uint32_t chunk, uint32_t rank, State next, const ReplyStatus* why);
   void DropAccumulator(Chunk* chunk);
+  // All workers of the run have left: the open step is not applied, unless all of it is summed.
+  void Abandon(uint32_t chunk);
   void SetBlocked(uint32_t chunk);
   void ClearBlocked(uint32_t chunk);
 

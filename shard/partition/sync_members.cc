@@ -47,9 +47,22 @@ void Sync::MembersChanged() {
   if (norms_ != nullptr) {
     norms_->FailWorkers([&](uint64_t worker) { return members_.Find(worker) == nullptr; });
   }
+  const bool alive = members_.any_live() || VERBENA_FAILPOINT(shard, apply_abandoned);
   for (uint32_t chunk = 0; chunk < table_.chunks(); ++chunk) {
+    if (!alive) Abandon(chunk);
     if (table_.resident(chunk)) Advance(chunk);
   }
+}
+
+void Sync::Abandon(uint32_t chunk) {
+  Chunk& s = chunks_[chunk];
+  // Complete, and independent of slots: it waits for its follower, room in the log, or total norms.
+  const bool summed = s.blocked && s.cursor == ranks_;
+  if (s.appended != 0 || summed || (norms_ != nullptr && !norms_->open(chunk))) return;
+  for (uint32_t r = 0; r < ranks_; ++r) At(chunk, r).state = State::kNone;
+  ClearBlocked(chunk);
+  DropAccumulator(&s);
+  s.cursor = 0;
 }
 
 void Sync::Reset() {

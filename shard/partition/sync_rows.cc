@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "shard/failpoints.h"
+
 namespace verbena::shard {
 
 void SyncRows::Resize() {
@@ -158,7 +160,10 @@ void SyncRows::MembersChanged() {
     firsts_[r] = members_.first_step(r, table_.id());
     for (LocalPartition& s : slices_) s.ended[r] = 0;
   }
+  const bool alive = members_.any_live() || VERBENA_FAILPOINT(shard, apply_abandoned);
   for (uint32_t s = 0; s < slices_.size(); ++s) {
+    // One that is blocked or replicated is complete.
+    if (!alive && slices_[s].appended == 0 && !slices_[s].blocked) Drop(&slices_[s]);
     if (table_.ready(s)) Advance(s);
   }
 }

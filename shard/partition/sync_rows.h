@@ -126,7 +126,7 @@ class SyncRows final : public RowConsistency {
   void Committed(uint32_t slice);
   uint32_t Listed(uint32_t slice) const;
   // The step's contributions are final.
-  void Observe(uint32_t slice);
+  void Observe(uint32_t slice, bool abandoned);
   float Divisor(const LocalPartition& slice) const {
     return mean_ ? static_cast<float>(slice.listed) : 1.0f;
   }

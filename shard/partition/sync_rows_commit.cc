@@ -96,6 +96,8 @@ bool SyncRows::Commit(uint32_t slice) {
   }
   const uint32_t listed = Listed(slice);
   if (listed == 0) return false;  // all have left: no worker makes steps
+  // One that is blocked was complete before.
+  const bool abandoned = !members_.any_live() && !s.blocked;
   ReplicaLog& log = *sink_.log;
   const uint32_t partition = PartitionOf(slice);
   const ReplicaLog::Mode mode = log.mode(partition);
@@ -120,7 +122,7 @@ bool SyncRows::Commit(uint32_t slice) {
   if (replicates) {
     const bool appended = Replicate(slice);
     SetBlocked(&s, !appended);
-    if (appended) Observe(slice);
+    if (appended) Observe(slice, abandoned);
     if (!appended || mode == ReplicaLog::Mode::kRequired) return false;
     s.acknowledged = true;
     const bool applied = ApplyReplicated(slice);  // its rows are in memory
@@ -128,7 +130,7 @@ bool SyncRows::Commit(uint32_t slice) {
     if (!applied) return false;
   } else {
     SetBlocked(&s, false);
-    Observe(slice);
+    Observe(slice, abandoned);
     table_.BeginApply(slice, s.stamp);
     ForEachRow(slice, [&](uint64_t, uint32_t row) { table_.ApplyRow(row, sources_, Divisor(s)); });
     table_.counters().evicted_rows += table_.EndApply();
@@ -146,7 +148,7 @@ void SyncRows::Committed(uint32_t slice) {
   parking_.Advanced(slice);
 }
 
-void SyncRows::Observe(uint32_t slice) {
+void SyncRows::Observe(uint32_t slice, bool abandoned) {
   if (!sink_.commit_observer) return;
   const LocalPartition& s = slices_[slice];
   contributors_.clear();
@@ -154,8 +156,10 @@ void SyncRows::Observe(uint32_t slice) {
     const bool again = !contributors_.empty() && contributors_.back() == x.worker;
     if (x.count > 0 && !again) contributors_.push_back(x.worker);
   }
-  sink_.commit_observer(
-      {table_.id(), PartitionOf(slice), table_.slice(slice).version, contributors_, s.listed});
+  shard::Commit commit = {table_.id(), PartitionOf(slice), table_.slice(slice).version,
+                          contributors_, s.listed};
+  commit.abandoned = abandoned;
+  sink_.commit_observer(commit);
 }
 
 bool SyncRows::Replicate(uint32_t slice) {

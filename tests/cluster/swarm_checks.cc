@@ -39,6 +39,11 @@ void SwarmChecks::Run() {
 
 void SwarmChecks::Observe(const shard::Commit& commit) {
   CheckMembers(commit);
+  if (commit.abandoned) {
+    world_->Violation(absl::StrCat("chunk ", commit.chunk, " of table ", commit.table,
+                                   " committed step ", commit.step,
+                                   " of a run whose workers have all left"));
+  }
   const auto [it, first] =
       primaries_.try_emplace({commit.table, commit.chunk, commit.epoch}, commit.server);
   if (commit.epoch != 0 && it->second == commit.server) return;

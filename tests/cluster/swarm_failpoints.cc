@@ -222,6 +222,7 @@ std::vector<PlantedFault> PlantedFaults() {
        {"has no memory for its rows"},
        {F::kShortMemory}},
       {"settle_refused", {&shard.settle_refused}, 0, {"acknowledged pushes"}, {F::kShortMemory}},
+      {"apply_abandoned", {&shard.apply_abandoned}, 0, {"workers have all left"}, {F::kSync}},
       {"join_open_step", {&server.join_open_step}, 185, members, {F::kElastic}},
       {"reuse_ranks", {&server.reuse_ranks}, 41, members, {F::kElastic}},
       {"ignore_admission", {&shard.ignore_admission}, 32, members, {F::kElastic}},

@@ -98,6 +98,20 @@ TEST_CASE("the pushes of a departed worker stay, and no step waits for it") {
   CHECK(f.ReadRow(key) == f.Filled(-5));
 }
 
+TEST_CASE("the open step on rows of workers that have all left is not applied") {
+  RowFixture f(SyncRowOptions(3));
+  const uint64_t key = f.KeysIn(0, 1)[0];
+  f.PushValue(0, 0, 0, {key}, 4);
+  f.EndStep(0, 0, 0, 1);
+  f.PushValue(1, 0, 0, {key}, 5);
+  f.EndStep(1, 0, 0, 1);
+  for (const uint32_t rank : {0, 1, 2}) f.Depart(rank);
+  CHECK(f.commits.empty());
+  CHECK(f.engine->counters().applies == 0);
+  // It is no open step, for which a planned move or a checkpoint would wait.
+  CHECK_FALSE(f.engine->checkpoints().HasOpenStep(kTable));
+}
+
 TEST_CASE("regression: a refused push of rows is refused again, until an empty one settles it") {
   RowFixture f(SyncRowOptions());
   const uint64_t key = f.KeysIn(0, 1)[0];

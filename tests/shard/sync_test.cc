@@ -354,6 +354,48 @@ TEST_CASE("when all workers have departed no empty steps are made") {
   CHECK(f.commits.empty());
 }
 
+TEST_CASE(
+    "the open step of a run whose workers have all left is not applied, in the next run too") {
+  FixtureOptions o;
+  o.workers = 3;
+  Fixture f(o);
+  // Two of three have made the step of chunk 0, and none that of chunk 1.
+  f.Push(0, 0, 0, 1);
+  f.EndStep(0, 0, 0, 1);
+  f.Push(1, 0, 0, 2);
+  f.EndStep(1, 0, 0, 1);
+  const std::vector<std::vector<uint32_t>> orders = {{0, 1, 2}, {1, 0, 2}};
+  const std::vector<uint32_t> order = GENERATE_COPY(from_range(orders));
+  for (const uint32_t rank : order) f.Depart(rank);
+  CHECK(f.commits.empty());
+  // The next run has nothing of it.
+  f.job()->set_generation(2);
+  f.job()->set_expected_workers(1);
+  f.job()->clear_departed_ranks();
+  f.Join(kFirstWorker + 3, 0);
+  REQUIRE(f.Apply().ok());
+  CHECK(f.Read(0) == Filled(16, 0));
+  CHECK(f.Push(3, 0, 0, 5).answer.version == 1);
+  CHECK(f.Read(0) == Filled(16, -5));
+  CHECK(f.commits.back().contributors == Workers{1003});
+}
+
+TEST_CASE("a complete step that waits for a buffer is not applied in part when its workers leave") {
+  FixtureOptions o;
+  o.spares = 0;
+  o.optimizer = "momentum";
+  o.observers = 1;
+  Fixture f(o);
+  const PullOutcome p = f.Pull(2000, 0, 0);
+  f.Push(0, 0, 0, 1);
+  CHECK(f.Push(1, 0, 0, 2).held);
+  f.Depart(0);
+  f.Depart(1);
+  f.engine->Unpin(p.view.pin);
+  CHECK(f.commits.empty());
+  CHECK(f.Read(0) == Filled(16, 0));
+}
+
 TEST_CASE("a step waits for a rank that has not joined yet") {
   FixtureOptions o;
   o.workers = 1;
