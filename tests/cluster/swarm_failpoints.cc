@@ -191,6 +191,7 @@ std::vector<PlantedFault> PlantedFaults() {
        {F::kCheckpoints}},
       {"forget_cold_changes", {&shard.forget_cold_changes}, 6, content, {F::kColdTier}},
       {"resume_unequal", {&shard.resume_unequal}, 245, content, {F::kThreeReplicas}},
+      {"skip_tail", {&shard.skip_tail}, 245, content, {F::kThreeReplicas}},
       {"old_place_answers", {&shard.old_place_answers}, 396, content, {F::kDeafPrimaries}},
       {"follower_answers_stale",
        {&shard.follower_answers_stale},
