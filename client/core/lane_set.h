@@ -84,10 +84,10 @@ struct Stream {
   absl::Status last_error;
   std::string transport, device, reason;
   rdma::LaneWatch watch;
-  uint64_t registered_block = 0;   // the last block registered for writes of this lane
-  uint64_t exposed_block = 0;      // the last block of which a part is exposed
-  rdma::OpenFailures failures;     // over the same transport
-  uint32_t record_bytes = 0;       // reopened once to get slots for a record of this size
+  uint64_t registered_block = 0;  // the last block registered for writes of this lane
+  uint64_t exposed_block = 0;     // the last block of which a part is exposed
+  rdma::OpenFailures failures;    // over the same transport
+  uint32_t record_bytes = 0;      // reopened once to get slots for a record of this size
 
   // ---- owned by the tracker ----
   std::vector<TableLane*> table_lanes;  // by the priority of their table, the greatest first
