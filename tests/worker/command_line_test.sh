@@ -63,7 +63,7 @@ options=$("$train" --help | grep -oE '^  --[a-z-]+ N ' | tr -d ' N')
 [ "$(wc -w <<< "$options")" -ge 15 ] || fail "options with integers: $options"
 for option in $options; do
   for value in -18446744073709551615 -9223372036854775809 18446744073709551616 1e2 x ''; do
-    expect 2 "$option: '$value' is not allowed: " "${base[@]}" $option "$value"
+    expect 2 "$option: '$value' is not allowed: " "${base[@]}" "$option" "$value"
     [ -z "$value" ] || grep -qE "an integer from -?[0-9]+ to [0-9]+" "$work/err" ||
       fail "$option $value: no range: $(cat "$work/err")"
   done
