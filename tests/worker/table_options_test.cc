@@ -61,6 +61,7 @@ TEST_CASE("a table that exists with another specification is refused by the trai
   const auto spec = [](std::vector<uint64_t> shape, uint64_t seed) {
     v1::TableSpec table;
     table.set_name("job/weights");
+    table.set_job("job");
     for (const uint64_t dimension : shape) table.add_shape(dimension);
     table.mutable_initializer()->set_kind(v1::Initializer::ZEROS);
     table.mutable_initializer()->set_seed(TableSeed(seed, 3));

@@ -47,9 +47,10 @@ def staleness_ms(read_from: Any, max_staleness: Any) -> Optional[int]:
         raise ValueError(f"read_from is {read_from!r}; allowed: 'primary', 'any'")
     if not isinstance(max_staleness, numbers.Real) or isinstance(max_staleness, bool):
         raise TypeError(f"max_staleness is {max_staleness!r}; allowed: seconds")
-    if not 0.001 <= max_staleness <= 4294967:
+    seconds = float(max_staleness)
+    if not 0.001 <= seconds <= 4294967:
         raise ValueError(f"max_staleness is {max_staleness}; allowed: 0.001 to 4294967 seconds")
-    return int(max_staleness * 1000) if read_from == "any" else None
+    return int(seconds * 1000) if read_from == "any" else None
 
 
 def check_init(array: Any, shape: Optional[Sequence[int]], dim: Optional[int], dtype: Any) -> None:
