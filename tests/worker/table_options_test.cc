@@ -63,7 +63,8 @@ TEST_CASE("a table that exists with another specification is refused by the trai
     table.set_name("job/weights");
     table.set_job("job");
     for (const uint64_t dimension : shape) table.add_shape(dimension);
-    table.mutable_initializer()->set_kind(v1::Initializer::ZEROS);
+    table.mutable_initializer()->set_kind(v1::Initializer::NORMAL);
+    table.mutable_initializer()->set_b(1);
     table.mutable_initializer()->set_seed(TableSeed(seed, 3));
     table.mutable_optimizer()->set_name("adam");
     table.mutable_optimizer()->set_rate(0.5);
