@@ -1,5 +1,6 @@
 #include "shard/replica/copy_tails.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -10,6 +11,14 @@ namespace verbena::shard {
 namespace {
 
 uint64_t Aligned(uint64_t bytes) { return (bytes + kTailAlignment - 1) & ~(kTailAlignment - 1); }
+
+absl::Span<const std::byte> BytesOf(absl::Span<const uint8_t> bytes) {
+  return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+bool AllZero(absl::Span<const std::byte> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+}
 
 }  // namespace
 
@@ -95,6 +104,7 @@ ReplyStatus CopyTails::Decode(absl::Span<const std::byte> payload, uint32_t part
   if (payload.size() < sizeof(TailBase)) return ReplyStatus::kMalformed;
   std::memcpy(base, payload.data(), sizeof(TailBase));
   payload.remove_prefix(sizeof(TailBase));
+  if (!AllZero(BytesOf(base->reserved0))) return ReplyStatus::kMalformed;
   TailRecord record;
   Record checked;
   while (!payload.empty()) {
@@ -104,6 +114,9 @@ ReplyStatus CopyTails::Decode(absl::Span<const std::byte> payload, uint32_t part
     if (Encoded(record) > payload.size() || record.group.partition != partition) {
       return ReplyStatus::kMalformed;
     }
+    // A later protocol may give the unused bytes a meaning that this one must not ignore.
+    const auto padding = payload.subspan(sizeof(record) + bytes, Aligned(bytes) - bytes);
+    if (!AllZero(BytesOf(record.reserved0)) || !AllZero(padding)) return ReplyStatus::kMalformed;
     checked.groups[0] = record.group;
     absl::Span<const std::byte> data;
     const auto whole = payload.subspan(offsetof(TailRecord, header), sizeof(ReplicaHeader) + bytes);

@@ -63,7 +63,8 @@ class CopyTails {
   // records, or no memory.
   Buffer Encode(uint32_t partition, uint32_t* bytes) const;
   // Calls `visit` for each record of such a payload, until it returns another status. kMalformed:
-  // it is none, or has a record of another partition. The sequences are not checked.
+  // it is none, has a record of another partition, or an unused byte is not 0. The sequences are
+  // not checked.
   using Visit =
       absl::FunctionRef<ReplyStatus(const TailRecord& record, absl::Span<const std::byte> data)>;
   static ReplyStatus Decode(absl::Span<const std::byte> payload, uint32_t partition, TailBase* base,
