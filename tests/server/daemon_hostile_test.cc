@@ -9,6 +9,7 @@
 #include "tests/server/access_fixture.h"
 #include "tests/server/http2_peer.h"
 #include "tests/support/http.h"
+#include "tests/support/process.h"
 #include "verbena/client.h"
 #include "verbena/v1/cluster.pb.h"
 #include "verbena/v1/shard.pb.h"
@@ -253,10 +254,24 @@ TEST_CASE("statistics of one token do not hold up those of another") {
 
 TEST_CASE("more connections than there are descriptors keep nobody out") {
   PlainCluster cluster({"/bin/sh", "-c", "ulimit -n 256; exec \"$0\" \"$@\""});
+  // A scrape waits while there is no descriptor for it.
+  const auto metric = [&](const char* name) {
+    HttpAnswer scrape;
+    REQUIRE(Eventually([&] {
+      scrape = HttpGet(cluster.metrics(), "/metrics");
+      return scrape.status == 200;
+    }));
+    return MetricSum(scrape.body, name);
+  };
   for (int round = 0; round < 2; ++round) {
     std::vector<std::unique_ptr<Http2Peer>> silent;
-    for (int i = 0; i < 400; ++i) {
-      silent.push_back(std::make_unique<Http2Peer>(cluster.address(), /*speaks=*/i % 2 == 0));
+    // On a slow machine the first ones have ended by themselves before the limit is reached.
+    for (int batch = 0; batch == 0 || metric("verbena_budget_exceeded_total") == 0; ++batch) {
+      REQUIRE(batch < 25);
+      silent.clear();
+      for (int i = 0; i < 400; ++i) {
+        silent.push_back(std::make_unique<Http2Peer>(cluster.address(), /*speaks=*/i % 2 == 0));
+      }
     }
     cluster.Serves();
     Member member(cluster);
@@ -264,10 +279,7 @@ TEST_CASE("more connections than there are descriptors keep nobody out") {
     member.Wait();
     CHECK(member.joined() == 1);
   }
-  const std::string metrics = HttpGet(cluster.metrics(), "/metrics").body;
-  CHECK(MetricSum(metrics, "verbena_control_connections") <= 64);
-  // How many depends on how fast these connect: those without a handshake end after 10 s, too.
-  CHECK(MetricSum(metrics, "verbena_budget_exceeded_total") > 0);
+  CHECK(metric("verbena_control_connections") <= 64);
   cluster.Serves();
 }
 
