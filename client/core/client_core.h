@@ -185,7 +185,7 @@ class ClientCore {
                                    Write write = {}, const AssignedState& state = {});
   // `state`: pulls its array of the optimizer's state, or parameters if that is 0, and adds the
   // chunks' versions to it; null: pulls parameters. `max_staleness_ms`: followers may answer an
-  // observer with what their primary had at most so long ago; 0: only primaries answer.
+  // observer with values that their primary had at most this long ago; 0: only primaries answer.
   absl::StatusOr<OperationId> Pull(uint32_t table, const Slice& slice,
                                    std::optional<uint64_t> min_version, int64_t deadline_ns,
                                    Done done, std::shared_ptr<PulledState> state = nullptr,

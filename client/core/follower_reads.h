@@ -1,11 +1,10 @@
 // Pulls that followers answer (ReadFrom::kAny): chooses a replica for each chunk, and falls back to
 // the primary.
 //
-// A follower answers at once or refuses. A pull goes to one over an open lane only; the lane is
-// opened for later pulls. After a refusal, a lost lane, another configuration, or no answer for a
-// second (less where half of the call's time is less), the primary gets the pull, as if it had
-// never been sent elsewhere. In the last case the lane is closed first, because the follower may
-// still write.
+// A follower answers at once or refuses. A pull uses a follower only if the lane to it is open; if
+// not, the lane is opened for later pulls. After a refusal, a lost lane, a new configuration, or a
+// timeout (1 s, or half of the call's remaining time), the pull goes to the primary as a new pull.
+// A timeout closes the lane first, because the follower may still write.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -28,16 +27,17 @@ class FollowerReads {
  public:
   explicit FollowerReads(RequestTracker* tracker) : tracker_(*tracker) {}
 
-  // A new pull of an observer's operation: what this client has read of the chunk is its floor.
+  // A new pull of an observer's operation. Its floor is the last version that this client has read
+  // of the chunk.
   void Begin(PendingRequest* entry);
-  // Queues a new pull of an operation with max_staleness_ms on a follower's lane. False: it is the
-  // primary's turn, or there is no such lane.
+  // Queues a new pull of an operation with max_staleness_ms on a follower's lane. False: the
+  // primary answers this one, or no such lane is open.
   bool Enqueue(PendingRequest* entry);
   // The pull was posted.
   void Posted(PendingRequest* entry);
-  // Its reply has that version. False: it is older than what this client has read.
+  // The reply has `version`. False: it is older than the entry's floor.
   bool Learn(const PendingRequest& entry, uint64_t version);
-  // Its follower has refused it: the primary is next.
+  // The follower has refused the pull: it goes to the primary.
   void Redirect(PendingRequest* entry);
   // The lane is dead: pulls that were queued on it for a follower go to the primary.
   void OnLaneDead(Stream* stream);
@@ -46,9 +46,10 @@ class FollowerReads {
   int64_t next_ns() const { return next_ns_; }
 
  private:
-  // Less: a busy server's lane is closed. More: a pull waits longer for a server that hangs.
+  // A shorter timeout closes lanes of busy servers. A longer one delays pulls from servers that
+  // hang.
   static constexpr int64_t kPatienceNanos = 1'000'000'000;
-  // Of calls with a short deadline, which are not to close lanes of servers that answer.
+  // Least timeout: calls with a short deadline must not close lanes of servers that answer.
   static constexpr int64_t kLeastPatienceNanos = 50'000'000;
 
   // A lane of the shard; null: none is open.

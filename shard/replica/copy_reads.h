@@ -1,9 +1,9 @@
 // Pulls that a follower answers in place of its primary.
 //
-// A follower applies a record before its primary does. Content of a record that another follower
-// lacks could be undone by a failover, so a chunk is shown only when all records that have changed
-// it are settled: on all followers, and applied at the primary, which tells so with its records and
-// beacons. How old the content may be is decided by server/replication/replica_leases.h.
+// A follower applies a record before its primary does. A failover could undo a record that another
+// follower lacks. So a chunk is readable only when all records that have changed it are settled: on
+// all followers, and applied at the primary. The primary's records and beacons carry the last
+// settled sequence. server/replication/replica_leases.h decides how old the content may be.
 //
 // **Thread safety**: one owner thread.
 //
@@ -32,9 +32,10 @@ class CopyReads {
  public:
   explicit CopyReads(EngineCore* core) : core_(*core) {}
 
-  // Records of the primary `from` up to it are settled (Replicas::Settled()); 0: it does not tell.
+  // Records of the primary `from` up to `sequence` are settled (Replicas::Settled()); 0: unknown.
   void Settle(const CopyId& from, const Group& group, uint64_t sequence);
-  // A pull of parameters of a dense sync or async table. Anything but kReady: ask the primary.
+  // A pull of parameters of a dense sync or async table. Any other outcome than kReady: the primary
+  // must answer.
   PullOutcome Pull(const PullRequest& request);
 
   // ---- for Copies ----

@@ -149,7 +149,7 @@ struct StateVersions {
 
 // The replicas that may answer a pull.
 enum class ReadFrom : uint8_t {
-  kPrimary,  // the primary, which has everything that was acknowledged
+  kPrimary,  // the primary, which has every acknowledged push
   kAny,      // also a follower, as PullOptions::max_staleness allows
 };
 
@@ -164,13 +164,13 @@ struct PullOptions {
   void* stream = nullptr;
   // Set when the ticket is done without an error.
   std::shared_ptr<StateVersions> versions = nullptr;
-  // kAny, for observers: followers share the reads of dense sync and async tables. What they return
-  // is never older than what this client has read of the chunk, and never lost in a failover. Where
-  // no follower can answer, and in other clients and tables, the primary does.
+  // kAny, for observers: followers share the reads of dense sync and async tables. Their values are
+  // never older than the last values that this client has read of the chunk, and are never lost in
+  // a failover. If no follower can answer, and in other clients and tables, the primary answers.
   ReadFrom read_from = ReadFrom::kPrimary;
-  // kAny: a follower returns what the primary had at most so long before the pull, or later. 1 ms
-  // to 49 days. Followers learn of their primary every eighth of the cluster's lease: with less
-  // than about four tenths of it, the primary answers most pulls.
+  // kAny: maximum age of a follower's values: the primary had them, or newer ones, at this time
+  // before the pull. 1 ms to 49 days. The primary updates its followers every eighth of the
+  // cluster's lease: with less than about 0.4 of the lease, the primary answers most pulls.
   absl::Duration max_staleness = absl::Seconds(2);
 };
 

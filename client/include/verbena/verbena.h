@@ -405,12 +405,13 @@ VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena
                                            const verbena_region* destination,
                                            const verbena_range* range, uint64_t min_version,
                                            int64_t timeout_ms, verbena_ticket** ticket);
-// As verbena_pull(), and in an observer followers share the reads of a dense sync or async table:
-// one returns what its primary had at most `max_staleness_ms` before the call, or later, which is
-// never older than what this client has read, nor lost in a failover. Where no follower can, and in
-// other clients and tables, the primary answers. Followers hear from their primary every eighth of
-// the cluster's lease: with less than four tenths of that, the primary answers most pulls. A good
-// value is 2000. INVALID_ARGUMENT: also a staleness of 0.
+// verbena_pull() for observers: followers share the reads of dense sync and async tables. Their
+// values are at most `max_staleness_ms` old: the primary had them, or newer ones, at that time
+// before the call. They are never older than the last values that this client has read, and are
+// never lost in a failover. If no follower can answer, and in other clients and tables, the primary
+// answers. The primary updates its followers every eighth of the cluster's lease: with less than
+// 0.4 of the lease, the primary answers most pulls. 2000 is a good value. Errors: those of
+// verbena_pull(); INVALID_ARGUMENT also for a staleness of 0.
 VERBENA_EXPORT verbena_status verbena_pull_any(verbena_client* client, const verbena_table* table,
                                                const verbena_region* destination,
                                                const verbena_range* range, uint64_t min_version,
