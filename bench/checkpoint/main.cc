@@ -269,7 +269,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_option("--rate", settings.rate, "of the disk's, for saves beside training")
-      ->check(CLI::Range(0.01, 100.0))
+      ->check(NumberIn(0.01, 100))
       ->capture_default_str();
   app.add_option("--save-memory-mib", settings.checkpoint_memory_mib,
                  "memory of each shard for data that changes during a save; 0: the default");

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "proto/base/integer_values.h"
+#include "proto/base/number_values.h"
 
 namespace verbena {
 
@@ -44,7 +44,7 @@ inline std::string OptionOf(const std::string& text) {
 inline std::string ValuesOf(const CLI::App& command, const std::string& name) {
   const CLI::Option* const option = command.get_option_no_throw(name);
   const std::string type = option == nullptr ? "" : option->get_type_name();
-  // More than 32 bits; others have been refused before (CheckIntegers()).
+  // More than 32 bits; others have been refused before (CheckNumbers()).
   if (type == "UINT") return "an integer from 0 to 4294967295";
   if (type == "INT") return "an integer from -2147483648 to 2147483647";
   return "a number";
@@ -162,6 +162,27 @@ inline std::string UsageHint(const CLI::App& app) {
   return absl::StrCat("'", WordsOf(CommandOf(app)), " --help' has what is allowed.\n");
 }
 
+// Parses a command line. "--x=" gives the empty value, for which CLI11 takes the next argument.
+inline void ParseArguments(CLI::App* app, int argc, const char* const* argv) {
+  std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(argc));
+  std::vector<const char*> arguments;
+  bool options = true;  // until "--"
+  for (int i = 0; i < argc; ++i) {
+    const std::string argument = argv[i];
+    options &= argument != "--";
+    if (i > 0 && options && argument.size() > 3 && argument.rfind("--", 0) == 0 &&
+        argument.find('=') == argument.size() - 1) {
+      names.push_back(argument.substr(0, argument.size() - 1));
+      arguments.push_back(names.back().c_str());
+      arguments.push_back("");
+    } else {
+      arguments.push_back(argv[i]);
+    }
+  }
+  app->parse(static_cast<int>(arguments.size()), arguments.data());
+}
+
 // Parses the command line of a program whose errors have no place in a file. Returns the exit
 // status with which it ends: 0 after help, which is printed; 2 for a wrong one, with the error.
 inline std::optional<int> ParseOrExit(CLI::App* app, int argc, const char* const* argv,
@@ -170,9 +191,9 @@ inline std::optional<int> ParseOrExit(CLI::App* app, int argc, const char* const
     const std::string path = argv[0];
     app->name(path.substr(path.rfind('/') + 1));
   }
-  CheckIntegers(app);
+  CheckNumbers(app);
   try {
-    app->parse(argc, argv);
+    ParseArguments(app, argc, argv);
   } catch (const CLI::CallForHelp& help) {
     return app->exit(help);
   } catch (const CLI::ParseError& error) {

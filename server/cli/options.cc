@@ -13,7 +13,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
-#include "proto/base/integer_values.h"
+#include "proto/base/number_values.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/usage_error.h"
 #include "proto/base/utf8_text.h"
@@ -453,14 +453,14 @@ ParsedOptions ParseCommandLine(int argc, const char* const* argv) {
   app.get_option("--help")->configurable(false);
   app.get_option("--version")->configurable(false);
   app.get_option("--config")->configurable(false);
-  CheckIntegers(&app);
+  CheckNumbers(&app);
   RefuseEmptyValues(&app, {"--zone"});  // of which the empty one is the default
   app.footer(
       "BYTES may have a unit: K, M, G, T and KiB to PiB are powers of 1024, KB to TB of 1000.\n"
       "An address beyond loopback needs TLS or --insecure: see docs/security.md. SIGTERM and "
       "SIGINT end\nthe process. Exit status: 0 ended by a signal, 1 failed, 2 wrong usage.");
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
   } catch (const CLI::CallForHelp&) {
     result.exit_code = 0;
     result.message = app.help();

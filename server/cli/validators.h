@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/base/host_port.h"
-#include "proto/base/integer_values.h"
+#include "proto/base/number_values.h"
 
 namespace verbena::server {
 

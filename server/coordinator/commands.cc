@@ -413,8 +413,8 @@ absl::StatusOr<Effect> ResetTable(const v1::ResetTableRequest& request, ViewEdit
   for (const uint32_t partition : reset) {
     if (std::find(lost->begin(), lost->end(), partition) != lost->end()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "partitions has ", partition, ", which table '", request.name(),
-        "' has not lost; allowed: ", lost->empty() ? "none" : absl::StrJoin(*lost, ", ")));
+        "partition ", partition, " of table '", request.name(),
+        "' is not lost; lost are: ", lost->empty() ? "none" : absl::StrJoin(*lost, ", ")));
   }
   const v1::Job* job = view->FindJob(table->spec().job());
   if (job != nullptr && HasWorkers(*job)) {

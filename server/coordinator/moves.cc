@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<uint32_t>> PartitionsOf(const v1::MovePartitionsReque
   for (const uint32_t partition : partitions) {
     if (partition < count) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("partitions has ", partition, "; allowed: 0 to ", count - 1));
+        absl::StrCat("partition ", partition, " does not exist; allowed: 0 to ", count - 1));
   }
   if (!request.table().empty()) {
     const v1::Table* const table = view.FindTable(request.table(), false);

@@ -15,6 +15,7 @@ struct Program {
   Program() {
     app.add_option("--count", count, "A count")->type_name("UINT");
     app.add_option("--rate", rate, "A rate");
+    app.add_option("--part", part, "A share")->type_name("X")->check(NumberIn(0.1, 1));
     app.add_option("--kind", kind, "A kind")->check(CLI::IsMember({"small", "large"}));
     app.add_option("--share", share, "A share")->check(CLI::Range(1, 99));
     CLI::Option* const plan = app.add_flag("--plan", one, "One");
@@ -26,13 +27,13 @@ struct Program {
     app.add_option("--every", every, "A time")
         ->type_name("SECONDS")
         ->check(InRange<uint32_t>(1, 60));
-    CheckIntegers(&app);
+    CheckNumbers(&app);
   }
   // "" if it is right.
   std::string Error(std::vector<const char*> arguments) {
     arguments.insert(arguments.begin(), "program");
     try {
-      app.parse(static_cast<int>(arguments.size()), arguments.data());
+      ParseArguments(&app, static_cast<int>(arguments.size()), arguments.data());
     } catch (const CLI::ParseError& error) {
       return UsageError(app, error);
     }
@@ -43,7 +44,7 @@ struct Program {
   uint64_t count = 0, seed = 0;
   int rank = 0;
   uint32_t small = 0, every = 0;
-  double rate = 0;
+  double rate = 0, part = 0;
   int share = 1;
   std::string kind, file;
   bool one = false, other = false;
@@ -95,6 +96,28 @@ TEST_CASE("an integer that its option cannot have is refused, and none wraps or 
   CHECK(p.small == 10);
   CHECK(p.seed == 255);
   CHECK(p.share == 11);
+}
+
+TEST_CASE("a number that its option cannot have is refused, also one that is no number") {
+  Program p;
+  for (const char* text : {"nan", "NaN", "-nan", "inf", "-inf", "infinity"}) {
+    CHECK(p.Error({"--rate", text}) ==
+          absl::StrCat("--rate: '", text, "' is not allowed: a finite number"));
+    CHECK(p.Error({"--part", text}) ==
+          absl::StrCat("--part: '", text, "' is not allowed: a number from 0.1 to 1"));
+  }
+  CHECK(p.Error({"--part", "0.1"}) == "");
+  CHECK(p.Error({"--part", "1.5"}) == "--part: '1.5' is not allowed: a number from 0.1 to 1");
+}
+
+TEST_CASE("an option with = and no value has the empty one, not the next argument") {
+  Program p;
+  CHECK(p.Error({"--file=", "--plan"}) == "");
+  CHECK(p.file.empty());
+  CHECK(p.one);
+  CHECK(p.Error({"--count=", "5"}) ==
+        "--count: '' is not allowed: an integer from 0 to 18446744073709551615");
+  CHECK(p.Error({"--", "--file="}) == "unexpected argument '--file='");
 }
 
 TEST_CASE("a wrong command line is exit status 2, and help is 0") {

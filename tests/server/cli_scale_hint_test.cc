@@ -113,6 +113,10 @@ TEST_CASE("scale hint: servers are removed only where nothing is lost and the re
   CHECK(hint.wanted_servers == 2);
   CHECK(readings.Hint({.min_servers = 3}).wanted_servers == 3);
   CHECK(readings.Hint({.cpu_low = 0.14}).action == ScaleAction::kNone);
+  // With fewer servers than it expects the cluster makes no tables.
+  readings.now.view.set_expected_servers(3);
+  CHECK(readings.Hint().wanted_servers == 3);
+  readings.now.view.set_expected_servers(0);
 
   Readings silent = readings;
   silent.now.servers[3].statistics = absl::UnavailableError("away");

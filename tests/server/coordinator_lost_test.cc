@@ -125,8 +125,8 @@ TEST_CASE("a table starts again where it lost something, with a new generation o
   REQUIRE(c.JoinWorker("job", 0, -1, /*observer=*/true).ok());
   REQUIRE(c.Leave(worker).ok());
   REQUIRE_STATUS(c.ResetTable("t", {0, 1}).status(), kFailedPrecondition,
-                 "partitions has 1, which table 't' has not lost; allowed: 0, 2");
-  REQUIRE_STATUS(c.ResetTable("t", {9}).status(), kFailedPrecondition, "partitions has 9");
+                 "partition 1 of table 't' is not lost; lost are: 0, 2");
+  REQUIRE_STATUS(c.ResetTable("t", {9}).status(), kFailedPrecondition, "partition 9");
   REQUIRE(LostOf(c, "t") == std::set<uint32_t>{0, 2});
   REQUIRE(c.Job("job").generation() == 1);
 

@@ -161,7 +161,7 @@ TEST_CASE("moves that cannot begin have an error") {
   const uint64_t b = c.JoinServer("b");
   REQUIRE_STATUS(Move(&c, {0}, "x").status(), kNotFound, "there is no server 'x'");
   REQUIRE_STATUS(Move(&c, {2}, "b").status(), kInvalidArgument,
-                 "partitions has 2; allowed: 0 to 1");
+                 "partition 2 does not exist; allowed: 0 to 1");
   REQUIRE_STATUS(Move(&c, {}, "b").status(), kInvalidArgument, "partitions and table are empty");
   REQUIRE(Move(&c, {0}, "a")->partitions().empty());  // it is there
   REQUIRE(Move(&c, {0}, "", true)->partitions().empty());

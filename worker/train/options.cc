@@ -16,7 +16,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
-#include "proto/base/integer_values.h"
+#include "proto/base/number_values.h"
 #include "proto/base/toml_config.h"
 #include "proto/base/usage_error.h"
 #include "proto/spec/option_value.h"
@@ -471,10 +471,10 @@ Parsed ParseOptions(int argc, const char* const* argv) {
   AddToken(&app, &o.token_file);
   AddTraining(&app, &o);
   AddHidden(&app, &o);
-  CheckIntegers(&app);
+  CheckNumbers(&app);
   RefuseEmptyValues(&app);
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
   } catch (const CLI::ParseError& error) {
     std::ostringstream ignored;
     parsed.exit_status = kExitOk;

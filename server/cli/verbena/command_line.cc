@@ -10,7 +10,7 @@
 #include "proto/base/byte_size.h"
 #include "proto/base/empty_values.h"
 #include "proto/base/help_formatter.h"
-#include "proto/base/integer_values.h"
+#include "proto/base/number_values.h"
 #include "proto/base/usage_error.h"
 #include "proto/security/role.h"
 #include "server/cli/validators.h"
@@ -332,16 +332,7 @@ void AddOptionReference(CLI::App* command, RawOptions* raw) {
   action->get_formatter()->column_width(28);
 }
 
-CLI::Validator SecondsUpTo(double most) {
-  CLI::Validator check;
-  check.description("");
-  check.operation([most](std::string& text) -> std::string {
-    double value = 0;
-    if (absl::SimpleAtod(text, &value) && value >= 0.1 && value <= most) return "";
-    return absl::StrCat("'", Printable(text), "' is not allowed: seconds from 0.1 to ", most);
-  });
-  return check;
-}
+CLI::Validator SecondsUpTo(double most) { return NumberIn(0.1, most, "seconds"); }
 
 // On the program and on every command, so that they may stand before or after the command's name.
 void AddCommon(CLI::App* app, RawOptions* raw) {
@@ -490,10 +481,10 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
     if (text.command == Command::kMoveLeader) AddMoveLeader(command, &raw.successor);
   }
   for (CLI::App* action : repairs) AddCommon(action, &raw);
-  CheckIntegers(&app);
+  CheckNumbers(&app);
   RefuseEmptyValues(&app, {"--note"});
   try {
-    app.parse(argc, argv);
+    ParseArguments(&app, argc, argv);
     if (app.get_subcommands().empty()) throw CLI::RequiredError("command");
   } catch (const CLI::CallForHelp&) {
     // Help of the named command, if any.

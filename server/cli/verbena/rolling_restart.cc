@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "proto/base/number_values.h"
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 
@@ -121,9 +122,11 @@ class RollingRestart {
       const std::string obstacle =
           state.ok() ? Obstacle(*state) : std::string(state.status().message());
       if (absl::Now() > end) {
-        return absl::DeadlineExceededError(absl::StrCat("waited ", options_.wait_seconds,
-                                                        " s (--wait) for ", what,
-                                                        obstacle.empty() ? "" : ": ", obstacle));
+        const std::string waited =
+            absl::StrCat("waited ", options_.wait_seconds, " s (--wait) for ", what,
+                         obstacle.empty() ? "" : ": ", obstacle);
+        // The exit status tells whether the coordinator answers.
+        return away ? absl::DeadlineExceededError(waited) : absl::FailedPreconditionError(waited);
       }
       const std::string line =
           absl::StrCat("waiting for ", what, obstacle.empty() ? "" : ": ", obstacle);
@@ -217,9 +220,9 @@ void AddRollingRestart(CLI::App* command, RollingRestartOptions* restart) {
   command
       ->add_option("--wait", restart->wait_seconds,
                    "Longest wait for a server that was restarted, and then for all replicas, in "
-                   "seconds")
+                   "seconds, 1 to 86400")
       ->type_name("SECONDS")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(NumberIn(1, 86400, "seconds"))
       ->capture_default_str();
 }
 

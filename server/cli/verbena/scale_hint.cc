@@ -6,6 +6,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "proto/base/number_values.h"
 #include "server/cli/verbena/format.h"
 #include "server/cli/verbena/health.h"
 #include "server/cli/verbena/json_report.h"
@@ -184,7 +185,7 @@ JsonArray JobsJson(const v1::ClusterView& view) {
 CLI::Option* Share(CLI::App* command, const char* name, double* value, const char* about) {
   return command->add_option(name, *value, about)
       ->type_name("X")
-      ->check(CLI::Validator(CLI::Range(0.01, 1.0)).description(""))
+      ->check(NumberIn(0.01, 1))
       ->capture_default_str();
 }
 
@@ -195,7 +196,7 @@ void AddScaleOptions(CLI::App* command, ScaleOptions* options) {
                                  std::function<void(double)> set) {
     return command->add_option_function<double>(name, std::move(set), about)
         ->type_name("SECONDS")
-        ->check(CLI::Validator(CLI::Range(least, most)).description(""));
+        ->check(NumberIn(least, most, "seconds"));
   };
   seconds("--interval", 0.1, 3600,
           "Time between the two readings from which rates and growth are computed, in seconds, 0.1 "
@@ -219,8 +220,7 @@ void AddScaleOptions(CLI::App* command, ScaleOptions* options) {
                    "Largest number of servers, up to 10000; 0: no limit")}) {
     command->add_option(name, *value, about)
         ->type_name("N")
-        ->check(CLI::Validator(CLI::Range(value == &options->min_servers ? 1 : 0, 10000))
-                    .description(""))
+        ->check(InRange<uint32_t>(value == &options->min_servers ? 1 : 0, 10000).description(""))
         ->capture_default_str();
   }
 }
@@ -281,11 +281,13 @@ ScaleHint Suggest(const ClusterState& now, const std::vector<ServerUse>& uses,
   const Total total = Sum(uses, options.full_within_s);
   ScaleHint hint = {.servers = total.servers, .wanted_servers = total.servers};
   Need need = NeedAbove(total, options);
-  const uint32_t least = std::max(options.min_servers, now.view.replicas());
-  if (least > need.servers) {
-    need = {least, options.min_servers >= now.view.replicas()
-                       ? "fewer servers than --min-servers are alive"
-                       : "fewer servers than replicas of a partition are alive"};
+  for (const auto& [least, of] :
+       {std::pair(options.min_servers, "--min-servers"),
+        std::pair(now.view.replicas(), "replicas of a partition"),
+        // With fewer the cluster is not healthy, and no table can be created.
+        std::pair(now.view.expected_servers(), "--expected-servers of the coordinator")}) {
+    if (least <= need.servers) continue;
+    need = {least, absl::StrCat("fewer servers than ", of, " are alive")};
   }
   const uint32_t most = options.max_servers == 0 ? UINT32_MAX : options.max_servers;
   if (need.servers > total.servers) {
@@ -295,7 +297,7 @@ ScaleHint Suggest(const ClusterState& now, const std::vector<ServerUse>& uses,
     hint.reason = grows ? need.reason : absl::StrCat(need.reason, ", but --max-servers are alive");
     return hint;
   }
-  const uint32_t enough = std::max(NeedBelow(total, options), least);
+  const uint32_t enough = std::max(NeedBelow(total, options), need.servers);
   if (enough >= total.servers) {
     hint.reason = "load and memory are between the thresholds";
     return hint;

@@ -1,13 +1,14 @@
-// The integers of command lines and configuration files.
+// The numbers of command lines and configuration files.
 //
 // CLI11 takes "-1" for the greatest unsigned number, a number that has too many digits for the
-// greatest or least one, and "010" for 8.
+// greatest or least one, and "010" for 8. "nan" is in each of its ranges.
 //
 // **Thread safety**: pure functions, and one thread for a CLI::App.
-#ifndef VERBENA_PROTO_BASE_INTEGER_VALUES_H_
-#define VERBENA_PROTO_BASE_INTEGER_VALUES_H_
+#ifndef VERBENA_PROTO_BASE_NUMBER_VALUES_H_
+#define VERBENA_PROTO_BASE_NUMBER_VALUES_H_
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -70,6 +71,30 @@ inline CLI::Validator PlainInteger() {
   return plain;
 }
 
+// A finite number; `what`: "a number", "seconds". The help of the option has the range.
+inline CLI::Validator NumberIn(double least, double most, const std::string& what = "a number") {
+  CLI::Validator range;
+  range.description("");
+  range.operation([least, most, what](std::string& text) -> std::string {
+    double value = 0;
+    if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
+    return absl::StrCat("'", text, "' is not allowed: ", what, " from ", least, " to ", most);
+  });
+  return range;
+}
+
+inline CLI::Validator FiniteNumber() {
+  CLI::Validator finite;
+  finite.description("");
+  finite.operation([](std::string& text) -> std::string {
+    double value = 0;
+    // Other texts are left to the option's own errors.
+    if (!absl::SimpleAtod(text, &value) || std::isfinite(value)) return "";
+    return absl::StrCat("'", text, "' is not allowed: a finite number");
+  });
+  return finite;
+}
+
 inline bool HasRange(CLI::Option* option) {
   try {
     return option->get_validator(kOfIntegers) != nullptr;
@@ -78,9 +103,9 @@ inline bool HasRange(CLI::Option* option) {
   }
 }
 
-// Checks all options of `app` and its subcommands that take integers, after they have been added
+// Checks all options of `app` and its subcommands that take numbers, after they have been added
 // with their own checks, which come first.
-inline void CheckIntegers(CLI::App* app) {
+inline void CheckNumbers(CLI::App* app) {
   const auto is = [](const std::string& type, const std::string& name) {
     return type == name || absl::StartsWith(type, name + ":") || absl::StartsWith(type, name + " ");
   };
@@ -91,12 +116,13 @@ inline void CheckIntegers(CLI::App* app) {
     const bool checked = is(type, "N") || HasRange(option);
     if (is(type, "UINT")) option->check(AnyInteger<uint64_t>());
     if (is(type, "INT")) option->check(AnyInteger<int64_t>());
+    if (is(type, "FLOAT")) option->check(FiniteNumber());
     if (checked || is(type, "UINT") || is(type, "INT")) option->transform(PlainInteger());
   }
   const auto all = [](CLI::App* /*command*/) { return true; };
-  for (CLI::App* command : app->get_subcommands(all)) CheckIntegers(command);
+  for (CLI::App* command : app->get_subcommands(all)) CheckNumbers(command);
 }
 
 }  // namespace verbena
 
-#endif  // VERBENA_PROTO_BASE_INTEGER_VALUES_H_
+#endif  // VERBENA_PROTO_BASE_NUMBER_VALUES_H_
