@@ -57,6 +57,7 @@ std::string DescribeMembers(const Session& session) {
     return absl::StrCat("job '", job->name(), "' has ", joined, " of ", job->expected_workers(),
                         " workers joined");
   }
+  if (others.empty() && session.options().observer) return "no worker has made it";
   if (others.empty()) {
     return "this worker is the only one left: EndStep() was not called, or is still being applied";
   }

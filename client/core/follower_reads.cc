@@ -31,6 +31,8 @@ bool FollowerReads::Enqueue(PendingRequest* entry) {
   TableState* const table = entry->table;
   const v1::ClusterView& view = tracker_.session->view();
   const PartState& part = table->parts[entry->part];
+  // A call that cannot wait for a follower's timeout must not close lanes of servers that answer.
+  if (entry->operation->deadline_ns - tracker_.now < kLeastTimeNanos) return false;
   if (table->ssp || part.lost || ProtocolInForce(view) < kFollowersProtocol ||
       part.partition >= static_cast<uint32_t>(view.partitions_size())) {
     return false;
@@ -43,12 +45,15 @@ bool FollowerReads::Enqueue(PendingRequest* entry) {
   if (stream == nullptr) return false;
   entry->of_follower = true;
   tracker_.queue.EnqueuePullOn(stream, entry, /*front=*/false);
+  StartPatience(entry);
   return true;
 }
 
-void FollowerReads::Posted(PendingRequest* entry) {
+void FollowerReads::Posted(PendingRequest* entry) { StartPatience(entry); }
+
+void FollowerReads::StartPatience(PendingRequest* entry) {
   const int64_t left = entry->operation->deadline_ns - tracker_.now;
-  entry->retry_at = tracker_.now + std::clamp(left / 2, kLeastPatienceNanos, kPatienceNanos);
+  entry->retry_at = tracker_.now + std::min(left / 2, kPatienceNanos);
   next_ns_ = std::min(next_ns_, entry->retry_at);
 }
 
@@ -71,9 +76,16 @@ void FollowerReads::Redirect(PendingRequest* entry) {
   tracker_.queue.EnqueuePullFirst(entry);
 }
 
-void FollowerReads::OnLaneDead(Stream* stream) {
+void FollowerReads::OnLaneDead(Stream* stream) { RedirectQueued(stream, INT64_MAX); }
+
+void FollowerReads::RedirectQueued(Stream* stream, int64_t now) {
   std::vector<PendingRequest*> pulls;
-  stream->pulls.TakeIf([](const PendingRequest& entry) { return entry.of_follower; }, &pulls);
+  const auto expired = [this, now](const PendingRequest& entry) {
+    if (!entry.of_follower) return false;
+    if (entry.retry_at > now) next_ns_ = std::min(next_ns_, entry.retry_at);
+    return entry.retry_at <= now;
+  };
+  stream->pulls.TakeIf(expired, &pulls);
   for (PendingRequest* entry : pulls) {
     entry->state = PendingRequest::State::kHeld;
     Redirect(entry);
@@ -85,6 +97,8 @@ bool FollowerReads::RunTimers(int64_t now) {
   next_ns_ = INT64_MAX;
   for (size_t i = 0; i < tracker_.lanes->streams().size(); ++i) {
     Stream* const stream = tracker_.lanes->streams()[i].get();
+    // The follower does not have these: its lane may be full of requests to it as a primary.
+    RedirectQueued(stream, now);
     bool hangs = false;
     for (const PendingRequest* entry = stream->posted.front(); entry != nullptr;
          entry = PendingRequestQueue::Next(entry)) {

@@ -3,8 +3,9 @@
 //
 // A follower answers at once or refuses. A pull uses a follower only if the lane to it is open; if
 // not, the lane is opened for later pulls. After a refusal, a lost lane, a new configuration, or a
-// timeout (1 s, or half of the call's remaining time), the pull goes to the primary as a new pull.
-// A timeout closes the lane first, because the follower may still write.
+// timeout, the pull goes to the primary as a new pull. The timeout is 1 s, or half of the call's
+// remaining time: once in the queue of the lane, and once for the reply. The timeout of the reply
+// closes the lane first, because the follower may still write.
 //
 // **Thread safety**: one owner at a time.
 //
@@ -49,9 +50,12 @@ class FollowerReads {
   // A shorter timeout closes lanes of busy servers. A longer one delays pulls from servers that
   // hang.
   static constexpr int64_t kPatienceNanos = 1'000'000'000;
-  // Least timeout: calls with a short deadline must not close lanes of servers that answer.
-  static constexpr int64_t kLeastPatienceNanos = 50'000'000;
+  // With less time left a call asks primaries only.
+  static constexpr int64_t kLeastTimeNanos = 200'000'000;
 
+  void StartPatience(PendingRequest* entry);
+  // Pulls that are queued on the lane for a follower, and whose timeout is over, go to the primary.
+  void RedirectQueued(Stream* stream, int64_t now);
   // A lane of the shard; null: none is open.
   Stream* Open(uint64_t server, uint32_t shard);
 

@@ -86,6 +86,50 @@ TEST_CASE("follower reads: a follower that hangs or dies fails no call") {
   cluster.Good(cluster.Any());
 }
 
+TEST_CASE(
+    "regression: follower reads: pulls behind a full lane of a follower that hangs go to the "
+    "primary") {
+  FollowerReads cluster;
+  cluster.Move(kChunks - 1, 1);  // of which server 1 is the primary
+  cluster.Publish();
+  for (int i = 0; i < 4; ++i) {
+    cluster.Good(cluster.Any());
+    cluster.RunFor(100 * kMilli);
+  }
+  const auto chunk = [&](uint32_t number) {
+    return FakeCluster::Chunk(cluster.memory, number, 4096 / sizeof(float));
+  };
+  // The chunk of that partition, and one of another.
+  uint32_t of_server_1 = kChunks, other = kChunks;
+  for (uint32_t i = 0; i < kChunks; ++i) {
+    const size_t before = cluster.Pulls(1);
+    cluster.Good(cluster.Pull(cluster.table, chunk(i)));
+    (cluster.Pulls(1) > before ? of_server_1 : other) = i;
+  }
+  REQUIRE((of_server_1 < kChunks && other < kChunks));
+  cluster.servers[1]->silent = true;
+  std::vector<FakeCluster::CallPtr> its_own, calls;
+  for (int i = 0; i < 12; ++i) {
+    its_own.push_back(cluster.Pull(cluster.table, chunk(of_server_1), {}, 60 * kSecond));
+  }
+  cluster.RunFor(10 * kMilli);
+  for (int i = 0; i < 4; ++i) {
+    calls.push_back(cluster.PullAny(cluster.table, chunk(other), 1000, 10 * kSecond));
+  }
+  const int64_t start = cluster.now();
+  for (const FakeCluster::CallPtr& call : calls) cluster.Good(call);
+  CHECK(cluster.now() - start <= 2 * kSecond + kMilli);
+}
+
+TEST_CASE("follower reads: a call with little time asks the primary") {
+  FollowerReads cluster;
+  cluster.Open();
+  cluster.servers[1]->silent = true;
+  for (const int64_t timeout : {20, 45, 150, 500}) {
+    cluster.Good(cluster.Any(timeout * kMilli));
+  }
+}
+
 TEST_CASE("follower reads: the version that was read is the least for followers") {
   FollowerReads cluster;
   cluster.Open();

@@ -68,9 +68,9 @@ def test_a_wrong_init_creates_no_table(client, init, options, error, text):
 
 def test_integers_out_of_range(client):
     table = client.table("integers", shape=4, consistency="async")
-    for name in ("first", "count", "min_version"):
-        for value in (-1, 2**64):
-            with pytest.raises(ValueError, match=f"{name} is {value}; allowed: 0 to {2**64 - 1}"):
+    for name, greatest in (("first", 2**64 - 1), ("count", 2**64 - 1), ("min_version", 2**64 - 2)):
+        for value in (-1, greatest + 1):
+            with pytest.raises(ValueError, match=f"{name} is {value}; allowed: 0 to {greatest}"):
                 client.pull(table, **{name: value})
     for shape in (-1, 2**62, (2**40, 2**40), (2, -1)):
         with pytest.raises(ValueError, match="shape is .*; allowed: 0 to"):

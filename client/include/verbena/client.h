@@ -165,8 +165,9 @@ struct PullOptions {
   // Set when the ticket is done without an error.
   std::shared_ptr<StateVersions> versions = nullptr;
   // kAny, for observers: followers share the reads of dense sync and async tables. Their values are
-  // never older than the last values that this client has read of the chunk, and are never lost in
-  // a failover. If no follower can answer, and in other clients and tables, the primary answers.
+  // never older than the last values that this client has read of the chunk in this run of the job,
+  // and are never lost in a failover. If no follower can answer, and in other clients and tables,
+  // the primary answers.
   ReadFrom read_from = ReadFrom::kPrimary;
   // kAny: maximum age of a follower's values: the primary had them, or newer ones, at this time
   // before the pull. 1 ms to 49 days. The primary updates its followers every eighth of the

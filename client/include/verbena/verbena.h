@@ -407,11 +407,11 @@ VERBENA_EXPORT verbena_status verbena_pull(verbena_client* client, const verbena
                                            int64_t timeout_ms, verbena_ticket** ticket);
 // verbena_pull() for observers: followers share the reads of dense sync and async tables. Their
 // values are at most `max_staleness_ms` old: the primary had them, or newer ones, at that time
-// before the call. They are never older than the last values that this client has read, and are
-// never lost in a failover. If no follower can answer, and in other clients and tables, the primary
-// answers. The primary updates its followers every eighth of the cluster's lease: with less than
-// 0.4 of the lease, the primary answers most pulls. 2000 is a good value. Errors: those of
-// verbena_pull(); INVALID_ARGUMENT also for a staleness of 0.
+// before the call. They are never older than the last values that this client has read in this
+// run of the job, and are never lost in a failover. If no follower can answer, and in other clients
+// and tables, the primary answers. The primary updates its followers every eighth of the cluster's
+// lease: with less than 0.4 of the lease, the primary answers most pulls. 2000 is a good value.
+// Errors: those of verbena_pull(); INVALID_ARGUMENT also for a staleness of 0.
 VERBENA_EXPORT verbena_status verbena_pull_any(verbena_client* client, const verbena_table* table,
                                                const verbena_region* destination,
                                                const verbena_range* range, uint64_t min_version,

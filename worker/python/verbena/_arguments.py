@@ -38,7 +38,7 @@ def check_range(first: Any, count: Any, min_version: Any) -> None:
     if count is not None:
         check_integer("count", count)
     if min_version is not None:
-        check_integer("min_version", min_version)
+        check_integer("min_version", min_version, greatest=2**64 - 2)  # the last one: the default
 
 
 def staleness_ms(read_from: Any, max_staleness: Any) -> Optional[int]:

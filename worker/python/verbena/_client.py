@@ -273,11 +273,12 @@ class Client(_core.Client):
         min_version: the pull waits for this version or a later one; default for sync: the number
             of steps that this worker has ended.
         read_from: "any": in an observer, followers share the reads of dense sync and async tables.
-            What they return is never older than what this client has read, nor lost in a failover.
-            Otherwise, and with "primary", the primary answers.
-        max_staleness: seconds; with "any" a follower returns what the primary had at most so long
-            before the call, or later. Less than four tenths of the cluster's lease sends most pulls
-            to the primary.
+            Their values are never older than the last ones that this client has read in this run
+            of the job, and are never lost in a failover. Otherwise, with "primary", and for chunks
+            that have just changed, the primary answers.
+        max_staleness: seconds; with "any": maximum age of a follower's values, which the primary
+            had at that time before the call, or later. Less than four tenths of the cluster's lease
+            sends most pulls to the primary.
         timeout: seconds until the operation ends with DeadlineExceededError.
         """
         check_range(first, count, min_version)
