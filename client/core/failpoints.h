@@ -25,7 +25,9 @@ struct Failpoints {
                                   // them
   Failpoint hold_no_steps;        // a worker goes on with steps in which others are to join
   Failpoint awaits_before_pulls;  // on small lanes unanswered awaits block pulls
-  Failpoint take_older_version;   // an observer accepts an older version than it has read
+  Failpoint count_committed_pushes;  // an end-step after a failover counts pushes of chunks that
+                                     // were committed before it
+  Failpoint take_older_version;      // an observer accepts an older version than it has read
 };
 
 // All false unless a test sets them.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/core/errors.h"
+#include "client/core/failpoints.h"
 #include "client/core/request_tracker.h"
 
 namespace verbena::client {
@@ -43,6 +44,20 @@ void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
   if (table->clipped || table->trust) tracker_.norms.Wake();
 }
 
+void EndStepRequests::FindUnanswered(const TableState& table, uint64_t step) {
+  unanswered_.assign(table.parts.size(), false);
+  const auto find = [&](const PendingRequestQueue& queue) {
+    for (const PendingRequest* push = queue.front(); push != nullptr;
+         push = PendingRequestQueue::Next(push)) {
+      if (push->table != &table || push->step != step || !TraitsOf(*push).contributes) continue;
+      if (push->parts.empty()) unanswered_[push->part] = true;
+      for (const uint32_t part : push->parts) unanswered_[part] = true;
+    }
+  };
+  for (const auto& lane : table.lanes) find(lane->queue);
+  for (const auto& stream : tracker_.lanes->streams()) find(stream->posted);
+}
+
 bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!tracker_.poster.Fits(stream, entry, 0)) return false;
   TableState* table = entry->table;
@@ -54,6 +69,15 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
       entry->counts.push_back(std::exchange(part.pushes_since_end, 0));
     }
   }
+  // A primary that has taken over counts only the pushes that it received itself. Chunks that were
+  // committed before are not among them, but then all others have been answered again.
+  const bool again = table->sync && entry->posts > 0;
+  if (again) FindUnanswered(*table, entry->step);
+  const auto pushed = [&](uint32_t part) {
+    const bool arrived =
+        again && !unanswered_[part] && !VERBENA_FAILPOINT(client, count_committed_pushes);
+    return arrived ? 0 : table->parts[part].pushed[entry->step & 1];
+  };
   std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {
     const PartState& part = table->parts[entry->parts[i]];
@@ -61,7 +85,7 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
                  0,
                  part.epoch,
                  entry->numbered ? entry->sequences[i] : entry->step,
-                 entry->numbered ? entry->counts[i] : part.pushed[entry->step & 1],
+                 entry->numbered ? entry->counts[i] : pushed(entry->parts[i]),
                  tracker_.admissions.NumberFor(*table)};
   }
   rdma::WorkerLane::Request request;

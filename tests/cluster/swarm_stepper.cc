@@ -45,7 +45,8 @@ bool SwarmStepper::Spanned(const v1::Table& table) const {
 bool SwarmStepper::Apart(const v1::ClusterView& view) const {
   uint64_t least = UINT64_MAX, most = 0;
   for (const v1::Table& table : view.tables()) {
-    if (!Spanned(table)) continue;
+    // One that was not opened yet has no step: its first one may be any.
+    if (!Spanned(table) || !steps_.contains(table.id())) continue;
     least = std::min(least, step(table.id()));
     most = std::max(most, step(table.id()));
   }
