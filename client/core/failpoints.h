@@ -23,6 +23,7 @@ struct Failpoints {
   Failpoint learn_losses_late;    // a table that is first used after a loss waits for another view
   Failpoint keep_norm_steps;      // norm steps of removed tables count for the tables that replace
                                   // them
+  Failpoint keep_ended_pulls;     // pulls of ended calls keep staging that other records wait for
   Failpoint hold_no_steps;        // a worker goes on with steps in which others are to join
   Failpoint awaits_before_pulls;  // on small lanes unanswered awaits block pulls
   Failpoint count_committed_pushes;  // an end-step after a failover counts pushes of chunks that

@@ -105,7 +105,11 @@ bool RecordStaging::HasShare(const Stream& stream, const Staging& buffers, uint3
       lanes_pulling_ += other->pulls.empty() ? 0 : 1;
   }
   const size_t share = half / std::max<size_t>(lanes_pulling_, 1);
-  return stream.pulls_out < std::max<size_t>(share, 2);
+  if (stream.pulls_out < std::max<size_t>(share, 2)) return true;
+  short_of_ = &buffers;
+  short_bytes_ = bytes;
+  reclaim_ns_ = std::min(reclaim_ns_, tracker_.now + kReclaimNanos);
+  return false;
 }
 
 // Whether `entry`, which awaits a buffer, is posted as soon as one is free. Behind other records it
@@ -136,8 +140,41 @@ void RecordStaging::AwaitStaging(Stream* stream, PendingRequest* entry, const St
                                  uint32_t bytes) {
   stream->stalled = true;
   if (entry->awaited_from == nullptr) awaits_.push_back(entry);
+  reclaim_ns_ = std::min(reclaim_ns_, tracker_.now + kReclaimNanos);
   entry->awaited_from = from;
   entry->awaited_bytes = bytes;
+}
+
+Stream* RecordStaging::FindEndedPull(const Staging* from, uint32_t bytes) {
+  for (const auto& stream : tracker_.lanes->streams()) {
+    for (const PendingRequest* entry = stream->posted.front(); entry != nullptr;
+         entry = PendingRequestQueue::Next(entry)) {
+      const bool ended = entry->operation == nullptr || !entry->operation->live;
+      if (ended && IsPull(*entry) && entry->staging != nullptr && StagingOf(*entry) == from &&
+          Staging::SameSize(entry->staging_bytes, bytes)) {
+        return stream.get();
+      }
+    }
+  }
+  return nullptr;
+}
+
+bool RecordStaging::RunTimers(int64_t now) {
+  if (reclaim_ns_ > now) return false;
+  const auto& streams = tracker_.lanes->streams();
+  if (std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->pulls.empty(); })) {
+    short_of_ = nullptr;
+  }
+  const bool waits = short_of_ != nullptr || !awaits_.empty();
+  reclaim_ns_ = waits ? now + kReclaimNanos : INT64_MAX;
+  if (!waits || VERBENA_FAILPOINT(client, keep_ended_pulls)) return false;
+  Stream* stream = short_of_ == nullptr ? nullptr : FindEndedPull(short_of_, short_bytes_);
+  for (size_t i = 0; i < awaits_.size() && stream == nullptr; ++i) {
+    stream = FindEndedPull(awaits_[i]->awaited_from, awaits_[i]->awaited_bytes);
+  }
+  if (stream == nullptr) return false;
+  tracker_.lanes->Close(stream, absl::UnavailableError("pulls of ended calls keep its buffers"));
+  return true;
 }
 
 void RecordStaging::StopAwaiting(PendingRequest* entry) {

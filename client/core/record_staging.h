@@ -40,9 +40,9 @@ class RecordStaging {
   void GiveStaging(PendingRequest* entry);
   // The record does not wait for a buffer any more.
   void StopAwaiting(PendingRequest* entry);
-  // Whether the lane may pull into one more buffer. When half of them are taken, pulling lanes
-  // share the other half. Otherwise one lane could leave the other servers idle, and no buffer for
-  // received data that is copied on to a device.
+  // Whether the lane may pull into one more buffer; else it waits. When half of them are taken,
+  // pulling lanes share the other half. Otherwise one lane could leave the other servers idle, and
+  // no buffer for received data that is copied on to a device.
   bool HasShare(const Stream& stream, const Staging& buffers, uint32_t bytes);
   // Streams are about to be pumped.
   void BeginPump() { lanes_pulling_ = 0; }
@@ -58,7 +58,18 @@ class RecordStaging {
   // Memory in registration is ready, or was refused.
   void OnMemoryReady();
 
+  // A pull keeps its buffer after its operation has ended, until the server answers. That may be
+  // never if the version waits for this worker. If a record waits for a buffer meanwhile, the lane
+  // of such a pull is closed.
+  bool RunTimers(int64_t now);
+  int64_t next_ns() const { return reclaim_ns_; }
+
  private:
+  // More: waiting records miss their deadlines. Less: lanes of servers are closed that answer soon.
+  static constexpr int64_t kReclaimNanos = 1'000'000'000;
+
+  // A lane with a pull that keeps such a buffer though its operation has ended; null: none.
+  Stream* FindEndedPull(const Staging* from, uint32_t bytes);
   static bool IsNext(const PendingRequest& entry);
   bool MayTake(const PendingRequest& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, PendingRequest* entry, const Staging* from, uint32_t bytes);
@@ -69,6 +80,10 @@ class RecordStaging {
   Staging norms_{4 << 20};
   std::vector<PendingRequest*> awaits_;  // few: one for each lane and table
   size_t lanes_pulling_ = 0;             // lanes with waiting pulls in this Pump(); 0: not counted
+  // The last pull that had no share: of which buffers. Null: none is known to wait.
+  const Staging* short_of_ = nullptr;
+  uint32_t short_bytes_ = 0;
+  int64_t reclaim_ns_ = INT64_MAX;  // when records have waited for buffers long enough
 };
 
 }  // namespace verbena::client

@@ -72,6 +72,7 @@ bool RequestTracker::RunTimers(int64_t now_ns) {
   bool worked = devices.RunDevices(now);
   worked |= failover.RunTimers(now);
   worked |= followers.RunTimers(now);
+  worked |= staging.RunTimers(now);
   while (Operation* operation = operations->first_deadline()) {
     if (operation->deadline_ns > now) break;
     settlement.End(operation,
@@ -83,8 +84,8 @@ bool RequestTracker::RunTimers(int64_t now_ns) {
 
 int64_t RequestTracker::NextTimerNanos() const {
   if (queue.touched() || norms.due() || rails.due()) return 0;
-  int64_t next =
-      std::min({queue.timer(), devices.NextTimerNanos(), failover.next_ns(), followers.next_ns()});
+  int64_t next = std::min({queue.timer(), devices.NextTimerNanos(), failover.next_ns(),
+                           followers.next_ns(), staging.next_ns()});
   if (const Operation* first = operations->first_deadline()) {
     next = std::min(next, first->deadline_ns);
   }

@@ -53,6 +53,10 @@ class Swarm {
     if (world_.plan.has_steps() && world_.has(SwarmFeature::kSlowServer)) {
       recovery_limit_ += kRecoveryLimit;
     }
+    // With few staging buffers a pull of a step waits until those of ended calls give theirs back.
+    if (world_.plan.has_steps() && world_.plan.staging_bytes > 0) {
+      recovery_limit_ += kStepsLimit;
+    }
     if (world_.trace) {
       world_.plan.cluster.log = [this](const std::string& line) {
         if (cluster_ != nullptr) world_.Trace(absl::StrCat("server: ", line));

@@ -59,7 +59,7 @@ HEADERS = (
      "tests/rdma/fake_verbs/", "tests/rdma/verbs_shim"), None,
      "only rdma/ touches verbs and libfabric"),
     (r"(Eigen|CLI)/", ("worker/", "server/cli/", "proto/base/toml_config.", "proto/base/byte_size.",
-     "proto/base/empty_values.", "proto/base/help_formatter.", "proto/base/integer_values.",
+     "proto/base/empty_values.", "proto/base/help_formatter.", "proto/base/number_values.",
      "proto/base/usage_error.",
      "tests/", "bench/"), None,
      "Eigen is the trainers', CLI11 the command lines'"),

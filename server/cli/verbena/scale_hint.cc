@@ -281,11 +281,8 @@ ScaleHint Suggest(const ClusterState& now, const std::vector<ServerUse>& uses,
   const Total total = Sum(uses, options.full_within_s);
   ScaleHint hint = {.servers = total.servers, .wanted_servers = total.servers};
   Need need = NeedAbove(total, options);
-  for (const auto& [least, of] :
-       {std::pair(options.min_servers, "--min-servers"),
-        std::pair(now.view.replicas(), "replicas of a partition"),
-        // With fewer the cluster is not healthy, and no table can be created.
-        std::pair(now.view.expected_servers(), "--expected-servers of the coordinator")}) {
+  for (const auto& [least, of] : {std::pair(options.min_servers, "--min-servers"),
+                                  std::pair(now.view.replicas(), "replicas of a partition")}) {
     if (least <= need.servers) continue;
     need = {least, absl::StrCat("fewer servers than ", of, " are alive")};
   }
@@ -307,8 +304,15 @@ ScaleHint Suggest(const ClusterState& now, const std::vector<ServerUse>& uses,
     hint.reason = absl::StrCat("fewer servers would do, but ", keeps);
     return hint;
   }
+  // With fewer servers than are expected no table can be created.
+  const uint32_t expected = now.view.expected_servers();
+  if (expected >= total.servers) {
+    hint.reason = absl::StrCat("fewer servers would do, but ", expected,
+                               " are expected (--expected-servers of the coordinator)");
+    return hint;
+  }
   hint.action = ScaleAction::kRemove;
-  hint.wanted_servers = enough;
+  hint.wanted_servers = std::max(enough, expected);
   hint.reason =
       absl::StrCat("the remaining servers use at most ", Percent(options.cpu_low),
                    " of their processors and ", Percent(options.memory_low), " of their memory");
