@@ -71,14 +71,14 @@ inline CLI::Validator PlainInteger() {
   return plain;
 }
 
-// A finite number; `what`: "a number", "seconds". The help of the option has the range.
-inline CLI::Validator NumberIn(double least, double most, const std::string& what = "a number") {
+// A finite number; `noun`: "a number", "seconds". The help of the option has the range.
+inline CLI::Validator NumberIn(double least, double most, const std::string& noun = "a number") {
   CLI::Validator range;
   range.description("");
-  range.operation([least, most, what](std::string& text) -> std::string {
+  range.operation([least, most, noun](std::string& text) -> std::string {
     double value = 0;
     if (absl::SimpleAtod(text, &value) && value >= least && value <= most) return "";
-    return absl::StrCat("'", text, "' is not allowed: ", what, " from ", least, " to ", most);
+    return absl::StrCat("'", text, "' is not allowed: ", noun, " from ", least, " to ", most);
   });
   return range;
 }

@@ -5,7 +5,6 @@
 #include <set>
 #include <tuple>
 
-#include "client/core/failpoints.h"
 #include "tests/client/fake_cluster.h"
 
 namespace verbena::test {
@@ -99,43 +98,6 @@ TEST_CASE("answered sync pushes go to the new primary, and then the end-step") {
   cluster.Good(second);
   CHECK(next.Of(RecordType::kPush).size() == 2 * kChunks);
   CHECK(next.applied[{table, 2}] == 4.0f);
-}
-
-// Chunks 0 and 4 are of one partition. The next primary has a record of chunk 0's commit.
-struct PartlyCommitted : Failover {
-  PartlyCommitted() {
-    table = AddTable(v1::CONSISTENCY_SYNC, kChunks);
-    Join();
-    servers[0]->hold_commits = true;
-    push = Push(table, Gradients(table));
-    end = EndStep(table);
-    RunFor(100 * kMilli);
-    servers[1]->refuse = [](const Seen& s) -> std::optional<ReplyStatus> {
-      if (s.type == RecordType::kPush && s.chunk == 0) return ReplyStatus::kDuplicate;
-      return std::nullopt;
-    };
-    FailOver();
-  }
-  uint32_t table;
-  CallPtr push, end;
-};
-
-TEST_CASE(
-    "regression: an end-step at a new primary does not count pushes of chunks that were committed "
-    "before") {
-  PartlyCommitted cluster;
-  cluster.Good(cluster.push);
-  cluster.Good(cluster.end);
-  CHECK(cluster.servers[1]->applied[{cluster.table, 4}] == 5.0f);
-}
-
-TEST_CASE(
-    "failpoint: an end-step at a new primary counts pushes of chunks that were committed before") {
-  client::failpoints().count_committed_pushes = true;
-  PartlyCommitted cluster;
-  cluster.RunFor(20 * kSecond);
-  CHECK_FALSE(cluster.end->done);
-  client::failpoints().count_committed_pushes = false;
 }
 
 TEST_CASE("with replicas a sync push's buffer is kept until its step is committed") {

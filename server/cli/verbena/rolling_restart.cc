@@ -110,7 +110,7 @@ class RollingRestart {
 
   // The coordinator may be away for a while, too.
   template <typename Condition>
-  absl::Status Await(const std::string& what, Condition condition) {
+  absl::Status Await(const std::string& awaited, Condition condition) {
     const absl::Time end = absl::Now() + absl::Seconds(options_.wait_seconds);
     std::string printed;
     while (true) {
@@ -123,13 +123,13 @@ class RollingRestart {
           state.ok() ? Obstacle(*state) : std::string(state.status().message());
       if (absl::Now() > end) {
         const std::string waited =
-            absl::StrCat("waited ", options_.wait_seconds, " s (--wait) for ", what,
+            absl::StrCat("waited ", options_.wait_seconds, " s (--wait) for ", awaited,
                          obstacle.empty() ? "" : ": ", obstacle);
-        // The exit status tells whether the coordinator answers.
+        // The exit status shows whether the coordinator answers.
         return away ? absl::DeadlineExceededError(waited) : absl::FailedPreconditionError(waited);
       }
       const std::string line =
-          absl::StrCat("waiting for ", what, obstacle.empty() ? "" : ": ", obstacle);
+          absl::StrCat("waiting for ", awaited, obstacle.empty() ? "" : ": ", obstacle);
       if (line != printed) Say(line);
       printed = line;
       if (absl::Status slept = reader_.Sleep(kBetweenReads); !slept.ok()) return slept;
