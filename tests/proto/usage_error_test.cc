@@ -115,9 +115,9 @@ TEST_CASE("an option with = and no value has the empty one, not the next argumen
   CHECK(p.Error({"--file=", "--plan"}) == "");
   CHECK(p.file.empty());
   CHECK(p.one);
-  CHECK(p.Error({"--count=", "5"}) ==
+  CHECK(p.Error({"--count=", "--plan"}) ==
         "--count: '' is not allowed: an integer from 0 to 18446744073709551615");
-  CHECK(p.Error({"--", "--file="}) == "unexpected argument '--file='");
+  CHECK(p.Error({"--count=", "5"}) == "unexpected argument '5'");
 }
 
 TEST_CASE("a wrong command line is exit status 2, and help is 0") {
