@@ -156,7 +156,7 @@ TEST_CASE("a table starts again where it lost something, with a new generation o
   REQUIRE(nothing->partitions().empty());
   REQUIRE(nothing->revision() == revision);
   REQUIRE(c.view().revision() == revision);
-  REQUIRE_STATUS(c.ResetTable("t", {0}).status(), kFailedPrecondition, "allowed: none");
+  REQUIRE_STATUS(c.ResetTable("t", {0}).status(), kFailedPrecondition, "lost are: none");
   // The next run may have another number of workers; other jobs' tables are as they were.
   REQUIRE(c.JoinWorker("job", 3, 2)->rank() == 2);
   REQUIRE(c.Job("job").generation() == 3);
