@@ -162,9 +162,14 @@ endfunction()
 # tests/run.sh runs five tests at a time: one of those that cause faults, have threads or watch the clock
 # (they hold the lock "machine"); one of the others that start a cluster (the lock "clusters"), and one of
 # Python, deploy/ and network namespaces (the lock "scripts"), which mostly wait; and those that only
-# compute. These get processors that are idle otherwise, so that they do not disturb the others. Tests that
-# emulate whole machines hold all three locks.
+# compute. These get processors that are idle otherwise, so that they do not disturb the others, and two of
+# them run at a time (tests/support/idle_processors.json): more would keep the others waiting for a place.
+# Tests that emulate whole machines hold all three locks.
 set(VERBENA_WHEN_IDLE ${CMAKE_CURRENT_LIST_DIR}/../tests/support/when_idle.sh)
+
+function(verbena_when_idle)
+  set_tests_properties(${ARGN} PROPERTIES RESOURCE_GROUPS "1,idle:1")
+endfunction()
 
 # verbena_test(NAME SOURCES ... LINK ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds] [COST seconds]
 #              [ONE_THREAD] [WHEN_IDLE])
@@ -186,7 +191,7 @@ function(verbena_test name)
   endif()
   if(ARG_WHEN_IDLE)
     set(launcher ${VERBENA_WHEN_IDLE})
-    set(timeout 900)  # it may stand for minutes
+    set(timeout 1800)  # it may stand for minutes
   endif()
   if(ARG_TIMEOUT)
     set(timeout ${ARG_TIMEOUT})
@@ -222,6 +227,9 @@ function(verbena_test name)
   endif()
   add_test(NAME ${name} COMMAND ${launcher} $<TARGET_FILE:${program}> --use-colour no ${cases})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} LABELS "${ARG_LABELS}")
+  if(ARG_WHEN_IDLE)
+    verbena_when_idle(${name})
+  endif()
   verbena_note_sources(${name} ${own_sources})
   foreach(library ${ARG_LINK})
     get_property(of_library GLOBAL PROPERTY VERBENA_SOURCES_OF_${library})

@@ -13,12 +13,12 @@ usage: bash tests/run.sh [--ci | --nightly] [--only PART[,PART]] [--jobs N] [-- 
 
 Without --ci and --nightly: the release build and the tests that every change needs.
 
-  --ci          also the tests with the label "ci" (emulated machines, headers by themselves), and two
-                more parts: what parses, allocates or crosses threads under AddressSanitizer and UBSan,
-                and what lies below gRPC and has threads under ThreadSanitizer
+  --ci          also the tests with the label "ci" (emulated machines), and two more parts: what parses,
+                allocates or crosses threads under AddressSanitizer and UBSan, and what lies below gRPC
+                and has threads under ThreadSanitizer
   --nightly     also the tests with the labels "nightly" and "soak", all cases of tests/hosts,
                 tests/softroce and tests/start, more simulator seeds (VERBENA_NIGHTLY=1); the release
-                build compiles each source by itself, and the benchmarks
+                build compiles each source and header by itself, and the benchmarks
   --only PART   release, asan, tsan: only these parts
   --jobs N      compile jobs (default: the number of cores)
   -- ...        handed to every ctest, such as -R shm; the check of skipped tests is then left out
@@ -60,8 +60,12 @@ for part in $parts; do
 done
 [ "$tier" = nightly ] && export VERBENA_NIGHTLY=1
 
-# A report ends the program that caused it.
-export ASAN_OPTIONS="abort_on_error=0:detect_leaks=1:strict_string_checks=1${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+# A report ends the program that caused it. Half of the time of tests with many small allocations would go
+# into stacks of 30 frames for each, into 256 MiB of freed memory that is kept apart, and into returning
+# memory to the kernel.
+asan_options=abort_on_error=0:detect_leaks=1:strict_string_checks=1
+asan_options+=:malloc_context_size=8:quarantine_size_mb=64:allocator_release_to_os_interval_ms=-1
+export ASAN_OPTIONS="$asan_options${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 export LSAN_OPTIONS="suppressions=$root/tests/lsan.supp:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}"
 export UBSAN_OPTIONS="print_stacktrace=1${UBSAN_OPTIONS:+:$UBSAN_OPTIONS}"
 export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1${TSAN_OPTIONS:+:$TSAN_OPTIONS}"
@@ -172,7 +176,8 @@ split_summary() {  # [FILE]
 # terminal, so that it can be printed after the checks.
 run_ctest() {  # PART [HOLD]
   local start status log="build/$1-ctest.log" hold=${2:-}
-  local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once")
+  local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once"
+    --resource-spec-file tests/support/idle_processors.json)
   case "$tier" in
     change) select+=(--label-exclude '^(ci|nightly|soak)$') ;;
     ci) select+=(--label-exclude '^(nightly|soak)$') ;;

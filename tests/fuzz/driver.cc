@@ -1,8 +1,11 @@
 // Runs a fuzz target where there is no libFuzzer: mutates its seeds with a deterministic generator.
 //
 //   TARGET [--seconds N | --runs N] [--seed S] [--first K]   generate (default: 3 seconds)
-//   TARGET FILE...                                            replay inputs
-//   TARGET --write-seeds DIR                                  the seeds, as a corpus for libFuzzer
+//   TARGET FILE...                                           replay inputs
+//   TARGET --write-seeds DIR                                 the seeds, as a corpus for libFuzzer
+//
+// --cpu-seconds T beside --runs: ends after T seconds of processor time, but not before a twentieth
+// of the runs.
 //
 // Run K of seed S is always the same input, so a finding is replayed with --seed S --first K
 // --runs 1; its bytes are also left in a file named in the last line printed.
@@ -14,6 +17,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -173,7 +177,8 @@ int WriteSeeds(const std::vector<std::string>& corpus, const std::string& direct
 
 struct Options {
   double seconds = 3;
-  uint64_t runs = 0;  // 0: by time
+  uint64_t runs = 0;       // 0: by time
+  double cpu_seconds = 0;  // 0: all runs
   uint64_t seed = 1;
   uint64_t first = 0;
   std::string seeds_directory;
@@ -193,6 +198,8 @@ bool Parse(int argc, char** argv, Options* options) {
       options->seconds = std::strtod(value, nullptr);
     } else if (name == "--runs") {
       options->runs = std::strtoull(value, nullptr, 10);
+    } else if (name == "--cpu-seconds") {
+      options->cpu_seconds = std::strtod(value, nullptr);
     } else if (name == "--seed") {
       options->seed = std::strtoull(value, nullptr, 10);
     } else if (name == "--first") {
@@ -209,10 +216,11 @@ bool Parse(int argc, char** argv, Options* options) {
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
-    std::fprintf(stderr,
-                 "usage: %s [--seconds N | --runs N] [--seed S] [--first K] | FILE... | "
-                 "--write-seeds DIR\n",
-                 argv[0]);
+    std::fprintf(
+        stderr,
+        "usage: %s [--seconds N | --runs N [--cpu-seconds T]] [--seed S] [--first K] | FILE... | "
+        "--write-seeds DIR\n",
+        argv[0]);
     return 2;
   }
   const std::string path = argv[0];
@@ -228,10 +236,16 @@ int Main(int argc, char** argv) {
   const auto elapsed = [start] {
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
+  const auto goes_on = [&options, &elapsed](uint64_t runs) {
+    if (options.runs == 0) return elapsed() < options.seconds;
+    if (runs >= options.runs) return false;
+    const double used = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    return options.cpu_seconds == 0 || used < options.cpu_seconds || runs < options.runs / 20;
+  };
   current.seed = options.seed;
   uint64_t run = options.first;
   for (const std::string& seed : corpus) RunOne(seed);
-  while (options.runs != 0 ? run < options.first + options.runs : elapsed() < options.seconds) {
+  while (goes_on(run - options.first)) {
     current.run = run;
     RunOne(Generate(corpus, options.seed, run));
     ++run;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/shard/model_plan.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace {
@@ -136,7 +137,7 @@ void RunAsync(const Plan& plan) {
 }
 
 TEST_CASE("async applies every push exactly once under random schedules and lost lanes") {
-  for (uint32_t seed = 1; seed <= 300; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(300); ++seed) {
     INFO("seed " << seed);
     RunAsync(MakePlan(seed, v1::CONSISTENCY_ASYNC));
   }

@@ -4,6 +4,7 @@
 
 #include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace checkpoint_abort_test {
@@ -151,7 +152,7 @@ TEST_CASE("checkpoint: a new epoch, another primary, a loss or another generatio
 
 TEST_CASE("checkpoint: an abort at a random time changes nothing and leaks no memory") {
   const bool rows = GENERATE(false, true);
-  for (uint32_t seed = 1; seed <= 80; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(80); ++seed) {
     const CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
     CAPTURE(seed, rows);
     CheckpointRig rig(plan);

@@ -3,6 +3,7 @@
 
 #include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace {
@@ -54,7 +55,7 @@ TEST_CASE("incremental: the base and the later checkpoints together are the whol
   const v1::Eviction::Kind evicts =
       GENERATE(v1::Eviction::NEVER, v1::Eviction::LRU, v1::Eviction::TTL_STEPS);
   uint64_t left_out = 0, dropped = 0;
-  for (uint32_t seed = 1; seed <= 80; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(80); ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, true, consistency);
     plan.eviction.set_kind(evicts);
     plan.assigns = seed % 2 == 1;
@@ -89,8 +90,8 @@ TEST_CASE("incremental: the base and the later checkpoints together are the whol
       base_id = rig.id();
     }
   }
-  CHECK(left_out > 100);
-  CHECK((evicts == v1::Eviction::NEVER ? dropped == 0 : dropped > 100));
+  CHECK(left_out > test::SeedCount(100));
+  CHECK((evicts == v1::Eviction::NEVER ? dropped == 0 : dropped > test::SeedCount(100)));
 }
 
 TEST_CASE("incremental: a full checkpoint where the base is not known") {

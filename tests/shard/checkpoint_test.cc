@@ -3,6 +3,7 @@
 
 #include "shard/checkpoint/checkpoints.h"
 #include "tests/shard/checkpoint_rig.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace {
@@ -22,7 +23,7 @@ Saved StateAt(const CheckpointPlan& plan, uint64_t step) {
 TEST_CASE("checkpoint: a sync table is saved exactly at its step, under traffic") {
   const bool rows = GENERATE(false, true);
   uint64_t kept = 0, waits = 0;
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(150); ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
     plan.assigns = seed % 2 == 1;
     CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
@@ -54,15 +55,15 @@ TEST_CASE("checkpoint: a sync table is saved exactly at its step, under traffic"
       REQUIRE(rig.engine(e).checkpoints().counters().memory_bytes == 0);
     }
   }
-  CHECK(kept > 100);
-  CHECK(waits > 10);
+  CHECK(kept > test::SeedCount(100));
+  CHECK(waits > test::SeedCount(10));
 }
 
 TEST_CASE("checkpoint: async and ssp tables are saved as they are when it begins") {
   const bool rows = GENERATE(false, true);
   const v1::Consistency consistency = GENERATE(v1::CONSISTENCY_ASYNC, v1::CONSISTENCY_SSP);
   uint64_t kept = 0, waits = 0;
-  for (uint32_t seed = 1; seed <= 150; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(150); ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, consistency);
     plan.assigns = seed % 2 == 1;
     CAPTURE(seed, rows, plan.optimizer.name(), static_cast<int>(plan.dtype));
@@ -86,8 +87,8 @@ TEST_CASE("checkpoint: async and ssp tables are saved as they are when it begins
       waits += rig.engine(e).checkpoints().counters().waits;
     }
   }
-  CHECK(kept > 100);
-  CHECK(waits > 10);
+  CHECK(kept > test::SeedCount(100));
+  CHECK(waits > test::SeedCount(10));
 }
 
 // For async and ssp: every push up to the reported sequences and none behind them, even if replicas
@@ -95,7 +96,7 @@ TEST_CASE("checkpoint: async and ssp tables are saved as they are when it begins
 TEST_CASE("checkpoint: it contains exactly the pushes of its prefix, with replicas too") {
   const bool rows = GENERATE(false, true);
   const bool copies = GENERATE(false, true);
-  for (uint32_t seed = 1; seed <= 80; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(80); ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_ASYNC);
     plan.optimizer = {};
     plan.optimizer.set_name("sgd");
@@ -140,7 +141,7 @@ TEST_CASE("checkpoint: it contains exactly the pushes of its prefix, with replic
 
 TEST_CASE("checkpoint: with replicas, a sync table is saved exactly at its step") {
   const bool rows = GENERATE(false, true);
-  for (uint32_t seed = 1; seed <= 120; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(120); ++seed) {
     CheckpointPlan plan = MakeCheckpointPlan(seed, rows, v1::CONSISTENCY_SYNC);
     plan.servers = std::max(plan.servers, 2u);
     plan.partitions = std::max(plan.partitions, 2u);

@@ -13,6 +13,7 @@
 #include "tests/shard/fake_cold_store.h"
 #include "tests/shard/replica_cluster.h"
 #include "tests/shard/row_model.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace cold_tier_model_test {
@@ -25,7 +26,8 @@ constexpr uint32_t kRecordRows = 24;
 // VERBENA_COLD_SEEDS=5000 of the program itself: more.
 uint32_t Seeds(uint32_t usual) {
   const char* wanted = std::getenv("VERBENA_COLD_SEEDS");
-  return wanted == nullptr ? usual : static_cast<uint32_t>(std::strtoul(wanted, nullptr, 10));
+  return wanted == nullptr ? test::SeedCount(usual)
+                           : static_cast<uint32_t>(std::strtoul(wanted, nullptr, 10));
 }
 
 class TwinRun {
@@ -363,9 +365,9 @@ TEST_CASE("a tiered table has the bits of a table in memory, under random operat
     INFO("seed " << seed << " consistency " << static_cast<int>(consistency));
     TwinRun(seed, consistency).Run();
   }
-  CHECK(TwinRun::reads > 10000);
-  CHECK(TwinRun::waits > 1000);
-  CHECK(TwinRun::intended > 1000);
+  CHECK(TwinRun::reads > test::SeedCount(10'000));
+  CHECK(TwinRun::waits > test::SeedCount(1000));
+  CHECK(TwinRun::intended > test::SeedCount(1000));
 }
 
 // The difference between a tiered table under faults and one in memory without them; or an empty
@@ -399,7 +401,7 @@ TEST_CASE("replicas of tiered tables equal those of tables in memory, under fail
     REQUIRE(FindingWithCopies(MakeReplicaPlan(seed, /*rows=*/true, consistency), nullptr, &reads) ==
             "");
   }
-  CHECK(reads > 1000);
+  CHECK(reads > test::SeedCount(1000));
 }
 
 TEST_CASE("failpoint: a row that changes while it is written counts as written") {
@@ -471,7 +473,7 @@ TEST_CASE("a tiered table is saved exactly at its step, and restored, as a table
       REQUIRE(other.CheckpointIdle().rows == whole.rows);
     for (size_t e = 0; e < rig.engines(); ++e) reads += rig.engine(e).cold().counters().reads;
   }
-  CHECK(reads > 1000);
+  CHECK(reads > test::SeedCount(1000));
 }
 
 TEST_CASE("an async tiered table is saved as it is when the checkpoint begins") {

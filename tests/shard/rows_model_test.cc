@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/shard/row_model.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace rows_model_test {
@@ -209,14 +210,14 @@ class RowsRun {
 };
 
 TEST_CASE("async embedding tables equal a std::map under random operations") {
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(200); ++seed) {
     INFO("seed " << seed);
     RowsRun(seed, v1::CONSISTENCY_ASYNC).Run(200);
   }
 }
 
 TEST_CASE("ssp embedding tables equal a std::map, and lookups wait for the clocks") {
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(200); ++seed) {
     INFO("seed " << seed);
     RowsRun(seed, v1::CONSISTENCY_SSP).Run(200);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/shard/row_model.h"
+#include "tests/support/seed_count.h"
 
 namespace verbena::shard {
 namespace rows_sync_model_test {
@@ -337,7 +338,7 @@ class SyncRowsRun {
 };
 
 TEST_CASE("sync embedding tables equal a std::map under random schedules") {
-  for (uint32_t seed = 1; seed <= 300; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(300); ++seed) {
     INFO("seed " << seed);
     SyncRowsRun(seed).Run();
   }

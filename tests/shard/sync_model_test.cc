@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "tests/support/seed_count.h"
+
 namespace verbena::shard {
 namespace {
 
@@ -294,7 +296,7 @@ class SyncRun {
 };
 
 TEST_CASE("sync equals the model under random schedules and faults") {
-  for (uint32_t seed = 1; seed <= 400; ++seed) {
+  for (uint32_t seed = 1; seed <= test::SeedCount(400); ++seed) {
     INFO("seed " << seed);
     SyncRun(MakePlan(seed, v1::CONSISTENCY_SYNC)).Run();
   }
