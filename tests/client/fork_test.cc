@@ -173,6 +173,9 @@ TEST_CASE("operations and scans that run during a fork have ended in the child")
   w.Step();
 }
 
+// glibc's allocator can be used in a fork of a process whose threads allocate. gcc 12's
+// AddressSanitizer has one that cannot: a fork may find its locks taken.
+#ifndef __SANITIZE_ADDRESS__
 TEST_CASE("forks that use and release the client end while the parent's threads push") {
   World w;
   std::atomic<bool> stop{false};
@@ -197,6 +200,7 @@ TEST_CASE("forks that use and release the client end while the parent's threads 
   for (std::thread& thread : threads) thread.join();
   CHECK(failed == 0);
 }
+#endif
 
 TEST_CASE(
     "C: calls in a forked child fail at once with the reason; it frees the handles, and the parent "

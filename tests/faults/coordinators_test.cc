@@ -139,7 +139,7 @@ TEST_CASE("a compaction and a full etcd: data flows, changes wait and say so, an
   CHECK(limits.status != 0);
   CHECK_THAT(limits.err, Catch::Matchers::Contains("database space exceeded") &&
                              Catch::Matchers::Contains("etcdctl alarm disarm"));
-  CHECK(cluster.Leader() == leader);
+  CHECK(cluster.WaitLeader() == leader);
   cluster.Etcdctl({"del", "--prefix", "/other/"});
   compact();
   cluster.Etcdctl({"defrag"});

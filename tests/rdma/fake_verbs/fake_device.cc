@@ -224,7 +224,8 @@ extern "C" {
 
 int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
-  if (clock == CLOCK_MONOTONIC && fake_verbs().stopped_at_ns != 0) {
+  // The clock of MonotonicClock.
+  if (clock == CLOCK_BOOTTIME && fake_verbs().stopped_at_ns != 0) {
     time->tv_sec = fake_verbs().stopped_at_ns / 1'000'000'000;
     time->tv_nsec = fake_verbs().stopped_at_ns % 1'000'000'000;
   }

@@ -33,7 +33,7 @@ struct FakeVerbs {
   // GID index that librdmacm chooses; the table has the address at each of gid_indexes.
   int cm_gid_index = 1;
   std::vector<int> gid_indexes = {1};
-  // Nonzero: the monotonic clock of the process stands at this value, in place of real time.
+  // Nonzero: MonotonicClock stands at this value, in place of real time.
   int64_t stopped_at_ns = 0;
   int64_t skipped_ns = 0;  // added to the clocks of the process
   int64_t poll_ns = 0;     // the same, for each look at a completion queue
