@@ -70,10 +70,8 @@ void Session::Confirm(int64_t began, int64_t deadline_ns,
                       std::function<void(absl::Status)> done) {
   const int64_t now = clock_->NowNanos();
   lease_ms_ = std::max<uint32_t>(granted->lease_ms(), 1);
-  const bool recent = now - began < lease_ms_ * kMillisecond / 2;
-  if (recent || VERBENA_FAILPOINT(client, trust_late_grants)) {
-    return Joined(granted.get(), deadline_ns, std::move(done));
-  }
+  renewed_at_ = began;
+  if (RenewedRecently()) return Joined(granted.get(), deadline_ns, std::move(done));
   v1::HeartbeatRequest request;
   request.set_incarnation(granted->incarnation());
   calls_.Start<v1::HeartbeatResponse>(
@@ -86,6 +84,11 @@ void Session::Confirm(int64_t began, int64_t deadline_ns,
         state_ = State::kNew;
         done(response.status());
       });
+}
+
+bool Session::RenewedRecently() const {
+  return clock_->NowNanos() - renewed_at_ < lease_ms_ * kMillisecond / 2 ||
+         VERBENA_FAILPOINT(client, trust_late_grants);
 }
 
 void Session::Joined(v1::JoinWorkerResponse* granted, int64_t deadline_ns,
@@ -102,11 +105,21 @@ void Session::Joined(v1::JoinWorkerResponse* granted, int64_t deadline_ns,
   FollowAdmission();
 }
 
-void Session::FollowAdmission() {
-  if (admitted_ == nullptr) return;
+const v1::Worker* Session::Admitted() const {
   const v1::Job* job = OwnJob();
   const v1::Worker* own = job == nullptr ? nullptr : FindMember(incarnation_, *job);
-  if (own == nullptr || own->joining()) return;
+  return own == nullptr || own->joining() ? nullptr : own;
+}
+
+void Session::FollowAdmission() {
+  if (admitted_ == nullptr) return;
+  const v1::Worker* own = Admitted();
+  if (own == nullptr) return;
+  // This process may not have run since: the lease may have ended after that view.
+  if (!RenewedRecently()) {
+    heartbeat_at_ = 0;
+    return;
+  }
   rank_ = own->rank();
   EndJoin(absl::OkStatus());
 }
@@ -349,8 +362,11 @@ void Session::Heartbeat() {
   const int64_t sent = clock_->NowNanos();
   beat_sent_ = sent;
   const int64_t interval = lease_ms_ * kMillisecond / 4;
+  // An admitted worker has not joined before an answer (FollowAdmission()): a slow one will do,
+  // too.
+  const int64_t patience = admitted_ != nullptr ? 2 * interval : interval;
   Call<v1::HeartbeatResponse>(
-      *control_, options_.cluster, Method("Heartbeat"), request, absl::Nanoseconds(interval),
+      *control_, options_.cluster, Method("Heartbeat"), request, absl::Nanoseconds(patience),
       [this, alive = alive_, sent, interval](absl::StatusOr<v1::HeartbeatResponse> response) {
         if (!*alive) return;
         heartbeat_out_ = false;
@@ -366,6 +382,7 @@ void Session::Heartbeat() {
         const int64_t now = clock_->NowNanos();
         if (response.ok()) {
           refused_at_ = kNever;
+          renewed_at_ = sent;
           keeper_->Renewed(sent);
         } else if (RefusesCaller(response.status())) {
           // The token is no longer valid, so the lease is not renewed.
@@ -379,6 +396,7 @@ void Session::Heartbeat() {
                             ? sent + interval
                             : std::max(sent + interval / 2, now + std::min(interval / 4, kSecond));
         if (response.ok() && response->revision() > view_.revision()) Refresh();
+        if (response.ok()) FollowAdmission();
       });
 }
 
@@ -456,8 +474,10 @@ bool Session::RunOnce(int64_t now) {
   bool worked = calls_.RunOnce(now);
   if (admit_by_ <= now) {
     EndJoin(absl::DeadlineExceededError(
-        absl::StrCat("no worker of the run of job '", options_.job,
-                     "' has let this one join in time; the run's workers answer while they run")));
+        Admitted() ? "the coordinator has not renewed the lease of this worker in time"
+                   : absl::StrCat("no worker of the run of job '", options_.job,
+                                  "' has let this one join in time; the run's workers answer "
+                                  "while they run")));
     worked = true;
   }
   if (heartbeat_at_ <= now && !heartbeat_out_) {

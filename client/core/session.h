@@ -103,7 +103,11 @@ class Session {
                std::function<void(absl::Status)> done);
   void Joined(v1::JoinWorkerResponse* granted, int64_t deadline_ns,
               std::function<void(absl::Status)> done);
-  // Join() ends if the view has admitted this worker.
+  // Whether the lease was surely there less than half of its length ago.
+  bool RenewedRecently() const;
+  // This worker in the view; null: it is not there, or still joining.
+  const v1::Worker* Admitted() const;
+  // Join() ends if the view has admitted this worker, and its lease was renewed recently.
   void FollowAdmission();
   void EndJoin(absl::Status status);
   // The lease has ended; `who` is the source of this information.
@@ -146,6 +150,7 @@ class Session {
   uint64_t refreshes_ = 0;
   int64_t refused_at_ = kNever;  // since when heartbeats are refused
   int64_t beat_sent_ = 0;        // time of the last heartbeat
+  int64_t renewed_at_ = 0;       // when the last request was sent that has renewed the lease
   int64_t heartbeat_at_ = kNever, watch_at_ = kNever, refresh_at_ = kNever;
   Backoff watch_backoff_, refresh_backoff_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
