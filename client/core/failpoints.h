@@ -28,6 +28,7 @@ struct Failpoints {
   Failpoint awaits_before_pulls;  // on small lanes unanswered awaits block pulls
   Failpoint count_committed_pushes;  // an end-step after a failover counts pushes of chunks that
                                      // were committed before it
+  Failpoint count_no_pushes_again;   // an end-step that is sent again counts no pushes
   Failpoint take_older_version;      // an observer accepts an older version than it has read
 };
 

@@ -119,7 +119,7 @@ bool Settlement::OnFatal(PendingRequest* entry, uint32_t part, ReplyStatus statu
 
 void Settlement::Refuse(PendingRequest* entry, ReplyStatus status) {
   if (entry->operation != nullptr) End(entry->operation, RefusalStatus(*entry, status));
-  if (PushesChunk(*entry) && !entry->table->sync && entry->posts == 1) {
+  if (PushesChunk(*entry) && !entry->table->sync && entry->elements > 0) {
     // It is unknown whether the server counted its sequence: an empty record settles that.
     MakeEmpty(entry);
     return Retry(entry, status);
@@ -216,6 +216,8 @@ void Settlement::Uncount(PendingRequest* entry) {
   PartState& part = table->parts[entry->part];
   uint32_t& pushed = part.pushed[entry->step & 1];
   if (entry->numbered && part.committed <= entry->step && pushed > 0) --pushed;
+  uint64_t& posted = table->PostedIn(entry->chunk, entry->step);
+  if (posted == entry->step + 1) posted = 0;
   entry->numbered = false;
   if (table->chunk_pushed[entry->chunk] == entry->step + 1) table->chunk_pushed[entry->chunk] = 0;
 }

@@ -21,6 +21,7 @@ void TableState::Init(const v1::Table& table, uint32_t cluster_partitions) {
   dim = table.spec().dim();
   chunk_version.assign(sync ? chunks() : 0, 0);
   chunk_pushed.assign(sync ? chunks() : 0, 0);
+  chunk_posted.assign(sync ? chunks() : 0, {0, 0});
   kept.resize(sync ? chunks() : 0);
   parts.resize(std::min(chunks(), partitions));
   for (uint32_t p = 0; p < parts.size(); ++p) {
@@ -76,6 +77,15 @@ bool TableState::LearnPart(uint32_t index, uint64_t version) {
   }
   RaisePart(&part, least);
   return true;
+}
+
+uint32_t TableState::PushesCommitted(uint32_t part, uint64_t open_step) const {
+  uint32_t pushes = 0;
+  for (uint32_t c = part; c < chunks(); c += partitions) {
+    pushes +=
+        chunk_version[c] > open_step && chunk_posted[c][open_step & 1] == open_step + 1 ? 1 : 0;
+  }
+  return pushes;
 }
 
 void TableState::RaisePart(PartState* part, uint64_t version) {

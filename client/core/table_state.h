@@ -11,6 +11,7 @@
 #ifndef VERBENA_CLIENT_CORE_TABLE_STATE_H_
 #define VERBENA_CLIENT_CORE_TABLE_STATE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -117,6 +118,13 @@ struct TableState {
   // none.
   std::vector<uint64_t> read_versions;
   std::vector<uint64_t> chunk_pushed;  // sync: step + 1 of the last push
+  // sync: by parity of the step, step + 1 of the last push that was posted. Only pushes of two
+  // steps are.
+  std::vector<std::array<uint64_t, 2>> chunk_posted;
+  uint64_t& PostedIn(uint32_t chunk, uint64_t of_step) { return chunk_posted[chunk][of_step & 1]; }
+  // Pushes of an open step to chunks of the part that are known to be committed. A primary that has
+  // taken over after their commit does not count them.
+  uint32_t PushesCommitted(uint32_t part, uint64_t open_step) const;
   // sync: answered pushes without a known commit. For an embedding table, by part.
   std::vector<PendingRequestQueue> kept;
   std::vector<std::unique_ptr<TableLane>> lanes;

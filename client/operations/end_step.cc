@@ -44,20 +44,6 @@ void EndStepRequests::Add(TableState* table, Operation* operation, bool await) {
   if (table->clipped || table->trust) tracker_.norms.Wake();
 }
 
-void EndStepRequests::FindUnanswered(const TableState& table, uint64_t step) {
-  unanswered_.assign(table.parts.size(), false);
-  const auto find = [&](const PendingRequestQueue& queue) {
-    for (const PendingRequest* push = queue.front(); push != nullptr;
-         push = PendingRequestQueue::Next(push)) {
-      if (push->table != &table || push->step != step || !TraitsOf(*push).contributes) continue;
-      if (push->parts.empty()) unanswered_[push->part] = true;
-      for (const uint32_t part : push->parts) unanswered_[part] = true;
-    }
-  };
-  for (const auto& lane : table.lanes) find(lane->queue);
-  for (const auto& stream : tracker_.lanes->streams()) find(stream->posted);
-}
-
 bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
   if (!tracker_.poster.Fits(stream, entry, 0)) return false;
   TableState* table = entry->table;
@@ -69,14 +55,15 @@ bool EndStepRequests::Post(Stream* stream, PendingRequest* entry) {
       entry->counts.push_back(std::exchange(part.pushes_since_end, 0));
     }
   }
-  // A primary that has taken over counts only the pushes that it received itself. Chunks that were
-  // committed before are not among them, but then all others have been answered again.
-  const bool again = table->sync && entry->posts > 0;
-  if (again) FindUnanswered(*table, entry->step);
+  // A primary that has taken over counts only the pushes that it received itself. Those of chunks
+  // that were committed before are not among them. All others must be there: they have not been
+  // kept if the partition had no replica.
   const auto pushed = [&](uint32_t part) {
-    const bool arrived =
-        again && !unanswered_[part] && !VERBENA_FAILPOINT(client, count_committed_pushes);
-    return arrived ? 0 : table->parts[part].pushed[entry->step & 1];
+    const uint32_t all = table->parts[part].pushed[entry->step & 1];
+    if (!table->sync || entry->posts == 0) return all;
+    if (VERBENA_FAILPOINT(client, count_committed_pushes)) return all;
+    if (VERBENA_FAILPOINT(client, count_no_pushes_again)) return 0u;
+    return all - std::min(all, table->PushesCommitted(part, entry->step));
   };
   std::vector<Group>& groups = tracker_.poster.groups();
   for (size_t i = 0; i < entry->parts.size(); ++i) {

@@ -4,9 +4,6 @@
 #ifndef VERBENA_CLIENT_OPERATIONS_END_STEP_H_
 #define VERBENA_CLIENT_OPERATIONS_END_STEP_H_
 
-#include <cstdint>
-#include <vector>
-
 #include "client/operations/request_handler.h"
 
 namespace verbena::client {
@@ -23,12 +20,6 @@ class EndStepRequests final : public RequestHandler {
   void OnReply(Stream* stream, PendingRequest* entry, const Reply& reply) override;
   void OnLaneLost(PendingRequest* entry) override;
   void OnOperationEnd(PendingRequest* entry) override;
-
- private:
-  // Marks the parts with pushes of that step that wait to be posted or for a reply.
-  void FindUnanswered(const TableState& table, uint64_t step);
-
-  std::vector<bool> unanswered_;  // by part
 };
 
 }  // namespace verbena::client

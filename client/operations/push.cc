@@ -112,6 +112,7 @@ bool PushRequests::Post(Stream* stream, PendingRequest* entry) {
     entry->numbered = true;
     if (table->sync) {
       ++part.pushed[entry->step & 1];
+      table->PostedIn(entry->chunk, entry->step) = entry->step + 1;
     } else {
       entry->step = part.next_sequence++;
       ++part.pushes_since_end;

@@ -31,6 +31,7 @@ struct PartlyCommitted : FakeCluster {
       if (s.type == RecordType::kPush && s.chunk == 0) return ReplyStatus::kDuplicate;
       return std::nullopt;
     };
+    servers[1]->reply_version = 1;
     servers[0]->silent = true;
     for (uint32_t partition = 0; partition < 4; ++partition) Move(partition, 1);
     Publish();
@@ -60,6 +61,55 @@ TEST_CASE(
   cluster.RunFor(20 * kSecond);
   CHECK_FALSE(cluster.end->done);
   client::failpoints().count_committed_pushes = false;
+}
+
+// A step is open, with all pushes answered, when its partitions get their first replica; then the
+// primary dies. The next one has nothing of that step.
+struct FirstReplica : FakeCluster {
+  FirstReplica() : FakeCluster(OneReplica()) {
+    for (const auto& server : servers) server->knows = &view;
+    for (int p = 0; p < 4; ++p) view.mutable_partitions(p)->set_primary(10);
+    table = AddTable(v1::CONSISTENCY_SYNC, 4);
+    Join();
+    servers[0]->hold_commits = true;
+    push = Push(table, Memory(table, 5.0f));
+    end = EndStep(table);
+    RunFor(100 * kMilli);
+    for (int p = 0; p < 4; ++p) view.mutable_partitions(p)->add_followers()->set_server(11);
+    Publish();
+    RunFor(100 * kMilli);
+    servers[0]->silent = true;
+    for (uint32_t p = 0; p < 4; ++p) Move(p, 1);
+    Publish();
+    Wait(end);
+  }
+  static Options OneReplica() {
+    Options options;
+    options.servers = 2;
+    return options;
+  }
+  bool HasPushes() {
+    for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+      if (servers[1]->applied[{table, chunk}] != 5.0f) return false;
+    }
+    return true;
+  }
+  uint32_t table = 0;
+  CallPtr push, end;
+};
+
+TEST_CASE("regression: a step is not ended at a primary that lacks pushes of it") {
+  FirstReplica cluster;
+  CHECK((cluster.HasPushes() || cluster.servers[1]->CommittedOf(cluster.table, 0) == 0));
+  CHECK((cluster.HasPushes() || !cluster.push->status.ok()));
+}
+
+TEST_CASE("failpoint: an end-step that is sent again counts no pushes") {
+  client::failpoints().count_no_pushes_again = true;
+  FirstReplica cluster;
+  CHECK_FALSE(cluster.HasPushes());
+  CHECK(cluster.servers[1]->CommittedOf(cluster.table, 0) == 1);
+  client::failpoints().count_no_pushes_again = false;
 }
 
 }  // namespace failover_commits_test

@@ -467,5 +467,22 @@ TEST_CASE("the failpoint releases a buffer at the deadline with its record still
   client::failpoints().release_buffer_at_deadline = false;
 }
 
+TEST_CASE("regression: async pushes go on after one that was retried and then refused for good") {
+  const int retries = GENERATE(0, 1);
+  FakeCluster cluster(Servers(1, /*partitions=*/1));
+  const uint32_t table = cluster.AddTable(v1::CONSISTENCY_ASYNC, 1);
+  cluster.Join();
+  Good(&cluster, cluster.Push(table, cluster.Memory(table, 1)));
+  int left = retries;
+  cluster.servers[0]->refuse = [&](const Seen& s) -> std::optional<ReplyStatus> {
+    if (s.type != RecordType::kPush || s.value != 2.0f) return std::nullopt;
+    return left-- > 0 ? ReplyStatus::kNotReady : ReplyStatus::kMalformed;
+  };
+  const auto refused = cluster.Push(table, cluster.Memory(table, 2));
+  REQUIRE(cluster.Wait(refused));
+  CHECK_FALSE(refused->status.ok());
+  Good(&cluster, cluster.Push(table, cluster.Memory(table, 3), 20 * kSecond));
+}
+
 }  // namespace
 }  // namespace verbena::test
