@@ -96,6 +96,7 @@ struct Stream {
   PendingRequestQueue delayed;          // waiting for their backoff
   PendingRequestQueue posted;           // all unanswered records on the lane
   uint32_t pulls_out = 0, awaits_out = 0;
+  int64_t reclaim_at = 0, reclaim_pause = 0;  // RecordStaging: not closed for ended pulls before
   bool dirty = false;
   bool stalled = false;  // last time, a record did not fit
 

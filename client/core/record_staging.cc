@@ -108,7 +108,7 @@ bool RecordStaging::HasShare(const Stream& stream, const Staging& buffers, uint3
   if (stream.pulls_out < std::max<size_t>(share, 2)) return true;
   short_of_ = &buffers;
   short_bytes_ = bytes;
-  reclaim_ns_ = std::min(reclaim_ns_, tracker_.now + kReclaimNanos);
+  look_ns_ = std::min(look_ns_, tracker_.now + kLookNanos);
   return false;
 }
 
@@ -140,17 +140,29 @@ void RecordStaging::AwaitStaging(Stream* stream, PendingRequest* entry, const St
                                  uint32_t bytes) {
   stream->stalled = true;
   if (entry->awaited_from == nullptr) awaits_.push_back(entry);
-  reclaim_ns_ = std::min(reclaim_ns_, tracker_.now + kReclaimNanos);
+  look_ns_ = std::min(look_ns_, tracker_.now + kLookNanos);
   entry->awaited_from = from;
   entry->awaited_bytes = bytes;
 }
 
-Stream* RecordStaging::FindEndedPull(const Staging* from, uint32_t bytes) {
+bool RecordStaging::PullsAreShort() const {
+  if (short_of_ == nullptr) return false;
+  if (short_of_->Left(short_bytes_) > short_of_->Capacity(short_bytes_) / 2) return false;
+  const auto& streams = tracker_.lanes->streams();
+  return std::any_of(streams.begin(), streams.end(), [](const auto& stream) {
+    return stream->open() && stream->stalled && !stream->pulls.empty();
+  });
+}
+
+Stream* RecordStaging::FindEndedPull(const Staging* from, uint32_t bytes, int64_t now) {
   for (const auto& stream : tracker_.lanes->streams()) {
+    // A lane that is closing gives its buffers back when it is dead.
+    if (!stream->open() || stream->reclaim_at > now) continue;
     for (const PendingRequest* entry = stream->posted.front(); entry != nullptr;
          entry = PendingRequestQueue::Next(entry)) {
       const bool ended = entry->operation == nullptr || !entry->operation->live;
-      if (ended && IsPull(*entry) && entry->staging != nullptr && StagingOf(*entry) == from &&
+      if (ended && now - entry->posted_at >= kReclaimNanos && IsPull(*entry) &&
+          entry->staging != nullptr && StagingOf(*entry) == from &&
           Staging::SameSize(entry->staging_bytes, bytes)) {
         return stream.get();
       }
@@ -160,19 +172,24 @@ Stream* RecordStaging::FindEndedPull(const Staging* from, uint32_t bytes) {
 }
 
 bool RecordStaging::RunTimers(int64_t now) {
-  if (reclaim_ns_ > now) return false;
-  const auto& streams = tracker_.lanes->streams();
-  if (std::all_of(streams.begin(), streams.end(), [](const auto& s) { return s->pulls.empty(); })) {
-    short_of_ = nullptr;
+  if (look_ns_ > now) return false;
+  look_ns_ = INT64_MAX;
+  if (!PullsAreShort()) short_of_ = nullptr;
+  Stream* stream = nullptr;
+  const auto find = [&](const Staging* from, uint32_t bytes) {
+    look_ns_ = now + kLookNanos;
+    if (stream == nullptr) stream = FindEndedPull(from, bytes, now);
+  };
+  if (short_of_ != nullptr) find(short_of_, short_bytes_);
+  for (const PendingRequest* waiting : awaits_) {
+    const bool none = waiting->awaited_from->Left(waiting->awaited_bytes) == 0;
+    if (none && IsNext(*waiting)) find(waiting->awaited_from, waiting->awaited_bytes);
   }
-  const bool waits = short_of_ != nullptr || !awaits_.empty();
-  reclaim_ns_ = waits ? now + kReclaimNanos : INT64_MAX;
-  if (!waits || VERBENA_FAILPOINT(client, keep_ended_pulls)) return false;
-  Stream* stream = short_of_ == nullptr ? nullptr : FindEndedPull(short_of_, short_bytes_);
-  for (size_t i = 0; i < awaits_.size() && stream == nullptr; ++i) {
-    stream = FindEndedPull(awaits_[i]->awaited_from, awaits_[i]->awaited_bytes);
-  }
-  if (stream == nullptr) return false;
+  if (stream == nullptr || VERBENA_FAILPOINT(client, keep_ended_pulls)) return false;
+  const bool lately = now - stream->reclaim_at < kMostReclaimNanos;
+  stream->reclaim_pause = lately ? std::min(2 * stream->reclaim_pause, kMostReclaimNanos) : 0;
+  stream->reclaim_pause = std::max(stream->reclaim_pause, 2 * kReclaimNanos);
+  stream->reclaim_at = now + stream->reclaim_pause;
   tracker_.lanes->Close(stream, absl::UnavailableError("pulls of ended calls keep its buffers"));
   return true;
 }

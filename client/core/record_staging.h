@@ -59,17 +59,23 @@ class RecordStaging {
   void OnMemoryReady();
 
   // A pull keeps its buffer after its operation has ended, until the server answers. That may be
-  // never if the version waits for this worker. If a record waits for a buffer meanwhile, the lane
-  // of such a pull is closed.
+  // never if the version waits for this worker. If a record waits for a buffer and none is free,
+  // the lane of such a pull is closed after a second; again, after 2 s, 4 s and so on, because its
+  // other records begin anew each time.
   bool RunTimers(int64_t now);
-  int64_t next_ns() const { return reclaim_ns_; }
+  int64_t next_ns() const { return look_ns_; }
 
  private:
   // More: waiting records miss their deadlines. Less: lanes of servers are closed that answer soon.
   static constexpr int64_t kReclaimNanos = 1'000'000'000;
+  static constexpr int64_t kMostReclaimNanos = 32 * kReclaimNanos;
+  static constexpr int64_t kLookNanos = kReclaimNanos / 10;
 
-  // A lane with a pull that keeps such a buffer though its operation has ended; null: none.
-  Stream* FindEndedPull(const Staging* from, uint32_t bytes);
+  // Whether an open lane has pulls for which HasShare() has found no buffer, and none is free yet.
+  bool PullsAreShort() const;
+  // An open lane that may be closed, with a pull that has long kept such a buffer though its
+  // operation has ended; null: none.
+  Stream* FindEndedPull(const Staging* from, uint32_t bytes, int64_t now);
   static bool IsNext(const PendingRequest& entry);
   bool MayTake(const PendingRequest& entry, const Staging& from, uint32_t bytes) const;
   void AwaitStaging(Stream* stream, PendingRequest* entry, const Staging* from, uint32_t bytes);
@@ -83,7 +89,7 @@ class RecordStaging {
   // The last pull that had no share: of which buffers. Null: none is known to wait.
   const Staging* short_of_ = nullptr;
   uint32_t short_bytes_ = 0;
-  int64_t reclaim_ns_ = INT64_MAX;  // when records have waited for buffers long enough
+  int64_t look_ns_ = INT64_MAX;  // when lanes are looked at that may be closed
 };
 
 }  // namespace verbena::client
