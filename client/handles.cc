@@ -85,6 +85,8 @@ void Ticket::Cancel() {
   state_->runtime->WaitUntil([this] { return Done(); }, state_->runtime->Now() + 1'000'000'000);
 }
 
+bool Ticket::Started() const { return state_ != nullptr && state_->started; }
+
 bool Ticket::BufferReleased() const {
   if (state_ == nullptr || !state_->started) return true;
   bool released = true;

@@ -136,7 +136,8 @@ inline absl::Status ReadTimeout(const char* call, int64_t timeout_ms,
   return absl::OkStatus();
 }
 
-// Starts an operation by `start(timeout)`. One that ended at once, and not well, was not started.
+// Starts an operation by `start(timeout)`. One whose deadline has passed meanwhile has a ticket: it
+// may have requests on their way.
 template <typename F>
 verbena_status Begin(const char* call, int64_t timeout_ms, verbena_ticket** ticket,
                      std::initializer_list<std::pair<const char*, const void*>> handles,
@@ -151,7 +152,7 @@ verbena_status Begin(const char* call, int64_t timeout_ms, verbena_ticket** tick
     // First, so that nothing has started when there is no memory for it.
     auto handle = ticket == nullptr ? nullptr : std::make_unique<verbena_ticket>();
     Ticket started = start(timeout);
-    if (started.Done() && !started.status().ok()) return started.status();
+    if (!started.Started()) return started.status();
     if (ticket == nullptr) return absl::OkStatus();
     handle->ticket = std::move(started);
     *ticket = handle.release();

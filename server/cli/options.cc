@@ -212,7 +212,8 @@ void AddShardOptions(CLI::App* app, NodeOptions* node) {
       ->capture_default_str();
   app->add_option("--operations", node->lane.operations,
                   "Requests that a worker may have in flight on a lane")
-      ->check(InRange<uint32_t>(2, 65536))
+      ->check(
+          InRange<uint32_t>(8, 65536))  // fewer leave no room for reserves (client/core/poster.cc)
       ->capture_default_str();
   app->add_option("--lane-memory-limit", node->lane_memory_limit,
                   "Bytes of lane slots of a shard; lanes get fewer slots when it runs short")

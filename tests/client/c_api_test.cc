@@ -355,6 +355,11 @@ TEST_CASE("a ticket ends by its deadline, by cancel, or is waited for a while") 
   ExpectError(verbena_ticket_wait(late.get(), kDefault), VERBENA_DEADLINE_EXCEEDED, {"version 5"});
   CHECK(verbena_ticket_status(late.get()) == VERBENA_DEADLINE_EXCEEDED);
 
+  // Also if that passes within the call: it may have sent requests.
+  Handle<verbena_ticket> at_once;
+  Good(f.PullOf(5, 0, &at_once));
+  ExpectError(verbena_ticket_wait(at_once.get(), kDefault), VERBENA_DEADLINE_EXCEEDED);
+
   Handle<verbena_ticket> running;
   Good(f.PullOf(5, 60'000, &running));
   Completion cancelled;

@@ -45,8 +45,9 @@ def test_a_wait_with_a_timeout(open_step):
 
 
 def test_an_operation_with_a_deadline(open_step):
+    open_step.client.pull(open_step.table).wait(20)  # the lane is open
     handle = open_step.client.push_pull(open_step.table, np.ones(4, np.float32),
-                                        np.zeros(4, np.float32), timeout=0.05)
+                                        np.zeros(4, np.float32), timeout=0.5)
     with pytest.raises(verbena.DeadlineExceededError, match="rank 1"):
         handle.wait()
     assert isinstance(handle.exception(), verbena.DeadlineExceededError)

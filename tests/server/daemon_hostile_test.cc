@@ -203,12 +203,17 @@ TEST_CASE("a heartbeat does not wait until all joins before it are done") {
   quiet.Join(-1);
   quiet.Wait();
   REQUIRE(quiet.joined() == 1);
-  for (int i = 0; i < 1000; ++i) many.Join(i);
-  many.RunOnce();
-  const uint64_t during = quiet.Heartbeat(quiet.incarnation());
-  many.Wait();
-  CHECK(many.joined() == 1000);
-  CHECK(during < quiet.Heartbeat(quiet.incarnation()));
+  // All may be done before the heartbeat arrives, where this process has to wait for a processor.
+  bool before_all = false;
+  for (int round = 1; round <= 10 && !before_all; ++round) {
+    for (int i = 0; i < 1000; ++i) many.Join(1000 * round + i);
+    many.RunOnce();
+    const uint64_t during = quiet.Heartbeat(quiet.incarnation());
+    many.Wait();
+    CHECK(many.joined() == 1000 * round);
+    before_all = during < quiet.Heartbeat(quiet.incarnation());
+  }
+  CHECK(before_all);
   cluster.Serves();
 }
 

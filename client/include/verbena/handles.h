@@ -114,6 +114,9 @@ class VERBENA_EXPORT Ticket {
   // Ends the operation with CANCELLED unless it has ended. A transfer may still be in flight: see
   // BufferReleased().
   void Cancel();
+  // Whether the operation was started. False: the call was refused, for the reason in status(), and
+  // has no effect. True with an error in status(): servers may have got requests of it.
+  bool Started() const;
   // Whether the library no longer reads or writes the region for this operation. This may be false
   // for a while after a deadline or Cancel(); destroying the region ends the access at once. A push
   // to a sync table with replicas releases its region when its step is committed, because after a
