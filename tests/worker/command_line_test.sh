@@ -82,9 +82,11 @@ expect 2 "--resume needs --job" "${base[@]}" --resume auto
 expect 2 "--cluster: needed" --format libsvm --data "$work/data"
 expect 2 "in brackets" --format libsvm --data "$work/data" --cluster ::1:7000
 expect 2 "--workers: '0' is not allowed: an integer from 1 to 1024" "${base[@]}" --workers 0
-for epochs in 1e20 1000001 0 -1 nan inf; do
+for epochs in 1e20 1000001 0 -1; do
   expect 2 "is not allowed; allowed: above 0, to 1000000" "${base[@]}" --epochs $epochs
 done
+expect 2 "--epochs: 'nan' is not allowed: a finite number" "${base[@]}" --epochs nan
+expect 2 "--epochs: 'inf' is not allowed: a finite number" "${base[@]}" --epochs inf
 expect 2 "--epochs and --steps exclude each other" "${base[@]}" --epochs 1 --steps 1
 expect 2 "--staleness is for --consistency ssp only" "${base[@]}" --staleness 1
 expect 2 "--staleness: '1000001' is not allowed: an integer from 0 to 1000000" \
