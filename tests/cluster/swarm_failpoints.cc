@@ -62,7 +62,7 @@ std::vector<PlantedFault> PlantedFaults() {
       // A member then follows another history: any of these may show it first.
       {"forgets_terms",
        {&history.forgets_terms},
-       165,
+       289,
        {"says that a table is not there", "acknowledged pushes", "is not what its primary",
         "mismatches of its replicas"},
        {F::kOldStates}},
@@ -242,7 +242,7 @@ std::vector<PlantedFault> PlantedFaults() {
       {"join_open_step", {&server.join_open_step}, 185, members, {F::kElastic}},
       {"reuse_ranks", {&server.reuse_ranks}, 72, members, {F::kElastic}},
       {"ignore_admission", {&shard.ignore_admission}, 32, members, {F::kElastic}},
-      {"ignore_record_bytes", {&shard.ignore_record_bytes}, 300200, {"grants slots of"}},
+      {"ignore_record_bytes", {&shard.ignore_record_bytes}, 0, {"grants slots of"}},
       {"hold_no_steps", {&client.hold_no_steps}, 1633, members, {F::kLateAdmissions}},
       {"norm_of_first_table",
        {&client.norm_of_first_table},
