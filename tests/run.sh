@@ -177,7 +177,7 @@ split_summary() {  # [FILE]
 run_ctest() {  # PART [HOLD]
   local start status log="build/$1-ctest.log" hold=${2:-}
   local select=(--output-on-failure --no-tests=error --parallel "$tests_at_once"
-    --resource-spec-file tests/support/idle_processors.json)
+    --resource-spec-file "$root/tests/support/idle_processors.json")
   case "$tier" in
     change) select+=(--label-exclude '^(ci|nightly|soak)$') ;;
     ci) select+=(--label-exclude '^(nightly|soak)$') ;;
