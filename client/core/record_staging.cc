@@ -187,8 +187,8 @@ bool RecordStaging::RunTimers(int64_t now) {
   }
   if (stream == nullptr || VERBENA_FAILPOINT(client, keep_ended_pulls)) return false;
   const bool lately = now - stream->reclaim_at < kMostReclaimNanos;
-  stream->reclaim_pause = lately ? std::min(2 * stream->reclaim_pause, kMostReclaimNanos) : 0;
-  stream->reclaim_pause = std::max(stream->reclaim_pause, 2 * kReclaimNanos);
+  const int64_t pause = lately ? 2 * stream->reclaim_pause : 0;
+  stream->reclaim_pause = std::clamp(pause, 2 * kReclaimNanos, kMostReclaimNanos);
   stream->reclaim_at = now + stream->reclaim_pause;
   tracker_.lanes->Close(stream, absl::UnavailableError("pulls of ended calls keep its buffers"));
   return true;
